@@ -1,0 +1,96 @@
+"""Every error that this package raises on purpose, as one small tree.
+
+A message says what happened, the value that caused it, what is untouched, and what to do next.
+"""
+
+
+class VersionedError(Exception):
+    """Root of the tree: catch this to catch everything the package raises on purpose."""
+
+
+class InvalidInput(VersionedError, ValueError):
+    """What the caller passed cannot be used; nothing was written."""
+
+
+class InvalidName(InvalidInput):
+    """A table name, asset key, partition key or storage key that is refused."""
+
+
+class InvalidReference(InvalidInput):
+    """A version reference that cannot be parsed (too short, not hex, not a time)."""
+
+
+class InvalidMetadata(InvalidInput):
+    """User metadata that has no canonical JSON form."""
+
+
+class UnsupportedFrame(InvalidInput):
+    """A value, or an annotation, that no engine can write or read."""
+
+
+class UnsupportedType(InvalidInput):
+    """A column whose type cannot be stored without loss; names the column and the type."""
+
+
+class EmptyTable(InvalidInput):
+    """A frame with no columns, or with no rows where ``allow_empty`` was not given."""
+
+
+class VersionNotFound(VersionedError, LookupError):
+    """No version answers to the reference, or the table does not exist."""
+
+
+class TableNotFound(VersionNotFound):
+    """The table has no log: nothing was ever written under this name."""
+
+
+class AmbiguousVersion(VersionNotFound):
+    """A prefix that several versions share; the message lists them."""
+
+
+class ExpiredVersion(VersionNotFound):
+    """The version is in the history, but its bytes were expired or purged."""
+
+
+class IntegrityError(VersionedError):
+    """Stored bytes are not what was committed (altered, truncated or missing)."""
+
+
+class LogCorrupt(IntegrityError):
+    """The transaction log breaks its protocol; names the file, the line and the reason."""
+
+
+class UnsupportedFeature(VersionedError):
+    """The table needs a Delta feature that is not implemented; names the feature."""
+
+
+class CommitConflict(VersionedError):
+    """A concurrent commit makes this one invalid; nothing of it was committed."""
+
+
+class HeldHead(VersionedError):
+    """The head is held by a person; release it first."""
+
+
+class StorageError(VersionedError):
+    """A storage operation failed; names the operation, the key and the place."""
+
+
+class ObjectNotFound(StorageError, LookupError):
+    """No object under the key."""
+
+
+class AlreadyExists(StorageError):
+    """``put_if_absent`` found an object with other bytes under the key."""
+
+
+class PreconditionFailed(StorageError):
+    """``put_if_match`` found another ETag than the one expected."""
+
+
+class AccessDenied(StorageError):
+    """The store refused the operation (403, read-only folder, missing permission)."""
+
+
+class StoreUnavailable(StorageError):
+    """The store did not answer, or ran out of room, after the configured retries."""
