@@ -1,0 +1,90 @@
+"""What a write produces: parts (immutable Parquet files), what they contain, and the options that shape their bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.digest import RowsDigest
+
+RowOrder = Literal["significant", "ignored"]
+"""Whether the order of a table's rows is part of what it says."""
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One Parquet file of a version, written but not yet under its final name.
+
+    ``sha256`` is of the file's bytes (64 hex), ``size`` is in bytes, ``ordinal`` counts from 0 within the version and
+    ``statistics`` is the Delta statistics object of the file (seed 001, "Per-file Statistics"). ``source`` says where
+    the bytes are: a `Path` on this machine, the ``bytes`` themselves, or (``str``) a key in the table's store.
+    """
+
+    sha256: str
+    size: int
+    num_records: int
+    ordinal: int
+    statistics: Mapping[str, Any]
+    source: Path | bytes | str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a frame says, whatever its bytes: two frames with equal contents are the same data (FORMAT "Identity").
+
+    ``schema`` has every field nullable and no field metadata; ``null_counts`` has one entry per top-level column.
+    """
+
+    schema: StructType
+    nrow: int
+    null_counts: tuple[int, ...]
+    digest: RowsDigest
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The outcome of writing a frame: its contents, and its parts in ordinal order (none for an empty version)."""
+
+    contents: Contents
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a frame becomes parts.
+
+    ``row_order`` ``None`` is the engine's default: significant for Arrow, pandas and Polars, ignored for Spark.
+    ``sort_columns`` puts the columns in name order; ``sort_rows`` orders the rows by these columns and makes the order
+    significant. ``partition`` is the key of the Dagster partition the parts belong to; it is part of their bytes.
+    ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes as encoded. Raises `InvalidInput`.
+    """
+
+    row_order: RowOrder | None = None
+    sort_columns: bool = False
+    sort_rows: tuple[str, ...] = ()
+    single_part: bool = False
+    partition: str | None = None
+    target_part_bytes: int = 256 * MEBIBYTE
+    row_group_bytes: int = 128 * MEBIBYTE
+    compression: str = "zstd"
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if self.sort_rows and self.row_order == "ignored":
+            raise InvalidInput(
+                f"sort_rows={list(self.sort_rows)} gives the rows an order, but row_order='ignored' says that they have "
+                "none. Nothing was written. Drop one of the two."
+            )
+        for name in ("target_part_bytes", "row_group_bytes"):
+            if getattr(self, name) <= 0:
+                raise InvalidInput(f"{name} must be positive, not {getattr(self, name)}. Nothing was written.")
+
+    def resolved_row_order(self, default: RowOrder) -> RowOrder:
+        """The row order that applies in an engine whose default is ``default``."""
+        if self.sort_rows:
+            return "significant"
+        return self.row_order or default

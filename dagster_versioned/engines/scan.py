@@ -1,0 +1,54 @@
+"""What a read is asked for: exact files in an exact order, as a given schema."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class ScanFile:
+    """One file to read: ``key`` in the scan's store, ``size`` in bytes.
+
+    ``sha256`` is ``None`` for files that this package did not write; ``partition_values`` are Delta's serialized
+    values by column name (seed 001, "Partition Value Serialization").
+    """
+
+    key: str
+    size: int
+    sha256: str | None = None
+    num_records: int | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Files whose rows, concatenated in this order, are the table; ``columns`` ``None`` means all, in schema order.
+
+    Guarantee: every name in ``columns`` is in ``schema``, once. Raises `InvalidInput`.
+    """
+
+    store: ObjectStore
+    schema: StructType
+    files: tuple[ScanFile, ...]
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.columns is None:
+            return
+        known = [field.name for field in self.schema.fields]
+        unknown = [name for name in self.columns if name not in known]
+        if unknown:
+            raise InvalidInput(f"No column {unknown[0]!r} in the table. It has: {', '.join(map(repr, known))}.")
+        if len(set(self.columns)) < len(self.columns):
+            raise InvalidInput(f"A column is asked for twice: {list(self.columns)}. Name each column once.")
+
+    @property
+    def selected(self) -> StructType:
+        """The schema of what is read: the asked columns in the asked order."""
+        if self.columns is None:
+            return self.schema
+        by_name = {field.name: field for field in self.schema.fields}
+        return StructType(tuple(by_name[name] for name in self.columns))

@@ -1,0 +1,68 @@
+"""One write's own area: where its parts lie until they are promoted to their final names, or discarded."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dagster_versioned.engines.parts import Part
+from dagster_versioned.storage.object_store import ObjectStore
+
+PROMOTERS = 8
+
+
+class Staging:
+    """The files of one write, in ``_staging/{write_id}/`` of a store that is rooted at the table's folder.
+
+    Nothing ever refers to a staged file, so whatever is left of a killed write is garbage that vacuum may collect
+    (FORMAT "Layout").
+    """
+
+    def __init__(self, store: ObjectStore, write_id: str) -> None:
+        self.store = store
+        self.write_id = write_id
+        self.prefix = f"_staging/{write_id}/"
+        self._inside = store.local_path(f"{self.prefix}part")
+        self._temporary: Path | None = None
+
+    def key(self, name: str) -> str:
+        """The key in the store of a staged file, for writers that upload instead of writing locally."""
+        return f"{self.prefix}{name}"
+
+    def directory(self) -> Path:
+        """Where local files go: inside a local store, so that promotion is a link; else a private temporary folder.
+
+        Inside a local store the folder is not created here, so that a write that needs no file leaves no folder.
+        """
+        if self._inside is not None:
+            return self._inside.parent
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="dagster-versioned-"))
+        return self._temporary
+
+    def promote(self, part: Part, key: str) -> None:
+        """Give the part's bytes their final name; an object that is there already is replaced by the same bytes."""
+        match part.source:
+            case bytes() as data:
+                self.store.put(key, data)
+            case Path() as path if self._inside is not None and path.parent == self._inside.parent:
+                self.store.copy(self.key(path.name), key)
+            case Path() as path:
+                self.store.put_file(key, path)
+            case staged:
+                self.store.copy(staged, key)
+
+    def promote_all(self, parts: Iterable[tuple[Part, str]]) -> None:
+        """`promote` many parts at once; the first failure is raised after the others have ended."""
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            for done in [pool.submit(self.promote, part, key) for part, key in parts]:
+                done.result()
+
+    def discard(self) -> None:
+        """Delete everything of this write; may be called again, and after a failure half way."""
+        self.store.delete([info.key for info in self.store.list(self.prefix)])
+        for directory in (self._inside and self._inside.parent, self._temporary):
+            if directory is not None and directory.exists():
+                shutil.rmtree(directory)
+        self._temporary = None
