@@ -1,0 +1,34 @@
+"""Dagster assets as immutable, content-addressed, provable versions of Delta tables.
+
+The names below are the public surface. They are imported on first use, so that ``import dagster_versioned`` pulls in
+neither Dagster, Spark, nor a data frame library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from dagster_versioned.__about__ import __version__ as __version__
+
+if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
+    from dagster_versioned.errors import VersionedError as VersionedError
+
+_HOME = {
+    "VersionedError": "dagster_versioned.errors",
+}
+
+if not TYPE_CHECKING:
+    __all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    try:
+        home = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,1 @@
+"""Dagster's trigger: sensors that request what depends on a changed version."""
