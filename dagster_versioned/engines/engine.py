@@ -23,10 +23,10 @@ class Engine(Protocol):
         """What the frame says, without writing it; ``None`` where that would consume the frame or compute it twice."""
         ...
 
-    def write(self, frame: Any, staging: Staging, options: WriteOptions) -> Written:
+    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
         """Write the frame as parts. On failure the staging may hold files, which its owner discards.
 
-        Raises `UnsupportedType`, `EmptyTable`, `InvalidInput` before anything is written.
+        ``contents``, if `contents` gave them for this very frame and these options, are not computed again. Raises `UnsupportedType`, `EmptyTable`, `InvalidInput` before anything is written.
         """
         ...
 

@@ -1,0 +1,120 @@
+"""From what a frame calls its columns to the one form that is stored, losing nothing or saying so.
+
+The canonical form is `schema_to_arrow` of the stored schema: 32-bit offsets, microseconds, UTC, everything nullable, no
+metadata. Session zones, ``large_*`` types and nullability flags differ between runs of one program, so none of them may
+reach a part's bytes (FORMAT "A part").
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.delta.schema import StructType, schema_from_arrow, schema_to_arrow
+from dagster_versioned.errors import EmptyTable, UnsupportedType
+
+MAX_BATCH_BYTES = 512 * 1024 * 1024
+"""A batch is split above this size, far below the 2 GiB that 32-bit offsets reach."""
+
+
+def stored_schema(schema: pa.Schema, *, sort_columns: bool = False) -> StructType:
+    """The schema under which a frame is stored: everything nullable, no metadata; columns in name order if asked.
+
+    Raises `UnsupportedType` by column and type, `UnsupportedFrame` for column names that are equal but for case, and
+    `EmptyTable` for a frame without columns.
+    """
+    if len(schema) == 0:
+        raise EmptyTable("The frame has no columns, so there is nothing to store. Nothing was written.")
+    stored = schema_from_arrow(schema).all_nullable()
+    for field in schema:
+        if _holds_inner_view(field.type):
+            raise UnsupportedType(
+                f"Column {field.name!r} has the type {field.type}, a list view inside another type. Cast it to a list. "
+                "Nothing was written."
+            )
+    return StructType(sorted(stored.fields, key=lambda field: field.name)) if sort_columns else stored
+
+
+def refuse_no_rows(nrow: int, *, allow_empty: bool) -> None:
+    """Raise `EmptyTable` for a frame without rows, unless that was allowed."""
+    if nrow == 0 and not allow_empty:
+        raise EmptyTable(
+            "The frame has no rows. Nothing was written. Pass allow_empty=True if an empty table is what you mean."
+        )
+
+
+def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
+    """The batch as the stored schema has it: columns by name, cast without loss.
+
+    Raises `UnsupportedType`, naming the column, for a value that the stored type cannot hold, such as a timestamp with
+    nanoseconds. Arrays that are canonical already are passed on, not copied.
+    """
+    target = schema_to_arrow(schema)
+    if batch.schema.equals(target, check_metadata=True):
+        return batch
+    columns = [_cast(batch.column(field.name), field) for field in target]
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """`conform` for a stream, splitting batches that are too large for 32-bit offsets."""
+    for batch in batches:
+        for piece in _split(batch):
+            yield conform(piece, schema)
+
+
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows > 1 and batch.nbytes > MAX_BATCH_BYTES:
+        half = batch.num_rows // 2
+        yield from _split(batch.slice(0, half))
+        yield from _split(batch.slice(half))
+    elif batch.num_rows:
+        yield batch
+
+
+def _cast(array: pa.Array, field: "pa.Field[Any]") -> pa.Array:
+    if array.type.equals(field.type, check_metadata=True):
+        return array
+    try:
+        plain = _plain(array)
+        try:
+            return plain.cast(field.type)
+        except pa.ArrowInvalid as error:
+            if "too large" not in str(error):
+                raise
+            # The offsets of a slice of something large do not fit 32 bits, but counted from the slice's start they do;
+            # concatenating, unlike casting, counts anew.
+            return pa.concat_arrays([plain, plain.slice(0, 0)]).cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedType(
+            f"Column {field.name!r} cannot be stored as {field.type} without loss from {array.type}: {error}. "
+            "Nothing was written. Round or cast the column first."
+        ) from error
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    """The array without the encodings that Arrow 26 cannot cast, or casts to broken offsets (list views)."""
+    if isinstance(array, pa.DictionaryArray):
+        dictionary = array.dictionary
+        values = pa.string() if pa.types.is_string_view(dictionary.type) else dictionary.type
+        return dictionary.cast(values).take(array.indices)
+    if isinstance(array, pa.RunEndEncodedArray):
+        return _plain(pc.run_end_decode(array))
+    if isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pa.int64())
+        element = array.type.value_field
+        return pa.LargeListArray.from_arrays(
+            offsets, array.flatten(), type=pa.large_list(element), mask=array.is_null()
+        )
+    return array
+
+
+def _holds_inner_view(data_type: pa.DataType, *, inner: bool = False) -> bool:
+    if inner and (pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type)):
+        return True
+    if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
+        return _holds_inner_view(data_type.value_type, inner=True)
+    return any(_holds_inner_view(data_type.field(i).type, inner=True) for i in range(data_type.num_fields))
