@@ -1,0 +1,100 @@
+# Needs GNU make, Python 3.11+ and Java 17+. Everything is installed into $(VENV); nothing outside the checkout is touched.
+SHELL := bash
+.DEFAULT_GOAL := help
+
+find_python = for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done
+PYTHON ?= $(shell $(find_python))
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# Spark's workers and Dagster's subprocesses find their Python on the PATH.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export SPARK_LOCAL_IP ?= 127.0.0.1
+
+# Two workers, because each may hold a JVM.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup
+# The packages that hold the promises; the floor is in percent of lines.
+PROMISES = dagster_versioned/identity/*,dagster_versioned/storage/*,dagster_versioned/delta/*,dagster_versioned/tables/*
+COVERAGE_FLOOR = 95
+
+.PHONY: help
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: run
+run: java $(VENV)/.example ## Install, then run the example pipeline three times and show its versions
+	$(BIN)/python -m example_project
+
+.PHONY: ui
+ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI
+	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions
+
+.PHONY: test
+test: java lint docs ## Install with test extras, then everything that CI checks
+	$(PYTEST) -m "not slow" --cov --cov-report=
+	$(BIN)/coverage report
+	$(BIN)/coverage report --fail-under=$(COVERAGE_FLOOR) --include='$(PROMISES)'
+
+.PHONY: test-slow
+test-slow: java $(VENV)/.dev ## The tests that `make test` leaves out: crash matrix, races, clusters, the example on S3
+	$(PYTEST) -m slow
+
+.PHONY: test-lowest
+test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own
+	@$(MAKE) $(VENV)-lowest/.dev VENV=$(VENV)-lowest
+	$(VENV)-lowest/bin/python .ci/lowest.py > $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable . --constraint $(VENV)-lowest/lowest.txt
+	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Lint, format check, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: docs
+docs: $(VENV)/.dev ## Build the site into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+.PHONY: bench
+bench: java $(VENV)/.dev ## Run every benchmark in its quick form and tabulate ours/peer
+	@set -eo pipefail; log="$$(mktemp)"; trap 'rm -f "$$log"' EXIT; \
+	for benchmark in benchmarks/[a-z]*.py; do \
+		echo "== $$benchmark"; $(BIN)/python "$$benchmark" --quick | tee -a "$$log"; \
+	done; \
+	echo; awk '$$1 == "RATIO" {printf "%-40s %s\n", $$2, $$3}' "$$log"
+
+.PHONY: constraints
+constraints: ## Rewrite constraints.txt from what is installed in $(VENV)
+	@sed '/^#/!d' constraints.txt > constraints.new
+	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip --exclude setuptools | grep -E '^[A-Za-z0-9._-]+==[^@]+$$' >> constraints.new
+	@mv constraints.new constraints.txt
+
+.PHONY: clean
+clean: ## Remove everything that these targets made
+	rm -rf $(VENV) $(VENV)-lowest .example site dist .coverage* .pytest_cache .ruff_cache .hypothesis
+
+.PHONY: java
+java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	major="$$("$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p')"; \
+	[ "$${major:-0}" -ge 17 ] || { echo "Spark needs Java 17 or newer (found: $${major:-none}): install it with" \
+		"\`sudo apt-get install openjdk-17-jre-headless\` or \`brew install openjdk@17\`, or set JAVA_HOME to where it is." >&2; exit 1; }
+
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Python 3.11 or newer is needed: install it, or name it with \`make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)\`." >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+# The stamps make an installation last until what it was made from changes.
+$(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing dagster-versioned[$*] into $(VENV); the first time takes minutes."
+	@$(INSTALL) --editable '.[$*]' --constraint constraints.txt
+	@touch $@
+
+.example/dagster/dagster.yaml:
+	@mkdir -p $(@D)
+	@printf 'telemetry:\n  enabled: false\n' > $@
