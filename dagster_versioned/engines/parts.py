@@ -76,8 +76,8 @@ class WriteOptions:
     def __post_init__(self) -> None:
         if self.sort_rows and self.row_order == "ignored":
             raise InvalidInput(
-                f"sort_rows={list(self.sort_rows)} gives the rows an order, but row_order='ignored' says that they have "
-                "none. Nothing was written. Drop one of the two."
+                f"sort_rows={list(self.sort_rows)} gives the rows an order, but row_order='ignored' says that "
+                "they have none. Nothing was written. Drop one of the two."
             )
         for name in ("target_part_bytes", "row_group_bytes"):
             if getattr(self, name) <= 0:

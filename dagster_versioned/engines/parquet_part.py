@@ -1,0 +1,215 @@
+"""Parquet parts whose bytes are a function of rows, schema, partition key, ordinal and options, and of nothing else.
+
+FORMAT "A part". What makes it true: rows are in the canonical schema; row groups end at exact rows, found from the values
+(`row_size`), never at batch boundaries; one ``write_table`` a row group from one chunk; no Arrow schema in the footer; every
+setting of the Parquet writer is fixed here. The Parquet library's version is part of the bytes and says so in ``created_by``.
+"""
+
+import hashlib
+import io
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.statistics import statistics_from_parquet
+from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
+from dagster_versioned.engines.row_size import row_sizes
+
+ROW_GROUP_ROWS = 1_048_576
+IN_MEMORY_BYTES = 8 * MEBIBYTE
+"""Parts stay in memory while all that a writer holds there is no more than this; other parts become files."""
+
+PARTITION_ENTRY = "dagster_versioned.partition"
+ORDINAL_ENTRY = "dagster_versioned.ordinal"
+
+
+class PartWriter:
+    """Streams rows into parts of about ``options.target_part_bytes``, numbered from ``first_ordinal``.
+
+    Memory: at most one row group (``options.row_group_bytes`` or 1,048,576 rows) and `IN_MEMORY_BYTES` of parts.
+    ``directory`` is created once a part becomes a file. No rows: no parts. Not thread-safe.
+    """
+
+    def __init__(self, schema: StructType, directory: Path, options: WriteOptions, first_ordinal: int = 0) -> None:
+        self.schema = schema_to_arrow(schema)
+        self._stored = schema
+        self._directory = directory
+        self._options = options
+        self._ordinal = first_ordinal
+        self._parts: list[Part] = []
+        self._in_memory = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+        self._sink: _Spool | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._nan_columns: set[tuple[str, ...]] = set()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows, which must be in the canonical schema (`conform`); they are referenced until their row group is written."""
+        ends = np.cumsum(row_sizes(batch))
+        start, written = 0, 0
+        while start < batch.num_rows:
+            room = self._options.row_group_bytes - self._bytes
+            full = int(np.searchsorted(ends, written + room)) + 1
+            stop = min(full, start + ROW_GROUP_ROWS - self._rows, batch.num_rows)
+            self._buffered.append(batch.slice(start, stop - start))
+            self._rows += stop - start
+            self._bytes += int(ends[stop - 1]) - written
+            start, written = stop, int(ends[stop - 1])
+            if self._rows == ROW_GROUP_ROWS or self._bytes >= self._options.row_group_bytes:
+                self._write_row_group()
+
+    def take_buffered(self) -> pa.Table | None:
+        """All rows so far, if none has left memory yet, else ``None``.
+
+        They stay in the writer: `abort` it if they go somewhere else, `close` it if they do not.
+        """
+        if self._writer is not None or self._parts:
+            return None
+        return pa.Table.from_batches(self._buffered, self.schema)
+
+    def close(self) -> list[Part]:
+        """Write what is left; the parts in ordinal order. Part files are on disk, durable, named by their SHA-256."""
+        if self._buffered:
+            self._write_row_group()
+        if self._writer is not None:
+            self._end_part()
+        return self._parts
+
+    def abort(self) -> None:
+        """Forget everything and remove every file that this writer made."""
+        self._buffered = []
+        if self._sink is not None:
+            self._sink.remove()
+        for part in self._parts:
+            if isinstance(part.source, Path):
+                part.source.unlink(missing_ok=True)
+        self._sink, self._writer, self._parts = None, None, []
+
+    def _write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._buffered, self.schema).combine_chunks()
+        self._buffered, self._rows, self._bytes = [], 0, 0
+        writer, sink = self._open_part()
+        writer.write_table(table, row_group_size=table.num_rows)
+        self._nan_columns |= _nan_columns(table)
+        if not self._options.single_part and sink.size >= self._options.target_part_bytes:
+            self._end_part()
+
+    def _open_part(self) -> "tuple[pq.ParquetWriter, _Spool]":
+        if self._writer is None or self._sink is None:
+            self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory)
+            self._writer = pq.ParquetWriter(
+                self._sink,
+                self.schema,
+                version="2.6",
+                data_page_version="1.0",
+                data_page_size=MEBIBYTE,
+                write_batch_size=1024,
+                use_dictionary=True,
+                dictionary_pagesize_limit=MEBIBYTE,
+                compression=self._options.compression,
+                write_statistics=True,
+                write_page_index=True,
+                use_compliant_nested_type=True,
+                store_schema=False,
+            )
+            entries = {ORDINAL_ENTRY: str(self._ordinal)}
+            if self._options.partition is not None:
+                entries[PARTITION_ENTRY] = self._options.partition
+            self._writer.add_key_value_metadata(entries)
+        return self._writer, self._sink
+
+    def _end_part(self) -> None:
+        writer, sink = self._open_part()
+        writer.close()
+        metadata = writer.writer.metadata
+        sha256, source = sink.finish()
+        self._parts.append(
+            Part(
+                sha256=sha256,
+                size=sink.size,
+                num_records=metadata.num_rows,
+                ordinal=self._ordinal,
+                statistics=statistics_from_parquet(metadata, self._stored, self._nan_columns),
+                source=source,
+            )
+        )
+        if isinstance(source, bytes):
+            self._in_memory += sink.size
+        self._ordinal += 1
+        self._sink, self._writer, self._nan_columns = None, None, set()
+
+
+class _Spool(io.RawIOBase):
+    """A file object that hashes what passes and stays in memory up to a limit, then goes on in a file."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.size = 0
+        self._directory = directory
+        self._limit = limit
+        self._path = directory / f".{uuid.uuid4().hex}.tmp"
+        self._hash = hashlib.sha256()
+        self._memory = io.BytesIO()
+        self._file: io.FileIO | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.size
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self._file is None and self.size + len(view) > self._limit:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("xb", buffering=0)
+            _write_all(self._file, self._memory.getbuffer())
+            self._memory = io.BytesIO()
+        self._hash.update(view)
+        self.size += len(view)
+        if self._file is None:
+            return self._memory.write(view)
+        _write_all(self._file, view)
+        return len(view)
+
+    def finish(self) -> tuple[str, bytes | Path]:
+        """The SHA-256 of everything written, and where it is: in memory, or a durable file named by that SHA-256."""
+        sha256 = self._hash.hexdigest()
+        if self._file is None:
+            return sha256, self._memory.getvalue()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
+
+    def remove(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
+
+
+def _write_all(file: io.FileIO, view: memoryview) -> None:
+    while view:  # an unbuffered file may take less than it is given
+        view = view[file.write(view) :]
+
+
+def _nan_columns(table: pa.Table) -> set[tuple[str, ...]]:
+    """Paths of the float columns, in structs too, that hold a NaN: Parquet's minimum and maximum pass over it."""
+    found: set[tuple[str, ...]] = set()
+    pending = [((name,), table.column(name)) for name in table.column_names]
+    while pending:
+        path, column = pending.pop()
+        if isinstance(column.type, pa.StructType):
+            pending += [
+                ((*path, column.type[i].name), pc.struct_field(column, [i])) for i in range(column.type.num_fields)
+            ]
+        elif pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            found.add(path)
+    return found
