@@ -52,7 +52,7 @@ test-lowest: java ## The tests of `make test` with the lowest version of every d
 lint: $(VENV)/.dev ## Lint, format check, types, layers
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: docs

@@ -1,0 +1,44 @@
+"""What every test stands on: an environment that touches nobody's real home, account or telemetry."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "ci", deadline=None, max_examples=50, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=2_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Before anything imports boto3, Spark or Dagster: a test that wants another value sets it with monkeypatch.
+os.environ.update(
+    AWS_CONFIG_FILE=os.devnull,
+    AWS_SHARED_CREDENTIALS_FILE=os.devnull,
+    AWS_EC2_METADATA_DISABLED="true",  # else a client without credentials waits for an address that never answers
+    AWS_DEFAULT_REGION="us-east-1",
+    PYSPARK_PYTHON=sys.executable,
+    SPARK_LOCAL_IP="127.0.0.1",
+    NO_COLOR="1",
+)
+for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
+    os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def dagster_home() -> Iterator[Path]:
+    """A Dagster home for this test process alone, with telemetry off."""
+    with tempfile.TemporaryDirectory(prefix="dagster-home-") as folder:
+        home = Path(folder)
+        (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+        before = os.environ.get("DAGSTER_HOME")
+        os.environ["DAGSTER_HOME"] = folder
+        yield home
+        if before is None:
+            del os.environ["DAGSTER_HOME"]
+        else:
+            os.environ["DAGSTER_HOME"] = before

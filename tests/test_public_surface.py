@@ -1,0 +1,44 @@
+"""What users import: exactly this set, so that the surface never grows or shrinks by accident."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dagster_versioned
+
+SURFACE = {
+    "VersionedError",
+}
+
+
+def test_the_public_surface_is_exactly_this_set():
+    assert set(dagster_versioned.__all__) == SURFACE
+
+
+@pytest.mark.parametrize("name", sorted(SURFACE))
+def test_every_public_name_resolves_to_an_object_of_that_name(name):
+    assert getattr(dagster_versioned, name).__name__ == name
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error_that_names_it():
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchName'"):
+        dagster_versioned.NoSuchName  # noqa: B018
+
+
+def test_dir_lists_the_public_surface_before_anything_was_imported():
+    assert set(dir(dagster_versioned)) >= SURFACE
+
+
+def test_type_checkers_see_the_same_homes_as_the_lazy_import():
+    """Both lists stand in one file and must agree, else an editor promises what an import cannot keep."""
+    tree = ast.parse(Path(dagster_versioned.__file__).read_text())
+    seen = {
+        alias.asname: node.module
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == dagster_versioned._HOME
