@@ -1,0 +1,405 @@
+"""What a version is (its identity, which is hashed) and how it came to be (its facts, which are not)."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Self, TypeVar, cast
+
+from dagster_versioned.errors import IntegrityError, InvalidInput
+from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.names import check_partition_key
+
+Change = Literal["full", "metadata_only"]
+"""What a version changed against the one before: its data, or only what is said about it."""
+
+TableType = Literal["imported", "derived"]
+
+RowOrder = Literal["significant", "ignored"]
+
+HASH_ALGO = "parquet-sha256"
+"""How ``data_sha`` is made: SHA-256 over the bytes of Parquet files."""
+
+_SHA = re.compile(r"[0-9a-f]{64}")
+_CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """A version that this one was built from.
+
+    ``source`` is the project. ``version`` is the parent's ``metadata_sha``, or, where a whole partitioned table was
+    read, its ``partitions_sha``. ``unknown`` holds members that a newer writer recorded.
+    """
+
+    source: str
+    table: str
+    version: str
+    data_sha: str
+    partition: str | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    def __post_init__(self) -> None:
+        _check_sha("version of a parent", self.version)
+        _check_sha("data_sha of a parent", self.data_sha)
+        if self.partition is not None:
+            check_partition_key(self.partition)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of ``parents``; absent, null and empty members are left out."""
+        return _without_empty(
+            {
+                "source": self.source,
+                "table": self.table,
+                "partition": self.partition,
+                "version": self.version,
+                "data_sha": self.data_sha,
+            },
+            self.unknown,
+        )
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """Parse an entry of ``parents``. Raises `InvalidInput`."""
+        known, unknown = _split(
+            members, {"source": str, "table": str, "partition": str, "version": str, "data_sha": str}
+        )
+        return cls(**known, unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceVersion:
+    """An imported version that the data of this one comes from in the end."""
+
+    project: str
+    table: str
+    version_sha: str
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    def __post_init__(self) -> None:
+        _check_sha("version_sha of a source", self.version_sha)
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of ``source_lineage``."""
+        return _without_empty(
+            {"project": self.project, "table": self.table, "version_sha": self.version_sha}, self.unknown
+        )
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """Parse an entry of ``source_lineage``. Raises `InvalidInput`."""
+        known, unknown = _split(members, {"project": str, "table": str, "version_sha": str})
+        return cls(**known, unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Everything that makes a version this version, and nothing that changes from run to run.
+
+    ``schema`` is a Delta schema as JSON, every field nullable and without field metadata. ``parents`` and
+    ``source_lineage`` are sorted by their canonical JSON and free of duplicates, whatever order they were given in.
+    ``custom`` is the user's own metadata; whatever has no canonical JSON form raises `InvalidMetadata` by key path.
+    ``unknown`` holds members that a newer writer recorded: they are part of the hash. FORMAT, "Identity"; seed 000,
+    "Computing metadata_sha".
+    """
+
+    asset_key: Sequence[str]
+    table_type: TableType
+    data_sha: str
+    nrow: int
+    schema: Mapping[str, Any] = field(hash=False)
+    partition: str | None = None
+    parents: Sequence[Parent] = ()
+    source_lineage: Sequence[SourceVersion] = ()
+    code_version: str | None = None
+    message: str | None = None
+    custom: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    hash_algo: str = HASH_ALGO
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.asset_key, str) or not self.asset_key or not all(self.asset_key):
+            raise InvalidInput(f"An identity needs an asset key of non-empty parts, not {self.asset_key!r:.200}.")
+        if self.table_type not in ("imported", "derived"):
+            raise InvalidInput(f"table_type is 'imported' or 'derived', not {self.table_type!r:.100}.")
+        if self.nrow < 0:
+            raise InvalidInput(f"nrow is the number of rows, which cannot be {self.nrow}.")
+        _check_sha("data_sha", self.data_sha)
+        if self.partition is not None:
+            check_partition_key(self.partition)
+        # By way of its canonical text, so that it is what a reader of the log gets, and nobody else's dictionary.
+        custom = json.loads(canonical_json({"custom": dict(self.custom)}))["custom"]
+        object.__setattr__(self, "custom", custom)
+        object.__setattr__(self, "asset_key", tuple(self.asset_key))
+        object.__setattr__(self, "parents", _sorted_unique(self.parents))
+        object.__setattr__(self, "source_lineage", _sorted_unique(self.source_lineage))
+
+    def to_json(self) -> dict[str, Any]:
+        """The identity as it is stored and hashed; absent, null and empty members are left out."""
+        return _without_empty(
+            {
+                "asset_key": list(self.asset_key),
+                "partition": self.partition,
+                "table_type": self.table_type,
+                "data_sha": self.data_sha,
+                "hash_algo": self.hash_algo,
+                "nrow": self.nrow,
+                "schema": dict(self.schema),
+                "parents": [parent.to_json() for parent in self.parents],
+                "source_lineage": [source.to_json() for source in self.source_lineage],
+                "code_version": self.code_version,
+                "message": self.message,
+                "custom": dict(self.custom),
+            },
+            self.unknown,
+        )
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """Parse a stored identity, whatever the order of its members. Raises `InvalidInput`."""
+        known, unknown = _split(
+            members,
+            {
+                "asset_key": list,
+                "partition": str,
+                "table_type": str,
+                "data_sha": str,
+                "hash_algo": str,
+                "nrow": int,
+                "schema": dict,
+                "parents": list,
+                "source_lineage": list,
+                "code_version": str,
+                "message": str,
+                "custom": dict,
+            },
+        )
+        known["parents"] = [Parent.from_json(entry) for entry in known.get("parents", ())]
+        known["source_lineage"] = [SourceVersion.from_json(entry) for entry in known.get("source_lineage", ())]
+        return cls(**known, unknown=unknown)
+
+    def metadata_sha(self) -> str:
+        """SHA-256 of the canonical JSON: the name of the version (64 hex)."""
+        return hashlib.sha256(canonical_json(self.to_json())).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The program that wrote a version."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The Dagster step attempt that wrote a version."""
+
+    run_id: str
+    step_key: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true of a version's making and storage; none of it is hashed.
+
+    ``created_at`` is RFC 3339 in UTC with microseconds and ``Z`` (`created_at_text`), ``size_bytes`` the sum over the
+    parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
+    digest, ``previous`` the ``metadata_sha`` of the head that was replaced. FORMAT, "Identity".
+    """
+
+    created_at: str
+    writer: Writer
+    size_bytes: int
+    part_count: int
+    digest: str
+    run: Run | None = None
+    parquet_sha: str | None = None
+    previous: str | None = None
+    schema_version: int = 3
+    kind: str = "table"
+    unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    def __post_init__(self) -> None:
+        if not _CREATED_AT.fullmatch(self.created_at):
+            raise InvalidInput(f"created_at must look like 2024-05-01T12:00:00.000000Z, not {self.created_at!r:.100}.")
+        for name in ("parquet_sha", "previous"):
+            if (value := getattr(self, name)) is not None:
+                _check_sha(name, value)
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as they are stored; absent, null and empty members are left out."""
+        return _without_empty(
+            {
+                "created_at": self.created_at,
+                "writer": {"name": self.writer.name, "version": self.writer.version},
+                "run": self.run
+                and {"run_id": self.run.run_id, "step_key": self.run.step_key, "attempt": self.run.attempt},
+                "schema_version": self.schema_version,
+                "kind": self.kind,
+                "parquet_sha": self.parquet_sha,
+                "size_bytes": self.size_bytes,
+                "part_count": self.part_count,
+                "digest": self.digest,
+                "previous": self.previous,
+            },
+            self.unknown,
+        )
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """Parse stored facts. Raises `InvalidInput`."""
+        known, unknown = _split(
+            members,
+            {
+                "created_at": str,
+                "writer": dict,
+                "run": dict,
+                "schema_version": int,
+                "kind": str,
+                "parquet_sha": str,
+                "size_bytes": int,
+                "part_count": int,
+                "digest": str,
+                "previous": str,
+            },
+        )
+        writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
+        known["writer"] = Writer(**writer)
+        if "run" in known:
+            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int})
+            known["run"] = Run(**run)
+        return cls(**known, unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One version as a commit records it.
+
+    Promises that ``metadata_sha`` is that of the identity.
+    """
+
+    identity: Identity
+    facts: Facts
+    metadata_sha: str
+    change: Change
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of ``commitInfo.dagsterVersioned.versions``."""
+        return {
+            "identity": self.identity.to_json(),
+            "facts": self.facts.to_json(),
+            "metadata_sha": self.metadata_sha,
+            "change": self.change,
+        }
+
+    @classmethod
+    def of(cls, identity: Identity, facts: Facts, change: Change) -> Self:
+        """The entry of a new version."""
+        return cls(identity, facts, identity.metadata_sha(), change)
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """Parse an entry and recompute its ``metadata_sha`` over what is stored.
+
+        Members that this version of the package does not know are kept and hashed. Raises `IntegrityError` if the
+        hash differs, or if the entry is not one.
+        """
+        try:
+            known, _ = _split(members, {"identity": dict, "facts": dict, "metadata_sha": str, "change": str})
+            stored: dict[str, Any] = known["identity"]
+            entry = cls(
+                Identity.from_json(stored), Facts.from_json(known["facts"]), known["metadata_sha"], known["change"]
+            )
+            recomputed = hashlib.sha256(canonical_json(stored)).hexdigest()
+        except (InvalidInput, KeyError, TypeError) as error:
+            raise IntegrityError(
+                f"An entry of the version log is not one ({error}). Nothing was changed. Run verify on the table."
+            ) from error
+        if recomputed != entry.metadata_sha or entry.identity.to_json() != stored:
+            raise IntegrityError(
+                f"The identity stored for version {entry.metadata_sha} has the SHA {recomputed}: it was altered, or it "
+                "was not written in its canonical form. Nothing was changed. Run verify on the table."
+            )
+        if entry.change not in ("full", "metadata_only"):
+            raise IntegrityError(f"Version {entry.metadata_sha} has the unknown change {entry.change!r:.100}.")
+        return entry
+
+
+def data_sha(part_shas: Sequence[str], row_order: RowOrder) -> str:
+    """The SHA of a version's data, from the SHA-256 (64 hex) of its parts in ordinal order.
+
+    One part: its own. Any other number: SHA-256 over each part's SHA and a newline, in ordinal order where row order
+    is significant, sorted where it is ignored; so the data of no part at all (``allow_empty``) has the SHA-256 of
+    nothing. FORMAT, "Identity"; seed 000, "Computing data_sha".
+    """
+    for sha in part_shas:
+        _check_sha("SHA of a part", sha)
+    if len(part_shas) == 1:
+        return part_shas[0]
+    lines = sorted(part_shas) if row_order == "ignored" else part_shas
+    return hashlib.sha256("".join(f"{sha}\n" for sha in lines).encode()).hexdigest()
+
+
+def partitions_sha(versions: Mapping[str, str]) -> str:
+    """The SHA of a partitioned table as a whole, from each partition's ``metadata_sha``.
+
+    SHA-256 over the sorted lines ``partition NUL metadata_sha NL``. A partition key holds no NUL, so no two tables
+    share their lines. FORMAT, "Identity".
+    """
+    for partition, sha in versions.items():
+        check_partition_key(partition)
+        _check_sha(f"metadata_sha of partition {partition!r:.100}", sha)
+    lines = sorted(f"{partition}\0{sha}\n".encode() for partition, sha in versions.items())
+    return hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def created_at_text(moment: datetime) -> str:
+    """A moment as facts record it: RFC 3339 in UTC, microseconds, ``Z``. Raises `InvalidInput` without a time zone."""
+    if moment.utcoffset() is None:
+        raise InvalidInput(f"The time {moment} has no time zone, so it is not one moment. Use datetime.now(UTC).")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _check_sha(what: str, sha: str) -> None:
+    if not _SHA.fullmatch(sha):
+        raise InvalidInput(f"The {what} must be 64 lowercase hex characters, not {sha!r:.100}.")
+
+
+_Entry = TypeVar("_Entry", Parent, SourceVersion)
+
+
+def _sorted_unique(entries: Iterable[_Entry]) -> tuple[_Entry, ...]:
+    unique = {canonical_json(entry.to_json()): entry for entry in entries}
+    return tuple(unique[key] for key in sorted(unique))
+
+
+def _without_empty(known: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+    """Known and unknown members in one object, but for ``None``, ``""``, ``[]`` and ``{}``; zero and false stay."""
+    return {
+        name: value
+        for members in (known, unknown)
+        for name, value in members.items()
+        if value is not None and value != "" and value != [] and value != {}
+    }
+
+
+def _split(members: object, types: Mapping[str, type]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The members with known names, checked for their JSON type, and the others; null members are in neither."""
+    if not isinstance(members, dict):
+        raise InvalidInput(f"An object was expected, not {members!r:.100}.")
+    known: dict[str, Any] = {}
+    unknown: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", members).items():
+        if value is None:
+            continue
+        if (expected := types.get(name)) is None:
+            unknown[name] = value
+        elif not isinstance(value, expected) or isinstance(value, bool):
+            raise InvalidInput(f"The member {name!r} must be a {expected.__name__}, not {value!r:.100}.")
+        else:
+            known[name] = value
+    return known, unknown
