@@ -7,7 +7,7 @@ find_python = for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 PYTHON ?= $(shell $(find_python))
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 # Spark's workers and Dagster's subprocesses find their Python on the PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -45,7 +45,7 @@ test-slow: java $(VENV)/.dev ## The tests that `make test` leaves out: crash mat
 test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own
 	@$(MAKE) $(VENV)-lowest/.dev VENV=$(VENV)-lowest
 	$(VENV)-lowest/bin/python .ci/lowest.py > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --editable . --constraint $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[pandas,polars]' --constraint $(VENV)-lowest/lowest.txt
 	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 .PHONY: lint
