@@ -26,7 +26,8 @@ class Engine(Protocol):
     def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
         """Write the frame as parts. On failure the staging may hold files, which its owner discards.
 
-        ``contents``, if `contents` gave them for this very frame and these options, are not computed again. Raises `UnsupportedType`, `EmptyTable`, `InvalidInput` before anything is written.
+        ``contents``, where `contents` gave them for this very frame and these options, are not computed again.
+        Raises `UnsupportedType`, `EmptyTable`, `InvalidInput`.
         """
         ...
 

@@ -1,14 +1,18 @@
 """Parquet parts whose bytes are a function of rows, schema, partition key, ordinal and options, and of nothing else.
 
-FORMAT "A part". What makes it true: rows are in the canonical schema; row groups end at exact rows, found from the values
-(`row_size`), never at batch boundaries; one ``write_table`` a row group from one chunk; no Arrow schema in the footer; every
-setting of the Parquet writer is fixed here. The Parquet library's version is part of the bytes and says so in ``created_by``.
+FORMAT "A part". What makes it true: rows are in the canonical schema; row groups end at exact rows, found from the
+values (`row_size`), never at batch boundaries; one ``write_table`` a row group from one chunk; no Arrow schema in the
+footer; every setting of the Parquet writer is fixed here. The Parquet library's version is part of the bytes and says
+so in ``created_by``.
 """
 
+import errno
 import hashlib
 import io
 import os
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.delta.statistics import statistics_from_parquet
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
 from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.errors import AccessDenied, StoreUnavailable
 
 ROW_GROUP_ROWS = 1_048_576
 IN_MEMORY_BYTES = 8 * MEBIBYTE
@@ -53,7 +58,7 @@ class PartWriter:
         self._nan_columns: set[tuple[str, ...]] = set()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, which must be in the canonical schema (`conform`); they are referenced until their row group is written."""
+        """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
         ends = np.cumsum(row_sizes(batch))
         start, written = 0, 0
         while start < batch.num_rows:
@@ -169,15 +174,17 @@ class _Spool(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self._file is None and self.size + len(view) > self._limit:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("xb", buffering=0)
-            _write_all(self._file, self._memory.getbuffer())
+            with _local_disk(self._directory):
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("xb", buffering=0)
+                _write_all(self._file, self._memory.getbuffer())
             self._memory = io.BytesIO()
         self._hash.update(view)
         self.size += len(view)
         if self._file is None:
             return self._memory.write(view)
-        _write_all(self._file, view)
+        with _local_disk(self._directory):
+            _write_all(self._file, view)
         return len(view)
 
     def finish(self) -> tuple[str, bytes | Path]:
@@ -185,14 +192,27 @@ class _Spool(io.RawIOBase):
         sha256 = self._hash.hexdigest()
         if self._file is None:
             return sha256, self._memory.getvalue()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
+        with _local_disk(self._directory):
+            os.fsync(self._file.fileno())
+            self._file.close()
+            return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
 
     def remove(self) -> None:
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _local_disk(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        kind = AccessDenied if isinstance(error, PermissionError) or error.errno == errno.EROFS else StoreUnavailable
+        raise kind(
+            f"A part could not be written to {directory}: {error.strerror}. No version was written. Make room, or give "
+            "write permission there (TMPDIR names another place where the table's store is remote)."
+        ) from error
 
 
 def _write_all(file: io.FileIO, view: memoryview) -> None:

@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import RowsDigest
-
-RowOrder = Literal["significant", "ignored"]
-"""Whether the order of a table's rows is part of what it says."""
+from dagster_versioned.identity.version import RowOrder
 
 MEBIBYTE = 1024 * 1024
 

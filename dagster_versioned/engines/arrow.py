@@ -1,0 +1,151 @@
+"""The engine for pyarrow, pandas and Polars."""
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow_scan import read_table, stream_table
+from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
+from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame
+from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.row_order import canonical_order, order_rows
+from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import UnsupportedFrame
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest
+
+BATCH_ROWS = 65_536
+
+
+class ArrowEngine:
+    """Writes and reads pyarrow tables and record batch readers, pandas frames, Polars eager and lazy frames."""
+
+    @property
+    def default_row_order(self) -> RowOrder:
+        return "significant"
+
+    def accepts(self, frame: object) -> bool:
+        return family_of(type(frame)) is not None
+
+    def contents(self, frame: Any, options: WriteOptions) -> Contents | None:
+        """What the frame says; ``None`` for record batch readers and lazy frames."""
+        table = in_memory(frame)
+        if table is None:
+            return None
+        schema, batches = self._rows(table, options)
+        tally = _Tally(schema, self._row_order(options))
+        for batch in batches:
+            tally.update(batch)
+        refuse_no_rows(tally.nrow, allow_empty=options.allow_empty)
+        return tally.finish()
+
+    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
+        """Write the frame in one pass; memory is bounded for readers and lazy frames that are not to be sorted.
+
+        Values are checked as they pass: one that cannot be stored ends the write when it is met, with nothing but
+        staged files left behind. An empty version has no parts.
+        """
+        schema, batches = self._rows(frame, options)
+        writer = PartWriter(schema, staging.directory(), options)
+        try:
+            if contents is None:
+                contents = _write_and_tally(batches, writer, _Tally(schema, self._row_order(options)), options)
+            else:
+                for batch in batches:
+                    writer.write(batch)
+            refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
+            return Written(contents, tuple(writer.close()))
+        except BaseException:
+            writer.abort()
+            raise
+
+    def read(self, scan: Scan, frame_type: type | None = None) -> Any:
+        """The scan's rows; every part's SHA-256 is checked over its bytes before a row of it is returned.
+
+        A record batch reader checks part by part as it goes. Raises `IntegrityError`, naming the part.
+        """
+        family = family_of(frame_type or pa.Table)
+        if family not in READABLE:
+            raise UnsupportedFrame(f"A table cannot be read as {frame_type}; supported are {', '.join(READABLE)}.")
+        if family == "pyarrow.RecordBatchReader":
+            return stream_table(scan)
+        return to_frame(read_table(scan), frame_type or pa.Table)
+
+    def _row_order(self, options: WriteOptions) -> RowOrder:
+        return options.resolved_row_order(self.default_row_order)
+
+    def _rows(self, frame: Any, options: WriteOptions) -> tuple[StructType, Iterator[pa.RecordBatch]]:
+        """The stored schema, and the rows in that schema, in the order in which they are stored."""
+        table = in_memory(frame)
+        if table is not None:
+            arrow_schema, incoming = table.schema, iter(table.to_batches(max_chunksize=BATCH_ROWS))
+        else:
+            arrow_schema, incoming = stream(frame)
+        schema = stored_schema(arrow_schema, sort_columns=options.sort_columns)
+        batches = conform_all(incoming, schema)
+        if options.sort_rows:
+            batches = _batches(order_rows(_table(batches, schema), options.sort_rows))
+        elif table is not None and self._row_order(options) == "ignored":
+            table = _table(batches, schema)
+            # Beyond one part, ordering would cost more than the writing, for bytes that the digest spares anyway.
+            one_part = options.single_part or _size(table) <= options.target_part_bytes
+            batches = _batches(canonical_order(table) if one_part else table)
+        return schema, batches
+
+
+class _Tally:
+    """Computes `Contents` from the rows as they pass."""
+
+    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
+        self._schema = schema
+        self._digest = (SequenceDigest if row_order == "significant" else BagDigest)(schema_to_arrow(schema))
+        self._null_counts = [0] * len(schema.fields)
+        self.nrow = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self._digest.update(batch)
+        self._null_counts = [
+            count + column.null_count for count, column in zip(self._null_counts, batch.columns, strict=True)
+        ]
+        self.nrow += batch.num_rows
+
+    def finish(self) -> Contents:
+        return Contents(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
+
+
+def _write_and_tally(
+    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _Tally, options: WriteOptions
+) -> Contents:
+    """Write while another thread digests; what waits for it is at most as large as a row group."""
+    waiting: deque[tuple[Future[None], int]] = deque()
+    waiting_bytes = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
+        for batch in batches:
+            waiting.append((thread.submit(tally.update, batch), batch.nbytes))
+            waiting_bytes += batch.nbytes
+            writer.write(batch)
+            while waiting_bytes > options.row_group_bytes:
+                done, size = waiting.popleft()
+                done.result()
+                waiting_bytes -= size
+        for done, _ in waiting:
+            done.result()
+    return tally.finish()
+
+
+def _table(batches: Iterator[pa.RecordBatch], schema: StructType) -> pa.Table:
+    return pa.Table.from_batches(batches, schema_to_arrow(schema))
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    return iter(table.to_batches(max_chunksize=BATCH_ROWS))
+
+
+def _size(table: pa.Table) -> int:
+    return sum(int(row_sizes(batch).sum()) for batch in table.to_batches())

@@ -1,0 +1,134 @@
+"""Reading exact files into Arrow, each checked before any of its rows is handed out."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.partition_values import partition_array
+from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedType
+
+READERS = 8
+"""Parts in flight: enough to hide a store's latency; Arrow's own pool decodes their columns."""
+
+
+def read_table(scan: Scan) -> pa.Table:
+    """All rows in file order, in the canonical form of the scan's schema; columns that a file lacks are null.
+
+    Parts are fetched, checked and decoded in parallel. Raises `IntegrityError` for a part that is missing or altered.
+    """
+    if not scan.files:
+        return _target(scan).empty_table()
+    with (
+        ThreadPoolExecutor(READERS, thread_name_prefix="check") as checks,
+        ThreadPoolExecutor(READERS, thread_name_prefix="read") as readers,
+    ):
+        return pa.concat_tables(readers.map(lambda file: _read_file(scan, file, checks), scan.files))
+
+
+def stream_table(scan: Scan) -> pa.RecordBatchReader:
+    """`read_table` as a stream, one part in memory at a time: each is checked as a whole before its first row."""
+    return pa.RecordBatchReader.from_batches(_target(scan), _stream(scan))
+
+
+def _read_file(scan: Scan, file: ScanFile, checks: ThreadPoolExecutor) -> pa.Table:
+    data = _bytes(scan, file)
+    # Hashing beside decoding: with one large part, one after the other would leave cores idle.
+    check: Future[None] = checks.submit(_check, scan, file, data)
+    try:
+        with _open(data) as parquet:
+            table = parquet.read(columns=_stored_columns(scan, file, parquet.schema_arrow))
+            table = _as_asked(table, parquet.metadata.num_rows, scan, file)
+    except (pa.ArrowException, OSError) as error:
+        check.result()
+        raise _undecodable(scan, file, error) from error
+    check.result()
+    return table
+
+
+def _stream(scan: Scan) -> Iterator[pa.RecordBatch]:
+    for file in scan.files:
+        data = _bytes(scan, file)
+        _check(scan, file, data)
+        try:
+            with _open(data) as parquet:
+                columns = _stored_columns(scan, file, parquet.schema_arrow)
+                for batch in parquet.iter_batches(columns=columns):
+                    table = _as_asked(pa.Table.from_batches([batch]), batch.num_rows, scan, file)
+                    yield from table.to_batches()
+        except (pa.ArrowException, OSError) as error:
+            raise _undecodable(scan, file, error) from error
+
+
+def _bytes(scan: Scan, file: ScanFile) -> pa.Buffer:
+    path = scan.store.local_path(file.key)
+    try:
+        if path is None:
+            return pa.py_buffer(scan.store.get(file.key))
+        with pa.memory_map(str(path)) as mapped:
+            return mapped.read_buffer()
+    except (ObjectNotFound, FileNotFoundError) as error:
+        raise IntegrityError(
+            f"The part {file.key} is missing from {scan.store.uri}. No row was returned. Restore it from a copy, or "
+            "materialize the version's asset again, which writes the same bytes."
+        ) from error
+
+
+def _check(scan: Scan, file: ScanFile, data: pa.Buffer) -> None:
+    if file.sha256 is None:
+        return
+    found = hashlib.sha256(data).hexdigest()
+    if found != file.sha256:
+        raise IntegrityError(
+            f"The part {file.key} in {scan.store.uri} was altered: its {data.size} bytes (committed: {file.size}) have "
+            f"the SHA-256 {found} instead of {file.sha256}. No row of it was returned. Restore it from a copy, or "
+            "materialize the version's asset again, which writes the same bytes."
+        )
+
+
+def _undecodable(scan: Scan, file: ScanFile, error: Exception) -> IntegrityError:
+    return IntegrityError(f"The part {file.key} in {scan.store.uri} cannot be read as Parquet: {error}.")
+
+
+def _open(data: pa.Buffer) -> pq.ParquetFile:
+    return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+
+
+def _stored_columns(scan: Scan, file: ScanFile, stored: pa.Schema) -> list[str]:
+    names = set(stored.names) - set(file.partition_values)
+    return [field.name for field in scan.selected.fields if field.name in names]
+
+
+def _as_asked(table: pa.Table, nrow: int, scan: Scan, file: ScanFile) -> pa.Table:
+    target = _target(scan)
+    present = set(table.column_names)  # may hold more than asked: Parquet's names of nested columns are ambiguous
+    columns: list[Any] = []
+    for field, stored in zip(target, scan.selected.fields, strict=True):
+        if field.name in file.partition_values:
+            columns.append(partition_array(file.partition_values[field.name], stored.type, nrow))
+        elif field.name in present:
+            columns.append(_cast(table.column(field.name), field, scan, file))
+        else:
+            columns.append(pa.nulls(nrow, field.type))
+    return pa.Table.from_arrays(columns, schema=target)
+
+
+def _cast(column: pa.ChunkedArray, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> pa.ChunkedArray:
+    if column.type.equals(field.type, check_metadata=True):
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedType(
+            f"Column {field.name!r} is {column.type} in the part {file.key} of {scan.store.uri} and cannot be read as "
+            f"{field.type}: {error}."
+        ) from error
+
+
+def _target(scan: Scan) -> pa.Schema:
+    return schema_to_arrow(scan.selected.all_nullable())

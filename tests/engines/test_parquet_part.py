@@ -1,0 +1,233 @@
+"""Parts: bytes are a function of rows, schema, partition, ordinal and options; everything said of a part is true."""
+
+import errno
+import hashlib
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_versioned.engines import parquet_part
+from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
+from dagster_versioned.errors import AccessDenied, StoreUnavailable
+from support.arrow_rows import splits, tables
+
+SMALL = WriteOptions(row_group_bytes=200, target_part_bytes=1500)
+
+
+def write(table: pa.Table, directory: Path, options: WriteOptions = SMALL, *, batches=None, ordinal: int = 0):
+    writer = PartWriter(stored_schema(table.schema), directory, options, ordinal)
+    for batch in table.to_batches() if batches is None else batches:
+        writer.write(batch)
+    return writer.close()
+
+
+def data_of(part: Part) -> bytes:
+    return part.source if isinstance(part.source, bytes) else Path(part.source).read_bytes()
+
+
+def rows_of(parts: list[Part], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *(pq.read_table(io.BytesIO(data_of(part))) for part in parts)])
+
+
+@pytest.fixture
+def numbers() -> pa.Table:
+    rng = np.random.default_rng(7)
+    return pa.table({"id": np.arange(5000), "x": rng.normal(size=5000), "s": [f"row {i % 97}" for i in range(5000)]})
+
+
+@given(st.data())
+def test_bytes_do_not_depend_on_batch_boundaries(tmp_path_factory, data):
+    table = data.draw(tables())
+    directory = tmp_path_factory.getbasetemp() / "unused"
+    whole = write(table, directory)
+    pieces = write(table, directory, batches=data.draw(splits(table)))
+    assert [part.sha256 for part in pieces] == [part.sha256 for part in whole]
+    assert rows_of(whole, table.schema).equals(table)
+
+
+@given(st.data())
+@settings(max_examples=20)
+def test_row_groups_end_at_the_same_rows_whatever_lies_under_nulls(tmp_path_factory, data):
+    """Equal values may differ in memory: bytes under a null, a bitmap without nulls, an offset into a buffer."""
+    table = data.draw(tables(min_rows=1))
+    doubled = pa.concat_tables([table, table]).combine_chunks()
+    sliced = doubled.slice(table.num_rows)
+    directory = tmp_path_factory.getbasetemp() / "unused"
+    assert [p.sha256 for p in write(sliced, directory)] == [p.sha256 for p in write(table, directory)]
+
+
+def test_hidden_bytes_under_nulls_do_not_reach_the_part(tmp_path):
+    mask = pa.array([False, True, False])
+    hidden = pa.StructArray.from_arrays(
+        [pa.array(["a", "hidden" * 1000, "b"]), pa.array([[1], [2] * 5000, [3]])], names=["s", "l"], mask=mask
+    )
+    shown = pa.array([{"s": "a", "l": [1]}, None, {"s": "b", "l": [3]}], hidden.type)
+    assert hidden.equals(shown)
+    options = WriteOptions(row_group_bytes=30)
+    first, second = (write(pa.table({"c": column}), tmp_path, options) for column in (hidden, shown))
+    assert [part.sha256 for part in first] == [part.sha256 for part in second]
+
+
+def test_equal_rows_under_another_ordinal_or_partition_are_other_bytes(numbers, tmp_path):
+    options = WriteOptions()
+    parts = [
+        write(numbers, tmp_path, options)[0],
+        write(numbers, tmp_path, options, ordinal=1)[0],
+        write(numbers, tmp_path, replace(options, partition="2013-01-01"))[0],
+        write(numbers, tmp_path, replace(options, partition="2013-01-02"))[0],
+        write(numbers, tmp_path, replace(options, partition=""))[0],
+    ]
+    assert len({part.sha256 for part in parts}) == len(parts)
+    assert pq.read_metadata(io.BytesIO(data_of(parts[2]))).metadata == {
+        b"dagster_versioned.partition": b"2013-01-01",
+        b"dagster_versioned.ordinal": b"0",
+    }
+
+
+def test_two_equal_halves_of_one_version_are_two_parts(tmp_path):
+    half = pa.table({"a": pa.array([1] * 1000)})
+    options = WriteOptions(row_group_bytes=8000, target_part_bytes=1)
+    first, second = write(pa.concat_tables([half, half]), tmp_path, options)
+    assert (first.num_records, second.num_records) == (1000, 1000)
+    assert first.sha256 != second.sha256
+    assert (first.ordinal, second.ordinal) == (0, 1)
+
+
+def test_hash_and_size_are_those_of_the_bytes_in_memory_and_in_files(numbers, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 20_000)
+    parts = write(numbers, tmp_path / "new", WriteOptions(row_group_bytes=20_000, target_part_bytes=15_000))
+    assert {type(part.source) for part in parts} == {bytes, type(tmp_path)}
+    for part in parts:
+        assert hashlib.sha256(data_of(part)).hexdigest() == part.sha256
+        assert len(data_of(part)) == part.size
+    files = sorted((tmp_path / "new").iterdir())
+    assert [file.name for file in files] == sorted(
+        f"{p.sha256}.parquet" for p in parts if not isinstance(p.source, bytes)
+    )
+    assert rows_of(parts, numbers.schema).equals(numbers)
+
+
+def test_bytes_are_the_same_in_memory_and_in_files(numbers, tmp_path, monkeypatch):
+    in_memory = write(numbers, tmp_path, WriteOptions())
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 1000)
+    in_file = write(numbers, tmp_path, WriteOptions())
+    assert isinstance(in_memory[0].source, bytes)
+    assert data_of(in_memory[0]) == data_of(in_file[0])
+
+
+def test_small_parts_do_not_pile_up_in_memory(numbers, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 30_000)
+    parts = write(numbers, tmp_path, WriteOptions(row_group_bytes=8_000, target_part_bytes=1))
+    assert sum(part.size for part in parts if isinstance(part.source, bytes)) <= 30_000
+    assert any(isinstance(part.source, Path) for part in parts)
+
+
+def test_a_small_write_makes_no_directory(numbers, tmp_path):
+    write(numbers, tmp_path / "staging", WriteOptions())
+    assert not (tmp_path / "staging").exists()
+
+
+def test_parts_are_numbered_and_rotated_by_size_unless_one_is_asked_for(numbers, tmp_path):
+    options = WriteOptions(row_group_bytes=10_000, target_part_bytes=10_000)
+    parts = write(numbers, tmp_path, options, ordinal=4)
+    assert [part.ordinal for part in parts] == list(range(4, 4 + len(parts)))
+    assert len(parts) > 2
+    assert all(part.size >= 10_000 for part in parts[:-1])
+    assert len(write(numbers, tmp_path, replace(options, single_part=True))) == 1
+
+
+def test_long_strings_end_a_row_group_early_so_that_memory_is_bounded(tmp_path):
+    table = pa.table({"s": ["x" * 10_000] * 1000})
+    (part,) = write(table, tmp_path, WriteOptions(row_group_bytes=MEBIBYTE))
+    metadata = pq.read_metadata(io.BytesIO(data_of(part)))
+    assert metadata.num_row_groups == 10
+    assert {metadata.row_group(i).num_rows for i in range(9)} == {105}  # 105 x (10,000 + 4) is the first beyond 1 MiB
+
+
+def test_row_groups_hold_at_most_their_cap_of_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_part, "ROW_GROUP_ROWS", 100)
+    (part,) = write(pa.table({"a": pa.array([True] * 250)}), tmp_path, WriteOptions())
+    metadata = pq.read_metadata(io.BytesIO(data_of(part)))
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [100, 100, 50]
+
+
+def test_no_rows_are_no_parts(tmp_path):
+    table = pa.table({"a": pa.array([], pa.int64())})
+    assert write(table, tmp_path) == []
+    assert write(table, tmp_path, batches=[pa.RecordBatch.from_pylist([], schema=table.schema)]) == []
+
+
+def test_footer_holds_no_arrow_schema_and_the_pages_are_indexed(numbers, tmp_path):
+    (part,) = write(numbers, tmp_path, WriteOptions())
+    metadata = pq.read_metadata(io.BytesIO(data_of(part)))
+    assert metadata.metadata == {b"dagster_versioned.ordinal": b"0"}
+    column = metadata.row_group(0).column(0)
+    assert (column.compression, column.has_column_index, column.has_offset_index) == ("ZSTD", True, True)
+
+
+def test_buffered_rows_can_be_taken_until_something_left_memory(numbers, tmp_path):
+    writer = PartWriter(stored_schema(numbers.schema), tmp_path, WriteOptions())
+    empty = writer.take_buffered()
+    assert empty is not None
+    assert empty.num_rows == 0
+    for batch in numbers.to_batches(max_chunksize=999):
+        writer.write(batch)
+    taken = writer.take_buffered()
+    assert taken is not None
+    assert taken.equals(numbers)
+    assert [p.sha256 for p in writer.close()] == [p.sha256 for p in write(numbers, tmp_path, WriteOptions())]
+
+    flushed = PartWriter(stored_schema(numbers.schema), tmp_path, SMALL)
+    flushed.write(numbers.to_batches()[0])
+    assert flushed.take_buffered() is None
+
+
+def test_abort_leaves_no_file(numbers, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
+    writer = PartWriter(
+        stored_schema(numbers.schema), tmp_path, WriteOptions(row_group_bytes=8_000, target_part_bytes=50_000)
+    )
+    writer.write(numbers.to_batches()[0])
+    assert [path.suffix for path in tmp_path.iterdir()].count(".tmp") == 1
+    assert any(path.suffix == ".parquet" for path in tmp_path.iterdir())
+    writer.abort()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_reported_as_such(numbers, tmp_path, monkeypatch):
+    def full(file, view):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(parquet_part, "_write_all", full)
+    with pytest.raises(StoreUnavailable, match="No space left on device"):
+        write(numbers, tmp_path)
+
+
+def test_a_folder_that_may_not_be_written_is_reported_as_such(numbers, tmp_path, monkeypatch):
+    def refused(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(AccessDenied, match="Permission denied"):
+        write(numbers, tmp_path)
+
+
+def test_statistics_describe_each_part(tmp_path):
+    table = pa.table({"a": pa.array([3, 1, None]), "f": pa.array([1.0, float("nan"), 2.0]), "g": [0.5, 1.5, 2.5]})
+    (part,) = write(table, tmp_path, WriteOptions())
+    assert part.num_records == part.statistics["numRecords"] == 3
+    assert part.statistics["nullCount"] == {"a": 1, "f": 0, "g": 0}
+    assert (part.statistics["minValues"]["a"], part.statistics["maxValues"]["a"]) == (1, 3)
+    assert part.statistics["maxValues"]["g"] == 2.5
+    assert "f" not in part.statistics["maxValues"]  # a NaN is greater than any number, so 2.0 would be a lie
