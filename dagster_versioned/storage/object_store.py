@@ -64,7 +64,10 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Every object whose key starts with ``prefix`` and sorts after ``start_after``, in UTF-8 byte order of keys."""
+        """The objects whose keys start with ``prefix`` and sort after ``start_after``, in UTF-8 byte order of keys.
+
+        Lazy: what is written or deleted while it runs may or may not appear.
+        """
         ...
 
     def folders(self, prefix: str = "") -> Iterator[str]:

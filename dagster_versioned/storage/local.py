@@ -1,0 +1,426 @@
+"""A local folder as an object store: atomic, durable, and safe between processes."""
+
+import errno
+import fcntl
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from stat import S_ISREG
+from typing import BinaryIO, Self
+from uuid import uuid4
+
+from dagster_versioned.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidName,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+    StoreUnavailable,
+)
+from dagster_versioned.storage.keys import (
+    TEMPORARY,
+    check_folder,
+    check_key,
+    check_prefix,
+    check_start,
+    is_key,
+)
+from dagster_versioned.storage.object_store import ObjectInfo
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+# What forbids a hard link and not a copy: another device, too many links, another user's file, no links at all.
+_NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS}
+_READING = {"get", "get_range", "head", "list", "delete", "copy from"}
+_FOLDER_ATTEMPTS = 100
+_LOCK_FILES = 256
+_ABANDONED_SECONDS = 24 * 3600
+
+
+class LocalStore:
+    """Objects as files below a folder, which need not exist yet.
+
+    Files are never changed in place: each write makes a new one in ``{root}/.tmp`` and links or renames it, so a hard
+    link may share bytes between keys. The ETag is inode, modification time in nanoseconds and size. As in any file
+    system, a key cannot be both an object and a folder of others. Links that lead out of the root are refused.
+    """
+
+    def __init__(self, root: Path | str, *, within: Path | str | None = None) -> None:
+        """``within`` is the outer root that a deeper view shares files in the making and locks with."""
+        self._root = Path(root).resolve()
+        self._top = Path(within).resolve() if within is not None else self._root
+        self._temporary = self._top / TEMPORARY
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        return str(self._root)
+
+    def subfolder(self, path: str) -> Self:
+        return type(self)(self._confined(check_key(path)), within=self._top)
+
+    def url(self, key: str) -> str:
+        return str(self.local_path(key))
+
+    def local_path(self, key: str) -> Path:
+        return self._confined(check_key(key))
+
+    def get(self, key: str) -> bytes:
+        with self._opened("get", key) as file:
+            return file.read()
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        with self._opened("get", key) as file:
+            return file.read(), _info(key, os.fstat(file.fileno()))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        with self._opened("get_range", key) as file:
+            file.seek(start)
+            return file.read(length)
+
+    def head(self, key: str) -> ObjectInfo:
+        path = self.local_path(key)
+        with self._translated("head", key):
+            return _info(key, _stat_file(path))
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """As the protocol says; files whose names cannot be keys, and links to folders, are not objects."""
+        check_prefix(prefix)
+        check_start(start_after)
+        folder = prefix.rpartition("/")[0]
+        return self._walk(f"{folder}/" if folder else "", prefix, start_after)
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        folder = self._folder(check_folder(prefix))
+        with self._translated("list", prefix):
+            # Folders without objects are what a crash between mkdir and link leaves; S3 has none, so neither has this.
+            names = [
+                entry.name
+                for entry in _entries(folder)
+                if entry.is_dir(follow_symlinks=False) and is_key(entry.name) and _holds_objects(entry)
+            ]
+        return iter(sorted(names))
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        return self._replace("put", key, lambda path: _write(path, data))
+
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        # A copy, not a link: the caller may go on changing its file.
+        return self._replace("put_file", key, lambda temporary: _copy_bytes(path, temporary))
+
+    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
+        info = self._create("put_if_absent", key, data)
+        if info is None:
+            raise AlreadyExists(
+                f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
+                "read it to see who was first."
+            )
+        return info
+
+    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
+        if etag is not None:
+            return self._replace("put_if_match", key, lambda path: _write(path, data), expected=etag)
+        info = self._create("put_if_match", key, data)
+        if info is None:
+            raise self._mismatch(key, "no object", "one")
+        return info
+
+    def copy(self, source: str, target: str) -> ObjectInfo:
+        """As the protocol says, by hard link where possible; the source shares the new modification time, and so its
+        ETag changes too."""
+        source_path = self.local_path(source)
+
+        def link_or_copy(temporary: Path) -> os.stat_result:
+            with self._translated("copy from", source):
+                _stat_file(source_path)
+                try:
+                    os.link(source_path, temporary)
+                    with temporary.open("rb") as file:
+                        return _settle(file)
+                except OSError as error:
+                    if error.errno not in _NO_LINK:
+                        raise
+                temporary.unlink(missing_ok=True)
+                return _copy_bytes(source_path, temporary)
+
+        return self._replace("copy to", target, link_or_copy)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        folders: set[Path] = set()
+        for key in keys:
+            path = self.local_path(key)
+            with self._translated("delete", key):
+                if not os.path.lexists(path) or path.is_dir():
+                    continue
+                # Under the lock, so that a put_if_match never finds its ETag and then replaces a deleted object.
+                with self._locked(path), suppress(FileNotFoundError):
+                    path.unlink()
+                    folders.add(path.parent)
+        # Deepest first, so that a folder is looked at after all that it contained.
+        for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
+            self._prune(folder)
+
+    def _confined(self, relative: str) -> Path:
+        path = self._root / relative
+        real = os.path.realpath(path)
+        if real != str(self._top) and not real.startswith(f"{str(self._top).rstrip('/')}/"):
+            raise InvalidName(
+                f"The storage key {relative!r} in {self.uri} is refused: a symbolic link leads out of the root. "
+                "Nothing was touched. Replace the link by what it points to."
+            )
+        return path
+
+    def _folder(self, prefix: str) -> Path:
+        return self._confined(prefix.rstrip("/")) if prefix else self._root
+
+    @contextmanager
+    def _opened(self, operation: str, key: str) -> Generator[BinaryIO]:
+        path = self.local_path(key)
+        with self._translated(operation, key), path.open("rb") as file:
+            yield file
+
+    def _walk(self, folder: str, prefix: str, start: str) -> Iterator[ObjectInfo]:
+        with self._translated("list", folder):
+            entries: list[tuple[str, os.DirEntry[str]]] = []
+            for entry in _entries(self._folder(folder)):
+                if not is_key(entry.name):
+                    continue
+                # A folder sorts by its name and "/": "a-b" stands before "a/b", though "a" stands before "a-b".
+                key = folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
+                if key.startswith(prefix) or prefix.startswith(key):
+                    entries.append((key, entry))
+        for key, entry in sorted(entries, key=itemgetter(0)):
+            if key.endswith("/"):
+                if key > start or start.startswith(key):
+                    yield from self._walk(key, prefix, start)
+            elif key > start and key.startswith(prefix):
+                # What is gone since the folder was read is no object any more.
+                with self._translated("list", key), suppress(FileNotFoundError):
+                    if entry.is_symlink():
+                        self._confined(key)
+                    status = entry.stat()
+                    if S_ISREG(status.st_mode):
+                        yield _info(key, status)
+
+    def _create(self, operation: str, key: str, data: bytes) -> ObjectInfo | None:
+        """Create the object, or return ``None`` if there is one."""
+        path = self.local_path(key)
+        if os.path.lexists(path):  # spares the write; only the link decides
+            return None
+        with self._translated(operation, key), self._making() as temporary:
+            status = _write(temporary, data)
+            try:
+                self._into_folder(path, lambda: _link_new(temporary, path))
+            except FileExistsError:
+                return None
+            return _info(key, status)
+
+    def _replace(
+        self,
+        operation: str,
+        key: str,
+        make: Callable[[Path], os.stat_result],
+        *,
+        expected: str | None = None,
+    ) -> ObjectInfo:
+        path = self.local_path(key)
+        with self._translated(operation, key), self._making() as temporary:
+            if expected is not None:
+                self._check_etag(path, key, expected)  # spares the write in the common case; decides nothing
+            status = make(temporary)
+
+            def move() -> None:
+                with self._locked(path):
+                    if expected is not None:
+                        self._check_etag(path, key, expected)
+                    temporary.replace(path)
+
+            self._into_folder(path, move)
+            return _info(key, status)
+
+    def _check_etag(self, path: Path, key: str, expected: str) -> None:
+        try:
+            found = _etag(_stat_file(path))
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            raise self._mismatch(key, expected, "no object") from None
+        if found != expected:
+            raise self._mismatch(key, expected, found)
+
+    def _mismatch(self, key: str, expected: str, found: str) -> PreconditionFailed:
+        return PreconditionFailed(
+            f"put_if_match {key!r} in {self.uri}: expected {expected}, found {found}. The object was left as it is; "
+            "read it again and decide anew."
+        )
+
+    @contextmanager
+    def _making(self) -> Generator[Path]:
+        if not self._temporary.is_dir():
+            _make_folder(self._temporary)
+        temporary = self._temporary / uuid4().hex
+        try:
+            yield temporary
+        finally:
+            # Still there after a failure, after a link, and after a rename onto another link to the same file.
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+    @contextmanager
+    def _locked(self, path: Path) -> Generator[None]:
+        # A fixed number of lock files, never removed: removing one that is held would let two in.
+        name = f"lock-{zlib.crc32(os.fsencode(path.relative_to(self._top))) % _LOCK_FILES:02x}"
+        if not self._temporary.is_dir():
+            _make_folder(self._temporary)
+        # flock, not lockf: it belongs to the open file, and so keeps threads apart as well as processes.
+        lock = os.open(self._temporary / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _into_folder(self, path: Path, place: Callable[[], None]) -> None:
+        """Run ``place`` with the folder of ``path`` in existence, though concurrent deletes may prune it."""
+        for attempt in range(_FOLDER_ATTEMPTS):
+            try:
+                place()
+                break
+            except FileNotFoundError:
+                if attempt == _FOLDER_ATTEMPTS - 1:
+                    raise
+                _make_folder(path.parent)
+        # Gone already: somebody deleted the object and its folder after it was placed.
+        with suppress(FileNotFoundError):
+            _sync_folder(path.parent)
+
+    def _prune(self, folder: Path) -> None:
+        with suppress(FileNotFoundError):
+            _sync_folder(folder)
+        while folder != self._top and folder.is_relative_to(self._top):
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, gone, or not ours: an empty folder that stays harms nobody
+                return
+            folder = folder.parent
+
+    @contextmanager
+    def _translated(self, operation: str, key: str) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = f"{operation} {key!r} in {self.uri}"
+            reason = os.strerror(error.errno) if error.errno else type(error).__name__
+            if error.errno in _FULL:
+                raise StoreUnavailable(
+                    f"{where}: the disk is full or a quota is reached ({reason}). The object is as it was; "
+                    "make room and run again."
+                ) from error
+            if error.errno in _DENIED:
+                raise AccessDenied(
+                    f"{where}: not permitted ({reason}). The object is as it was; check the owner, the mode "
+                    f"and the mount of {error.filename or self.uri}."
+                ) from error
+            if error.errno in _ABSENT and operation in _READING:
+                raise ObjectNotFound(f"{where}: no such object.") from error
+            if error.errno == errno.ENAMETOOLONG:
+                raise InvalidName(f"{where}: the path is too long for the file system. Nothing was written.") from error
+            raise StorageError(
+                f"{where}: {reason}. The object is as it was. A key cannot lie below another object, nor be a folder."
+            ) from error
+
+
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, status.st_size, _etag(status), datetime.fromtimestamp(status.st_mtime, UTC))
+
+
+def _stat_file(path: Path) -> os.stat_result:
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return status
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _holds_objects(folder: os.DirEntry[str]) -> bool:
+    return any(
+        _holds_objects(entry) if entry.is_dir(follow_symlinks=False) else is_key(entry.name)
+        for entry in _entries(Path(folder.path))
+    )
+
+
+def _write(path: Path, data: bytes) -> os.stat_result:
+    with path.open("xb") as file:
+        file.write(data)
+        return _settle(file)
+
+
+def _copy_bytes(source: Path, target: Path) -> os.stat_result:
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        return _settle(file)
+
+
+def _settle(file: BinaryIO) -> os.stat_result:
+    file.flush()
+    # The kernel stamps files with a clock of some milliseconds, and inodes are used again: two writes within a tick
+    # could have one ETag. The precise time, set by hand, keeps them apart.
+    now = time.time_ns()
+    os.utime(file.fileno(), ns=(now, now))
+    os.fsync(file.fileno())
+    return os.fstat(file.fileno())
+
+
+def _link_new(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        # A network file system may lose the answer of a link that was made; the link count tells.
+        if temporary.stat().st_nlink < 2:
+            raise
+
+
+def _make_folder(folder: Path) -> None:
+    """Create a folder and what is missing above it, each durable in its parent."""
+    while True:
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            if folder.parent == folder:
+                raise
+            _make_folder(folder.parent)
+            continue
+        with suppress(FileNotFoundError):
+            _sync_folder(folder.parent)
+        return
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

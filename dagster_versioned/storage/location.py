@@ -1,0 +1,150 @@
+"""Where bytes live, as ref.json's ``current`` says it and as a person types it."""
+
+import re
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.storage.credentials import CredentialsSource
+from dagster_versioned.storage.keys import check_key
+from dagster_versioned.storage.local import LocalStore
+from dagster_versioned.storage.object_store import ObjectStore
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
+_ADVICE = (
+    "Nothing was touched. Use 's3://bucket/prefix?region=…&endpoint_url=…', 'file:///absolute/path' or a local path; "
+    "credentials come from the environment, a named profile or a callable, never from a location."
+)
+
+
+class Location(BaseModel):
+    """A place for a project's bytes: the shape of ref.json's ``current`` (seed 003, "Anatomy").
+
+    ``root`` is a bucket, or an absolute folder; ``prefix`` is empty or ends in ``/``; ``endpoint_url`` is for
+    S3-compatible servers. A location never holds a credential, and refuses one without repeating it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    type: Literal["local", "s3"]
+    root: str
+    prefix: str = ""
+    region: str | None = None
+    endpoint_url: str | None = None
+
+    @field_validator("prefix")
+    @classmethod
+    def _normal_prefix(cls, prefix: str) -> str:
+        prefix = prefix.removesuffix("/")
+        return check_key(prefix) + "/" if prefix else ""
+
+    @field_validator("region")
+    @classmethod
+    def _plain_region(cls, region: str | None) -> str | None:
+        if region is not None and not _REGION.fullmatch(region):
+            raise ValueError("the region is not made of letters, digits and '-'")
+        return region
+
+    @field_validator("endpoint_url")
+    @classmethod
+    def _bare_endpoint(cls, endpoint_url: str | None) -> str | None:
+        if endpoint_url is None:
+            return None
+        parts = urlsplit(endpoint_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("endpoint_url is not http://host[:port] or https://host[:port]")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("endpoint_url holds a user, a password or a query")
+        return endpoint_url.rstrip("/")
+
+    @model_validator(mode="after")
+    def _root_of_its_type(self) -> Self:
+        if self.type == "s3":
+            if not _BUCKET.fullmatch(self.root):
+                raise ValueError("the bucket name is not 3 to 63 letters, digits, '.', '_' and '-'")
+            if "?" in self.prefix:
+                raise ValueError("an S3 prefix with '?' cannot be written as a URI")
+        elif not Path(self.root).is_absolute() or "\0" in self.root:
+            raise ValueError("a local root is an absolute path")
+        elif self.region or self.endpoint_url:
+            raise ValueError("region and endpoint_url belong to S3 locations")
+        return self
+
+    @classmethod
+    def parse(cls, uri: str) -> Self:
+        """Read ``s3://bucket/prefix?region=…&endpoint_url=…``, ``file:///…`` or a local path (relative: to the working
+        directory). Raises `InvalidInput`."""
+        scheme, colon, rest = uri.partition("://")
+        if not colon:
+            if not uri:
+                raise InvalidInput(f"An empty location. {_ADVICE}")
+            return cls.from_json({"type": "local", "root": str(Path(uri).expanduser().absolute())})
+        match scheme.lower():
+            case "s3":
+                return cls._parse_s3(rest)
+            case "file":
+                if not rest.startswith("/"):
+                    raise InvalidInput(f"A file location has no absolute path. {_ADVICE}")
+                return cls.from_json({"type": "local", "root": unquote(rest)})
+            case _:
+                # What stands before "://" may be part of a secret that was pasted in, so only a plain word is repeated.
+                shown = f" {scheme!r}" if re.fullmatch(r"[a-z0-9+]{1,12}", scheme) else ""
+                raise InvalidInput(f"A location with the unknown scheme{shown}. {_ADVICE}")
+
+    @classmethod
+    def _parse_s3(cls, rest: str) -> Self:
+        path, _, query = rest.partition("?")
+        bucket, _, prefix = path.partition("/")
+        if "@" in bucket or ":" in bucket:
+            raise InvalidInput(f"An S3 location holds a user or a password. {_ADVICE}")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        if not options.keys() <= {"region", "endpoint_url"}:
+            raise InvalidInput(f"An S3 location has options other than region and endpoint_url. {_ADVICE}")
+        return cls.from_json({"type": "s3", "root": bucket, "prefix": prefix, **options})
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Self:
+        """Read the members of ref.json's ``current``. Raises `InvalidInput`."""
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            faults = "; ".join(
+                f"{'.'.join(map(str, fault['loc'])) or 'location'}: {fault['msg'].removeprefix('Value error, ')}"
+                for fault in error.errors(include_input=False, include_url=False, include_context=False)
+            )
+        # Outside the handler: the validation error holds the input, which may hold a secret.
+        raise InvalidInput(f"A storage location is refused: {faults}. {_ADVICE}")
+
+    def to_json(self) -> dict[str, str]:
+        """The members of ref.json's ``current``; absent ones are left out."""
+        return self.model_dump(exclude_none=True)
+
+    @property
+    def uri(self) -> str:
+        """The text that `parse` reads back to the same place."""
+        if self.type == "local":
+            return str(Path(self.root, self.prefix))
+        options = [("region", self.region), ("endpoint_url", self.endpoint_url)]
+        query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options if value)
+        return f"s3://{self.root}/{self.prefix}" + (f"?{query}" if query else "")
+
+
+def open_store(
+    location: Location | str, *, profile: str | None = None, credentials: CredentialsSource | None = None
+) -> ObjectStore:
+    """The store at a location or URI; nothing is read or written yet.
+
+    ``profile`` names a profile of the AWS configuration files, ``credentials`` supplies keys itself; with neither,
+    boto3 looks where it always does. Both are for S3 alone. Raises `InvalidInput`.
+    """
+    if isinstance(location, str):
+        location = Location.parse(location)
+    if location.type == "local":
+        return LocalStore(Path(location.root, location.prefix))
+    from dagster_versioned.storage.s3 import S3Store
+
+    return S3Store(location, profile=profile, credentials=credentials)

