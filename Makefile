@@ -7,7 +7,8 @@ find_python = for p in python3 python3.11 python3.12 python3.13 python3.14; do \
 PYTHON ?= $(shell $(find_python))
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+PIP_FLAGS ?= -qq
+INSTALL = -m pip install $(PIP_FLAGS) --disable-pip-version-check
 
 # Spark's workers and Dagster's subprocesses find their Python on the PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -45,7 +46,7 @@ test-slow: java $(VENV)/.dev ## The tests that `make test` leaves out: crash mat
 test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own
 	@$(MAKE) $(VENV)-lowest/.dev VENV=$(VENV)-lowest
 	$(VENV)-lowest/bin/python .ci/lowest.py > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[pandas,polars]' --constraint $(VENV)-lowest/lowest.txt
+	$(VENV)-lowest/bin/python $(INSTALL) --editable '.[pandas,polars]' --constraint $(VENV)-lowest/lowest.txt
 	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
 
 .PHONY: lint
@@ -57,7 +58,7 @@ lint: $(VENV)/.dev ## Lint, format check, types, layers
 
 .PHONY: docs
 docs: $(VENV)/.dev ## Build the site into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: bench
 bench: java $(VENV)/.dev ## Run every benchmark in its quick form and tabulate ours/peer
@@ -92,7 +93,8 @@ $(BIN)/python:
 # The stamps make an installation last until what it was made from changes.
 $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing dagster-versioned[$*] into $(VENV); the first time takes minutes."
-	@$(INSTALL) --editable '.[$*]' --constraint constraints.txt
+	@$(BIN)/python $(INSTALL) --editable '.[$*]' --constraint constraints.txt || { \
+		echo "The installation failed; \`make PIP_FLAGS= $(MAKECMDGOALS)\` shows how it went." >&2; exit 1; }
 	@touch $@
 
 .example/dagster/dagster.yaml:
