@@ -302,7 +302,7 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
             return pa.decimal128(*decimal) if decimal else _ARROW_OF[data_type]
 
 
-def _field_to_arrow(name: str, data_type: DataType, nullable: bool) -> "pa.Field[Any]":
+def _field_to_arrow(name: str, data_type: DataType, nullable: bool) -> pa.Field:
     return pa.field(name, type_to_arrow(data_type), nullable)
 
 
@@ -317,7 +317,7 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
     return _struct_from_arrow(list(schema), ())
 
 
-def _struct_from_arrow(fields: "list[pa.Field[Any]]", path: tuple[str, ...]) -> StructType:
+def _struct_from_arrow(fields: list[pa.Field], path: tuple[str, ...]) -> StructType:
     seen: dict[str, str] = {}
     for member in fields:
         if (other := seen.get(member.name.casefold())) is not None:

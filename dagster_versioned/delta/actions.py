@@ -1,0 +1,522 @@
+"""The actions a commit is made of: strict in what they know, indifferent to what they do not.
+
+Unknown actions and unknown members are ignored, as the protocol demands (*Protocol Evolution*); a known member of the
+wrong type is an error that names file, line and member.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, cast
+
+import orjson
+
+from dagster_versioned.delta.paths import decode_path
+from dagster_versioned.errors import InvalidInput, LogCorrupt
+
+_LONG = range(-(2**63), 2**63)
+
+PartitionValues = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """Which rows of a file are gone. Protocol: *Deletion Vector Descriptor Schema*."""
+
+    storage_type: str
+    path_or_inline_dv: str
+    size_in_bytes: int
+    cardinality: int
+    offset: int | None = None
+
+    @property
+    def unique_id(self) -> str:
+        """With the file's path, the identity of a logical file. Protocol: *Derived Fields*."""
+        name = self.storage_type + self.path_or_inline_dv
+        return name if self.offset is None else f"{name}@{self.offset}"
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(
+            members.text("storageType"),
+            members.text("pathOrInlineDv"),
+            members.count("sizeInBytes"),
+            members.count("cardinality"),
+            members.optional_integer("offset"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            storageType=self.storage_type,
+            pathOrInlineDv=self.path_or_inline_dv,
+            offset=self.offset,
+            sizeInBytes=self.size_in_bytes,
+            cardinality=self.cardinality,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A logical file that is part of the table from this commit on. ``path`` is a URI, as in the log."""
+
+    NAME: ClassVar = "add"
+    path: str
+    partition_values: PartitionValues
+    size: int
+    modification_time: int
+    data_change: bool
+    stats: str | None = None
+    tags: PartitionValues | None = None
+    deletion_vector: DeletionVector | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
+        return decode_path(self.path)
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        """What reconciliation compares: (canonical path, id of the deletion vector)."""
+        return self.key, self.deletion_vector.unique_id if self.deletion_vector else None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(
+            members.text("path"),
+            members.text_map("partitionValues"),
+            members.count("size"),
+            members.integer("modificationTime"),
+            members.flag("dataChange"),
+            members.optional_text("stats"),
+            members.optional_text_map("tags"),
+            _deletion_vector(members),
+            members.optional_integer("baseRowId"),
+            members.optional_integer("defaultRowCommitVersion"),
+            members.optional_text("clusteringProvider"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            path=self.path,
+            partitionValues=dict(self.partition_values),
+            size=self.size,
+            modificationTime=self.modification_time,
+            dataChange=self.data_change,
+            stats=self.stats,
+            tags=None if self.tags is None else dict(self.tags),
+            deletionVector=self.deletion_vector and self.deletion_vector.to_json(),
+            baseRowId=self.base_row_id,
+            defaultRowCommitVersion=self.default_row_commit_version,
+            clusteringProvider=self.clustering_provider,
+        )
+
+    def removed(self, deletion_timestamp: int, *, data_change: bool = True) -> "Remove":
+        """The action that takes this file out of the table; ``deletion_timestamp`` in milliseconds since the epoch."""
+        return Remove(
+            self.path,
+            data_change,
+            deletion_timestamp,
+            True,
+            self.partition_values,
+            self.size,
+            self.stats,
+            self.tags,
+            self.deletion_vector,
+            self.base_row_id,
+            self.default_row_commit_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A logical file that is no longer part of the table; a tombstone for vacuum."""
+
+    NAME: ClassVar = "remove"
+    path: str
+    data_change: bool
+    deletion_timestamp: int | None = None
+    extended_file_metadata: bool | None = None
+    partition_values: PartitionValues | None = None
+    size: int | None = None
+    stats: str | None = None
+    tags: PartitionValues | None = None
+    deletion_vector: DeletionVector | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
+        return decode_path(self.path)
+
+    @property
+    def identity(self) -> tuple[str, str | None]:
+        """What reconciliation compares: (canonical path, id of the deletion vector)."""
+        return self.key, self.deletion_vector.unique_id if self.deletion_vector else None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(
+            members.text("path"),
+            members.flag("dataChange"),
+            members.optional_integer("deletionTimestamp"),
+            members.optional_flag("extendedFileMetadata"),
+            members.optional_text_map("partitionValues"),
+            members.optional_count("size"),
+            members.optional_text("stats"),
+            members.optional_text_map("tags"),
+            _deletion_vector(members),
+            members.optional_integer("baseRowId"),
+            members.optional_integer("defaultRowCommitVersion"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            path=self.path,
+            deletionTimestamp=self.deletion_timestamp,
+            dataChange=self.data_change,
+            extendedFileMetadata=self.extended_file_metadata,
+            partitionValues=None if self.partition_values is None else dict(self.partition_values),
+            size=self.size,
+            stats=self.stats,
+            tags=None if self.tags is None else dict(self.tags),
+            deletionVector=self.deletion_vector and self.deletion_vector.to_json(),
+            baseRowId=self.base_row_id,
+            defaultRowCommitVersion=self.default_row_commit_version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cdc:
+    """A file that holds the rows a commit changed. Protocol: *Add CDC File*."""
+
+    NAME: ClassVar = "cdc"
+    path: str
+    partition_values: PartitionValues
+    size: int
+    data_change: bool = False
+    tags: PartitionValues | None = None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(
+            members.text("path"),
+            members.text_map("partitionValues"),
+            members.count("size"),
+            members.flag("dataChange"),
+            members.optional_text_map("tags"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            path=self.path,
+            partitionValues=dict(self.partition_values),
+            size=self.size,
+            dataChange=self.data_change,
+            tags=None if self.tags is None else dict(self.tags),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Schema, partitioning and properties of the table. Protocol: *Change Metadata*."""
+
+    NAME: ClassVar = "metaData"
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    name: str | None = None
+    description: str | None = None
+    created_time: int | None = None
+    format_provider: str = "parquet"
+    format_options: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        storage = members.members("format")
+        return cls(
+            members.text("id"),
+            members.text("schemaString"),
+            members.texts("partitionColumns"),
+            cast("Mapping[str, str]", members.optional_text_map("configuration") or {}),
+            members.optional_text("name"),
+            members.optional_text("description"),
+            members.optional_integer("createdTime"),
+            storage.text("provider"),
+            cast("Mapping[str, str]", storage.optional_text_map("options") or {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            id=self.id,
+            name=self.name,
+            description=self.description,
+            format={"provider": self.format_provider, "options": dict(self.format_options)},
+            schemaString=self.schema_string,
+            partitionColumns=list(self.partition_columns),
+            createdTime=self.created_time,
+            configuration=dict(self.configuration),
+        )
+
+    def is_set(self, key: str) -> bool:
+        """Whether a boolean table property is on."""
+        return (self.configuration.get(key) or "").lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What a program must implement to read or write the table. Protocol: *Protocol Evolution*.
+
+    A features list is ``None`` exactly where the version has none (reader below 3, writer below 7).
+    """
+
+    NAME: ClassVar = "protocol"
+    min_reader_version: int
+    min_writer_version: int
+    reader_features: tuple[str, ...] | None = None
+    writer_features: tuple[str, ...] | None = None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        protocol = cls(
+            members.integer("minReaderVersion"),
+            members.integer("minWriterVersion"),
+            members.optional_texts("readerFeatures"),
+            members.optional_texts("writerFeatures"),
+        )
+        if protocol.min_reader_version == 3 and protocol.reader_features is None:
+            raise members.wrong("readerFeatures", "is missing although minReaderVersion is 3")
+        if protocol.min_writer_version == 7 and protocol.writer_features is None:
+            raise members.wrong("writerFeatures", "is missing although minWriterVersion is 7")
+        return protocol
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(
+            minReaderVersion=self.min_reader_version,
+            minWriterVersion=self.min_writer_version,
+            readerFeatures=None if self.reader_features is None else list(self.reader_features),
+            writerFeatures=None if self.writer_features is None else list(self.writer_features),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Txn:
+    """How far an application has come. Protocol: *Transaction Identifiers*."""
+
+    NAME: ClassVar = "txn"
+    app_id: str
+    version: int
+    last_updated: int | None = None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(members.text("appId"), members.integer("version"), members.optional_integer("lastUpdated"))
+
+    def to_json(self) -> dict[str, Any]:
+        return _present(appId=self.app_id, version=self.version, lastUpdated=self.last_updated)
+
+
+@dataclass(frozen=True, slots=True)
+class DomainMetadata:
+    """A named piece of configuration; ``removed`` takes it away. Protocol: *Domain Metadata*."""
+
+    NAME: ClassVar = "domainMetadata"
+    domain: str
+    configuration: str
+    removed: bool = False
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(members.text("domain"), members.text("configuration"), members.flag("removed"))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"domain": self.domain, "configuration": self.configuration, "removed": self.removed}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """Where a commit came from: any JSON object, kept whole. Protocol: *Commit Provenance Information*."""
+
+    NAME: ClassVar = "commitInfo"
+    value: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def in_commit_timestamp(self) -> int | None:
+        """Milliseconds since the epoch, where the writer recorded them."""
+        value = self.value.get("inCommitTimestamp")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    @classmethod
+    def parse(cls, members: "Members") -> Self:
+        return cls(members.value)
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(self.value)
+
+
+Action = Add | Remove | Cdc | Metadata | Protocol | Txn | DomainMetadata | CommitInfo
+
+_KINDS: dict[str, type[Action]] = {
+    kind.NAME: kind for kind in (Add, Remove, Cdc, Metadata, Protocol, Txn, DomainMetadata, CommitInfo)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of one JSON object and where it stands; every accessor raises `LogCorrupt` on a wrong type."""
+
+    value: Mapping[str, Any]
+    where: str
+
+    def wrong(self, name: str, reason: str) -> LogCorrupt:
+        return LogCorrupt(f"{self.where}: {name} {reason}. Nothing was read; restore the file from a copy.")
+
+    def _wrong_type(self, name: str, expected: str) -> LogCorrupt:
+        return self.wrong(name, f"is {self.value.get(name)!r:.100} where {expected} is required")
+
+    def text(self, name: str) -> str:
+        value = self.value.get(name)
+        if not isinstance(value, str):
+            raise self._wrong_type(name, "a string")
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        return None if self.value.get(name) is None else self.text(name)
+
+    def integer(self, name: str) -> int:
+        value = self.value.get(name)
+        if type(value) is not int or value not in _LONG:
+            raise self._wrong_type(name, "a 64-bit integer")
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.value.get(name) is None else self.integer(name)
+
+    def count(self, name: str) -> int:
+        value = self.integer(name)
+        if value < 0:
+            raise self._wrong_type(name, "a number that is not negative")
+        return value
+
+    def optional_count(self, name: str) -> int | None:
+        return None if self.value.get(name) is None else self.count(name)
+
+    def flag(self, name: str) -> bool:
+        value = self.value.get(name)
+        if not isinstance(value, bool):
+            raise self._wrong_type(name, "a boolean")
+        return value
+
+    def optional_flag(self, name: str) -> bool | None:
+        return None if self.value.get(name) is None else self.flag(name)
+
+    def text_map(self, name: str) -> PartitionValues:
+        value = self.value.get(name)
+        if not isinstance(value, dict):
+            raise self._wrong_type(name, "an object")
+        entries = cast("dict[str, object]", value)
+        for entry in entries.values():
+            if entry is not None and not isinstance(entry, str):
+                raise self._wrong_type(name, "an object of strings")
+        return cast("PartitionValues", entries)
+
+    def optional_text_map(self, name: str) -> PartitionValues | None:
+        return None if self.value.get(name) is None else self.text_map(name)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.value.get(name)
+        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in cast("list[object]", value)):
+            raise self._wrong_type(name, "a list of strings")
+        return tuple(cast("list[str]", value))
+
+    def optional_texts(self, name: str) -> tuple[str, ...] | None:
+        return None if self.value.get(name) is None else self.texts(name)
+
+    def members(self, name: str) -> "Members":
+        value = self.value.get(name)
+        if not isinstance(value, dict):
+            raise self._wrong_type(name, "an object")
+        return Members(cast("dict[str, Any]", value), f"{self.where}, {name}")
+
+
+def parse_line(line: bytes, where: str) -> Action | None:
+    """Parse one line of a commit; ``None`` for an action that is not known. Raises `LogCorrupt` naming ``where``."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise LogCorrupt(f"{where}: not JSON ({error}). Nothing was read; restore the file from a copy.") from error
+    if not isinstance(value, dict):
+        raise LogCorrupt(f"{where}: not a JSON object. Nothing was read; restore the file from a copy.")
+    return parse_action(cast("dict[str, object]", value), where)
+
+
+def parse_action(value: Mapping[str, object], where: str) -> Action | None:
+    """Parse ``{name: members}``; ``None`` for an action that is not known. Raises `LogCorrupt`."""
+    known = [name for name in value if name in _KINDS and value[name] is not None]
+    if not known:
+        return None
+    if len(known) > 1:
+        raise LogCorrupt(f"{where}: one line holds several actions ({', '.join(known)}). Nothing was read.")
+    (name,) = known
+    members = value[name]
+    if not isinstance(members, dict):
+        raise LogCorrupt(f"{where}: {name} is not an object. Nothing was read.")
+    return _KINDS[name].parse(Members(cast("dict[str, Any]", members), f"{where}, {name}"))
+
+
+def encode_action(action: Action) -> bytes:
+    """One line of a commit, without its newline: compact, members in the order of the protocol's tables.
+
+    Raises `InvalidInput` for a value that has no JSON form (lone surrogates, NaN aside, integers beyond 64 bits).
+    """
+    try:
+        return orjson.dumps({action.NAME: action.to_json()})
+    except TypeError as error:
+        raise InvalidInput(
+            f"The action {action.NAME} cannot be written as JSON: {error}. Nothing was written."
+        ) from error
+
+
+def check_commit(actions: Sequence[Action], where: str) -> None:
+    """Check that no two actions of one commit reconcile with each other. Raises `LogCorrupt`.
+
+    Protocol: *Delta Log Entries* (requirements for writers) and *Add File and Remove File*.
+    """
+    _once((action.NAME for action in actions if isinstance(action, Metadata | Protocol)), where)
+    _once((f"txn {action.app_id!r}" for action in actions if isinstance(action, Txn)), where)
+    _once((f"domainMetadata {action.domain!r}" for action in actions if isinstance(action, DomainMetadata)), where)
+    adds = [action for action in actions if isinstance(action, Add)]
+    removes = [action for action in actions if isinstance(action, Remove)]
+    try:
+        added = {action.key: action.identity for action in adds}
+        removed = {action.key: action.identity for action in removes}
+    except LogCorrupt as error:
+        raise LogCorrupt(f"{where}: {error}") from error
+    if len(added) != len(adds):
+        _once((f"add {action.key!r}" for action in adds), where)
+    if len(removed) != len(removes):
+        _once((f"remove {action.key!r}" for action in removes), where)
+    for key in added.keys() & removed.keys():
+        if added[key] == removed[key]:
+            raise LogCorrupt(f"{where}: the file {key!r} is both added and removed in one commit.")
+
+
+def _once(names: Iterable[str], where: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise LogCorrupt(f"{where}: {name} occurs twice in one commit, where one is allowed.")
+        seen.add(name)
+
+
+def _deletion_vector(members: Members) -> DeletionVector | None:
+    if members.value.get("deletionVector") is None:
+        return None
+    return DeletionVector.parse(members.members("deletionVector"))
+
+
+def _present(**members: object) -> dict[str, Any]:
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,0 +1,197 @@
+"""Which features of the protocol are implemented, asked per operation: read a snapshot, write a commit.
+
+What is missing is refused by the protocol's own name for it (*Valid Feature Names in Table Features*) before a row is
+returned or a byte written: a wrong answer is the one thing that must never happen.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
+from dagster_versioned.errors import UnsupportedFeature
+
+_READER_FEATURES = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+)
+"""Understood when reading; of the first two only that nothing uses them (see `require_read`, `Snapshot`)."""
+
+_FIELD_KEYS = {
+    "invariants": ("delta.invariants",),
+    "generatedColumns": ("delta.generationExpression",),
+    "identityColumns": ("delta.identity.start", "delta.identity.step", "delta.identity.highWaterMark"),
+    "allowColumnDefaults": ("CURRENT_DEFAULT",),
+}
+
+
+def _field_metadata(schema: StructType) -> Iterator[str]:
+    def walk(data_type: DataType) -> Iterator[str]:
+        match data_type:
+            case StructType(fields=fields):
+                for member in fields:
+                    yield from member.metadata
+                    yield from walk(member.type)
+            case ArrayType(element_type=element):
+                yield from walk(element)
+            case MapType(key_type=key, value_type=value):
+                yield from walk(key)
+                yield from walk(value)
+            case _:
+                pass
+
+    yield from walk(schema)
+
+
+def _in_fields(feature: str) -> Callable[[Metadata, StructType], bool]:
+    keys = _FIELD_KEYS[feature]
+    return lambda _, schema: any(key in keys for key in _field_metadata(schema))
+
+
+def _property(key: str) -> Callable[[Metadata, StructType], bool]:
+    return lambda metadata, _: metadata.is_set(key)
+
+
+def _always(_metadata: Metadata, _schema: StructType) -> bool:
+    return True
+
+
+def _never(_metadata: Metadata, _schema: StructType) -> bool:
+    return False
+
+
+def column_mapping_mode(metadata: Metadata) -> str:
+    """``none``, ``name`` or ``id``."""
+    return (metadata.configuration.get("delta.columnMapping.mode") or "none").lower()
+
+
+_WRITER_FEATURES: dict[str, Callable[[Metadata, StructType], bool]] = {
+    "appendOnly": _never,
+    "domainMetadata": _never,
+    "inCommitTimestamp": _never,
+    "timestampNtz": _never,
+    "v2Checkpoint": _never,
+    "vacuumProtocolCheck": _never,
+    "deletionVectors": _never,
+    "invariants": _in_fields("invariants"),
+    "checkConstraints": lambda metadata, _: any(key.startswith("delta.constraints.") for key in metadata.configuration),
+    "generatedColumns": _in_fields("generatedColumns"),
+    "identityColumns": _in_fields("identityColumns"),
+    "allowColumnDefaults": _in_fields("allowColumnDefaults"),
+    "changeDataFeed": _property("delta.enableChangeDataFeed"),
+    "columnMapping": lambda metadata, _: column_mapping_mode(metadata) != "none",
+    "icebergCompatV1": _property("delta.enableIcebergCompatV1"),
+    "icebergCompatV2": _property("delta.enableIcebergCompatV2"),
+    "rowTracking": _always,
+    "clustering": _always,
+}
+"""Known when writing -> whether the table uses it in a way that a writer would have to implement, and we do not.
+
+Row tracking and clustering bind a writer as soon as they are listed. A feature that is not here is refused.
+"""
+
+_LEGACY_WRITER = [
+    (2, ("appendOnly", "invariants")),
+    (3, ("checkConstraints",)),
+    (4, ("changeDataFeed", "generatedColumns")),
+    (5, ("columnMapping",)),
+    (6, ("identityColumns",)),
+]
+"""What each writer version below 7 stands for (*Writer Version Requirements*)."""
+
+
+def reader_features(protocol: Protocol) -> frozenset[str]:
+    """The features a reader must implement, whichever way the protocol says so."""
+    if protocol.min_reader_version == 3:
+        return frozenset(protocol.reader_features or ())
+    return frozenset({"columnMapping"} if protocol.min_reader_version == 2 else ())
+
+
+def writer_features(protocol: Protocol) -> frozenset[str]:
+    """The features a writer must implement, whichever way the protocol says so."""
+    if protocol.min_writer_version == 7:
+        return frozenset(protocol.writer_features or ())
+    return frozenset(
+        name for version, names in _LEGACY_WRITER if version <= protocol.min_writer_version for name in names
+    )
+
+
+def require_protocol_read(protocol: Protocol) -> None:
+    """Check what the protocol alone says. Raises `UnsupportedFeature` naming version or features."""
+    if not 1 <= protocol.min_reader_version <= 3:
+        raise UnsupportedFeature(
+            f"The table needs reader version {protocol.min_reader_version}; versions 1 to 3 are implemented."
+            " Nothing was read; use a newer program."
+        )
+    _refuse(reader_features(protocol) - _READER_FEATURES, "read")
+
+
+def require_read(protocol: Protocol, metadata: Metadata) -> None:
+    """Check that a snapshot with this protocol and metadata can be read. Raises `UnsupportedFeature` by name.
+
+    A column mapping that is listed but off needs nothing. Deletion vectors are judged by the snapshot's files.
+    """
+    require_protocol_read(protocol)
+    mapped = "columnMapping" in reader_features(protocol) | writer_features(protocol)
+    if mapped and column_mapping_mode(metadata) != "none":
+        _refuse({"columnMapping"}, "read")
+    if metadata.format_provider.lower() != "parquet":
+        _refuse({f"format {metadata.format_provider!r}"}, "read")
+
+
+def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
+    """Check that commits with this protocol and metadata can be written. Raises `UnsupportedFeature` by name."""
+    require_read(protocol, metadata)
+    if not 1 <= protocol.min_writer_version <= 7:
+        raise UnsupportedFeature(
+            f"The table needs writer version {protocol.min_writer_version}; versions 1 to 7 are implemented."
+            " Nothing was written; use a newer program."
+        )
+    listed = writer_features(protocol)
+    used = {name for name in listed if _WRITER_FEATURES.get(name, _always)(metadata, schema)}
+    _refuse(used, "written")
+
+
+def _refuse(features: Any, operation: str) -> None:
+    if features:
+        raise UnsupportedFeature(
+            f"The table uses {', '.join(sorted(features))}, which is not supported yet, so it cannot be {operation}."
+            f" Nothing was {operation}."
+        )
+
+
+# --- protocols of our own --------------------------------------------------------------------------------------------
+
+
+def protocol_for(schema: StructType) -> Protocol:
+    """The lowest protocol for a table of ours with this schema.
+
+    Domain metadata and in-commit timestamps bind writers alone, so any reader of version 1 reads it; only
+    ``timestamp_ntz`` asks more of readers.
+    """
+    writer = {"domainMetadata", "inCommitTimestamp"}
+    if schema.holds("timestamp_ntz"):
+        return Protocol(3, 7, ("timestampNtz",), tuple(sorted(writer | {"timestampNtz"})))
+    return Protocol(1, 7, None, tuple(sorted(writer)))
+
+
+def merge_protocol(old: Protocol, needed: Protocol) -> Protocol:
+    """The lowest protocol that has everything ``old`` and ``needed`` have; ``old`` itself where that is enough.
+
+    An old version without feature lists is taken to have used everything it stands for (*Table Features for New and
+    Existing Tables*).
+    """
+    readers = reader_features(old) | reader_features(needed)
+    writers = writer_features(old) | writer_features(needed)
+    reader = max(old.min_reader_version, needed.min_reader_version)
+    writer = max(old.min_writer_version, needed.min_writer_version)
+    if reader == 3:
+        writer = 7
+    listed = writers | (readers if writer == 7 else frozenset())
+    merged = Protocol(
+        reader,
+        writer,
+        tuple(sorted(readers)) if reader == 3 else None,
+        tuple(sorted(listed)) if writer == 7 else None,
+    )
+    same = reader_features(merged) == reader_features(old) and writer_features(merged) == writer_features(old)
+    return old if same and (reader, writer) == (old.min_reader_version, old.min_writer_version) else merged

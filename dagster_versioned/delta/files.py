@@ -1,0 +1,179 @@
+"""File actions as Arrow tables: what a snapshot holds, a checkpoint stores and reconciliation compares.
+
+A table has the members of the action as columns, named as in the log, and last ``key``: the canonical path, which for
+a file below the table's folder is its object key in the store.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.delta.actions import Add, DeletionVector, Remove
+from dagster_versioned.delta.paths import keys_of
+
+TEXT_MAP = pa.map_(pa.string(), pa.string())
+
+DELETION_VECTOR = pa.struct(
+    [
+        pa.field("storageType", pa.string()),
+        pa.field("pathOrInlineDv", pa.string()),
+        pa.field("offset", pa.int32()),
+        pa.field("sizeInBytes", pa.int32()),
+        pa.field("cardinality", pa.int64()),
+    ]
+)
+
+ADD = pa.schema(
+    [
+        ("path", pa.string()),
+        ("partitionValues", TEXT_MAP),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("stats", pa.string()),
+        ("tags", TEXT_MAP),
+        ("deletionVector", DELETION_VECTOR),
+        ("baseRowId", pa.int64()),
+        ("defaultRowCommitVersion", pa.int64()),
+        ("clusteringProvider", pa.string()),
+    ]
+)
+"""An ``add`` in a checkpoint."""
+
+REMOVE = pa.schema(
+    [
+        ("path", pa.string()),
+        ("deletionTimestamp", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()),
+        ("partitionValues", TEXT_MAP),
+        ("size", pa.int64()),
+        ("deletionVector", DELETION_VECTOR),
+        ("baseRowId", pa.int64()),
+        ("defaultRowCommitVersion", pa.int64()),
+    ]
+)
+"""A ``remove`` in a checkpoint: a tombstone, which needs neither statistics nor tags."""
+
+KEY = pa.field("key", pa.string())
+FILES = ADD.append(KEY)
+TOMBSTONES = REMOVE.append(KEY)
+
+_MANY_CHUNKS = 32
+
+
+def with_keys(table: pa.Table) -> pa.Table:
+    """The table with its ``key`` column, computed from ``path``. Raises `LogCorrupt` for a path that is no URI."""
+    return table.append_column(KEY, keys_of(table["path"]))
+
+
+def adds_table(adds: Sequence[Add]) -> pa.Table:
+    """Add actions as a table with the schema `FILES`."""
+    columns: list[list[Any]] = [
+        [add.path for add in adds],
+        [list(add.partition_values.items()) for add in adds],
+        [add.size for add in adds],
+        [add.modification_time for add in adds],
+        [add.data_change for add in adds],
+        [add.stats for add in adds],
+        [None if add.tags is None else list(add.tags.items()) for add in adds],
+        [add.deletion_vector and add.deletion_vector.to_json() for add in adds],
+        [add.base_row_id for add in adds],
+        [add.default_row_commit_version for add in adds],
+        [add.clustering_provider for add in adds],
+        [add.key for add in adds],
+    ]
+    return _table(columns, FILES)
+
+
+def removes_table(removes: Sequence[Remove]) -> pa.Table:
+    """Remove actions as a table with the schema `TOMBSTONES`."""
+    columns: list[list[Any]] = [
+        [remove.path for remove in removes],
+        [remove.deletion_timestamp for remove in removes],
+        [remove.data_change for remove in removes],
+        [remove.extended_file_metadata for remove in removes],
+        [None if remove.partition_values is None else list(remove.partition_values.items()) for remove in removes],
+        [remove.size for remove in removes],
+        [remove.deletion_vector and remove.deletion_vector.to_json() for remove in removes],
+        [remove.base_row_id for remove in removes],
+        [remove.default_row_commit_version for remove in removes],
+        [remove.key for remove in removes],
+    ]
+    return _table(columns, TOMBSTONES)
+
+
+def _table(columns: list[list[Any]], schema: pa.Schema) -> pa.Table:
+    arrays = [pa.array(values, member.type) for values, member in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def to_adds(table: pa.Table) -> list[Add]:
+    """The rows of a `FILES` table as actions; for callers that know it is small."""
+    return [
+        Add(
+            row["path"],
+            dict(row["partitionValues"] or ()),
+            row["size"],
+            row["modificationTime"],
+            row["dataChange"],
+            row["stats"],
+            None if row["tags"] is None else dict(row["tags"]),
+            _vector(row["deletionVector"]),
+            row["baseRowId"],
+            row["defaultRowCommitVersion"],
+            row["clusteringProvider"],
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _vector(row: dict[str, Any] | None) -> DeletionVector | None:
+    if row is None:
+        return None
+    return DeletionVector(
+        row["storageType"], row["pathOrInlineDv"], row["sizeInBytes"], row["cardinality"], row["offset"]
+    )
+
+
+def identities(table: pa.Table) -> pa.ChunkedArray:
+    """One string per logical file: its key, and the unique id of its deletion vector where the table has any."""
+    keys, vectors = table["key"], table["deletionVector"]
+    if vectors.null_count == len(vectors):
+        return keys
+    parts = [pc.struct_field(vectors, name) for name in ("storageType", "pathOrInlineDv", "offset")]
+    offset = pc.binary_join_element_wise(pa.scalar(""), pc.cast(parts[2], pa.string()), "@")
+    unique = pc.binary_join_element_wise(parts[0], parts[1], pc.fill_null(offset, ""), "")
+    return pc.fill_null(pc.binary_join_element_wise(keys, unique, "\0"), keys)
+
+
+def identity_text(identity: tuple[str, str | None]) -> str:
+    """The string that `identities` gives to the file of this identity."""
+    key, vector = identity
+    return key if vector is None else f"{key}\0{vector}"
+
+
+def without(table: pa.Table, gone: Iterable[str]) -> pa.Table:
+    """The rows whose identity is not among ``gone``: an anti-join; the table itself where none is."""
+    values = pa.array(list(gone), pa.string())
+    if not len(values) or not table.num_rows:
+        return table
+    hit = pc.is_in(identities(table), values)
+    return table.filter(pc.invert(hit)) if pc.any(hit).as_py() else table
+
+
+def appended(table: pa.Table, more: pa.Table) -> pa.Table:
+    """Both tables' rows; chunks are merged once there are many, so that a long chain of appends stays quick."""
+    if not more.num_rows:
+        return table
+    if not table.num_rows:
+        return more
+    joined = pa.concat_tables([table, more])
+    return joined.combine_chunks() if joined["key"].num_chunks > _MANY_CHUNKS else joined
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    """The rows sorted by identity, so that what is written from them depends on the set alone."""
+    return table.take(pc.sort_indices(identities(table))).combine_chunks()

@@ -1,0 +1,361 @@
+"""The log as files: commits one by one, and the segment of files that one snapshot is replayed from."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+from urllib.parse import quote
+
+from dagster_versioned.delta.actions import (
+    Action,
+    Add,
+    Cdc,
+    CommitInfo,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    check_commit,
+    parse_line,
+)
+from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, VersionNotFound
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+
+LOG_FOLDER = "_delta_log/"
+LAST_CHECKPOINT_KEY = LOG_FOLDER + "_last_checkpoint"
+
+_READERS = 16
+"""Commits fetched at once from a store that answers over a network."""
+
+_TAIL = 8
+"""Commits followed one by one before a listing is cheaper."""
+
+_COMMIT = re.compile(r"_delta_log/(\d{20})\.json", re.ASCII)
+_CHECKPOINT = re.compile(
+    r"_delta_log/(\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.(?P<unique>[^./]+))?\.(?P<format>parquet|json)",
+    re.ASCII,
+)
+
+
+def commit_key(version: int) -> str:
+    """Where commit ``version`` is stored."""
+    return f"{LOG_FOLDER}{version:020d}.json"
+
+
+# --- one commit ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit, parsed and checked: no two of its actions reconcile with each other.
+
+    ``sha256`` and ``size`` are of its bytes; ``timestamp_ms`` is the in-commit timestamp, else the file's time.
+    """
+
+    version: int
+    sha256: str
+    size: int
+    actions: tuple[Action, ...]
+    commit_info: Mapping[str, Any] | None = field(hash=False)
+    timestamp_ms: int
+
+    @property
+    def adds(self) -> tuple[Add, ...]:
+        return tuple(action for action in self.actions if isinstance(action, Add))
+
+    @property
+    def removes(self) -> tuple[Remove, ...]:
+        return tuple(action for action in self.actions if isinstance(action, Remove))
+
+    @property
+    def cdcs(self) -> tuple[Cdc, ...]:
+        return tuple(action for action in self.actions if isinstance(action, Cdc))
+
+    @property
+    def txns(self) -> tuple[Txn, ...]:
+        return tuple(action for action in self.actions if isinstance(action, Txn))
+
+    @property
+    def domains(self) -> tuple[DomainMetadata, ...]:
+        return tuple(action for action in self.actions if isinstance(action, DomainMetadata))
+
+    @property
+    def metadata(self) -> Metadata | None:
+        return next((action for action in self.actions if isinstance(action, Metadata)), None)
+
+    @property
+    def protocol(self) -> Protocol | None:
+        return next((action for action in self.actions if isinstance(action, Protocol)), None)
+
+
+def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
+    """Parse and check the bytes of commit ``version``. Raises `LogCorrupt` naming file, line and reason."""
+    key = commit_key(version)
+    actions: list[Action] = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line and not line.isspace():
+            action = parse_line(line, f"{key}, line {number}")
+            if action is not None:
+                actions.append(action)
+    check_commit(actions, key)
+    return commit_of(version, data, actions, file_time_ms)
+
+
+def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms: int) -> Commit:
+    """The `Commit` whose bytes are ``data`` and whose actions are already known and checked."""
+    info = next((action for action in actions if isinstance(action, CommitInfo)), None)
+    stamp = info.in_commit_timestamp if info else None
+    return Commit(
+        version,
+        hashlib.sha256(data).hexdigest(),
+        len(data),
+        tuple(actions),
+        info.value if info else None,
+        file_time_ms if stamp is None else stamp,
+    )
+
+
+def read_commit(store: ObjectStore, version: int) -> Commit:
+    """Read one commit. Raises `ObjectNotFound` if there is none and `LogCorrupt` if it is malformed."""
+    data, info = store.get_with_info(commit_key(version))
+    return parse_commit(version, data, _milliseconds(info))
+
+
+def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
+    """Read commits ``first`` to ``last``, both included, in order; in parallel where the store is not local.
+
+    Raises `ObjectNotFound` if one is missing and `LogCorrupt` if one is malformed.
+    """
+    versions = range(first, last + 1)
+    if len(versions) < 2 or store.local_path(commit_key(first)) is not None:
+        return [read_commit(store, version) for version in versions]
+    with ThreadPoolExecutor(min(_READERS, len(versions))) as pool:
+        return list(pool.map(lambda version: read_commit(store, version), versions))
+
+
+def commits_after(store: ObjectStore, version: int) -> list[Commit]:
+    """Every commit after ``version``: the tail, followed one by one, by listing once it proves long.
+
+    Costs one failed read where nothing happened. Raises `LogCorrupt` for a gap or a malformed commit.
+    """
+    commits: list[Commit] = []
+    while len(commits) < _TAIL:
+        try:
+            commits.append(read_commit(store, version + 1 + len(commits)))
+        except ObjectNotFound:
+            return commits
+    reached = version + len(commits)
+    listed = _contiguous(store, lambda: _versions_after(store, reached), reached + 1)
+    return commits + (read_commits(store, reached + 1, listed[-1]) if listed else [])
+
+
+def _versions_after(store: ObjectStore, version: int) -> list[int]:
+    keys = (info.key for info in store.list(LOG_FOLDER, start_after=commit_key(version)))
+    return [int(match[1]) for key in keys if (match := _COMMIT.fullmatch(key))]
+
+
+def _milliseconds(info: ObjectInfo) -> int:
+    return int(info.modified.timestamp() * 1000)
+
+
+# --- the segment -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """One complete checkpoint: its version, its keys in order of parts, and when it was written (milliseconds)."""
+
+    version: int
+    keys: tuple[str, ...]
+    file_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """The files that one snapshot is replayed from.
+
+    Checked here, once, so that nobody checks again:
+
+    - ``commits`` are the contiguous versions from just after the checkpoint (from 0 without one) to ``version``;
+    - ``checkpoint`` is complete and not newer than ``version``.
+
+    Raises `LogCorrupt` naming the version that is missing.
+    """
+
+    version: int
+    checkpoint: CheckpointFiles | None
+    commits: range
+
+    def __init__(self, version: int, checkpoint: CheckpointFiles | None, versions: Sequence[int]) -> None:
+        first = checkpoint.version + 1 if checkpoint else 0
+        found = sorted({number for number in versions if first <= number <= version})
+        for expected, number in zip(range(first, version + 1), found, strict=False):
+            if expected != number:
+                raise _gap(expected)
+        if first + len(found) != version + 1:
+            raise _gap(first + len(found))
+        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "checkpoint", checkpoint)
+        object.__setattr__(self, "commits", range(first, version + 1))
+
+
+def list_log(store: ObjectStore, version: int | None = None) -> LogSegment:
+    """The segment of ``version``, or of the newest one.
+
+    ``_last_checkpoint`` only says where to begin listing; whatever is wrong with it, the whole log is listed instead.
+    Raises `TableNotFound` where there is no log, `VersionNotFound` for a version it does not hold and `LogCorrupt`
+    for a gap.
+    """
+    hint = last_checkpoint_version(store)
+    if hint is not None and (version is None or hint <= version):
+        listed = _Listing.read(store, hint, version)
+        if listed.newest is not None and any(files.version >= hint for files in listed.checkpoints):
+            try:
+                return listed.segment(store, version)
+            except (LogCorrupt, VersionNotFound):
+                pass  # The hint may be what is wrong; the whole log decides.
+    try:
+        return _Listing.read(store, None, version).segment(store, version)
+    except LogCorrupt:
+        # A listing is no snapshot: a commit that landed meanwhile may show without the one before it. Look again.
+        return _Listing.read(store, None, version).segment(store, version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    versions: list[int]
+    checkpoints: list[CheckpointFiles]
+
+    @property
+    def newest(self) -> int | None:
+        found = [*self.versions[-1:], *(files.version for files in self.checkpoints[-1:])]
+        return max(found, default=None)
+
+    @classmethod
+    def read(cls, store: ObjectStore, first: int | None, last: int | None) -> "_Listing":
+        start_after = "" if first is None else f"{LOG_FOLDER}{first:020d}"
+        end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
+        versions: list[int] = []
+        found: list[tuple[re.Match[str], ObjectInfo]] = []
+        for info in store.list(LOG_FOLDER, start_after=start_after):
+            if end is not None and info.key >= end:
+                break
+            if match := _COMMIT.fullmatch(info.key):
+                versions.append(int(match[1]))
+            elif match := _CHECKPOINT.fullmatch(info.key):
+                found.append((match, info))
+        return cls(versions, sorted(_complete(found), key=lambda files: files.version))
+
+    def segment(self, store: ObjectStore, version: int | None) -> LogSegment:
+        newest = self.newest
+        if newest is None:
+            if version is not None and _Listing.read(store, None, None).newest is not None:
+                raise VersionNotFound(f"{store.uri} begins after version {version}. Nothing was read.")
+            raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")
+        wanted = newest if version is None else version
+        if wanted > newest:
+            raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
+        checkpoint = next((files for files in reversed(self.checkpoints) if files.version <= wanted), None)
+        return LogSegment(wanted, checkpoint, self.versions)
+
+
+def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[CheckpointFiles]:
+    """Whole checkpoints, of several for one version the classic or uniquely named one before a multi-part one."""
+    single: dict[int, tuple[str, int]] = {}
+    parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
+    for match, info in found:
+        version, file = int(match[1]), (info.key, _milliseconds(info))
+        if match["part"] is None:
+            if match["unique"] is None and match["format"] == "json":
+                continue
+            single.setdefault(version, file)
+        elif match["format"] == "parquet":
+            parts.setdefault((version, int(match["parts"])), {})[int(match["part"])] = file
+    for version, (key, time) in single.items():
+        yield CheckpointFiles(version, (key,), time)
+    for (version, count), files in parts.items():
+        if version not in single and sorted(files) == list(range(1, count + 1)):
+            yield CheckpointFiles(
+                version, tuple(files[part][0] for part in sorted(files)), max(time for _, time in files.values())
+            )
+
+
+def _gap(version: int) -> LogCorrupt:
+    return LogCorrupt(
+        f"{commit_key(version)} is missing, and no checkpoint covers version {version}: the log has a gap."
+        " Nothing was read; restore the file from a copy."
+    )
+
+
+def _contiguous(store: ObjectStore, listing: Callable[[], list[int]], first: int) -> list[int]:
+    versions = listing()
+    if versions != list(range(first, first + len(versions))):
+        versions = listing()
+    for expected, version in enumerate(versions, first):
+        if version != expected:
+            raise _gap(expected)
+    return versions
+
+
+# --- _last_checkpoint ------------------------------------------------------------------------------------------------
+
+
+def last_checkpoint_version(store: ObjectStore) -> int | None:
+    """The version that ``_last_checkpoint`` names, ``None`` where it is absent or cannot be believed."""
+    try:
+        data = store.get(LAST_CHECKPOINT_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        value = json.loads(data, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    members = cast("dict[str, object]", value)
+    version, checksum = members.get("version"), members.get("checksum")
+    if type(version) is not int or not 0 <= version < 10**20:
+        return None
+    if checksum is not None and checksum != json_checksum(members):
+        return None
+    return version
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value
+
+
+def json_checksum(value: Mapping[str, object]) -> str:
+    """MD5 of the canonical form of an object, its top-level ``checksum`` left out. Protocol: *JSON checksum*."""
+    return hashlib.md5(canonical_form(value).encode(), usedforsecurity=False).hexdigest()
+
+
+def canonical_form(value: Mapping[str, object]) -> str:
+    """The text that `json_checksum` digests. Protocol: *JSON checksum*."""
+    pairs = [
+        pair for key, member in value.items() if key != "checksum" for pair in _canonical_pairs((_quoted(key),), member)
+    ]
+    return ",".join(f"{path}={leaf}" for path, leaf in sorted(pairs, key=lambda pair: pair[0].encode()))
+
+
+def _canonical_pairs(path: tuple[str, ...], value: object) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, member in cast("Mapping[str, object]", value).items():
+            yield from _canonical_pairs((*path, _quoted(key)), member)
+    elif isinstance(value, list):
+        for position, member in enumerate(cast("list[object]", value)):
+            yield from _canonical_pairs((*path, str(position)), member)
+    else:
+        yield "+".join(path), _quoted(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    return f'"{quote(text, safe="-._~")}"'

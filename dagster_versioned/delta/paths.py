@@ -1,0 +1,78 @@
+"""Paths in file actions: URIs in the log, object keys below the table's folder in the store."""
+
+import re
+from collections.abc import Callable
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+
+# What a URI path segment may hold as it is (RFC 2396 *pchar* without the colon, which could read as a scheme).
+_UNRESERVED = "/=@&+$,;!'()*~-._"
+
+_UNUSUAL = r"%|:|\\|//|\x00|^/|^$|(^|/)\.\.?(/|$)"
+"""A path without any of these is its own key."""
+
+_UNUSUAL_COMPILED = re.compile(_UNUSUAL)
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_FILE_URI = re.compile(r"file:(//)?(?=/)")
+
+
+def encode_path(key: str) -> str:
+    """The ``path`` of a file action for an object key. Inverse of `decode_path`."""
+    return quote(key, safe=_UNRESERVED)
+
+
+def decode_path(path: str) -> str:
+    """The canonical form of a ``path``: the object key of a relative one, the plain path of an absolute one.
+
+    Two spellings of one file give one result, which is what reconciliation compares. Raises `LogCorrupt` where the
+    path is no URI. Protocol: *Add File and Remove File*.
+    """
+    if not _UNUSUAL_COMPILED.search(path):
+        return path
+    if _BAD_ESCAPE.search(path):
+        raise LogCorrupt(f"The path {path!r} is not a URI: it holds a percent sign without two hex digits.")
+    try:
+        plain = unquote(_FILE_URI.sub("", path, count=1), errors="strict")
+    except UnicodeDecodeError as error:
+        raise LogCorrupt(f"The path {path!r} is not a URI: its escapes are not UTF-8.") from error
+    segments = [segment for segment in plain.split("/") if segment not in ("", ".")]
+    return ("/" if plain.startswith("/") else "") + "/".join(segments)
+
+
+def confined_key(path: str) -> str:
+    """The object key of a ``path`` that stays below the table's folder.
+
+    Raises `UnsupportedFeature` for an absolute path and `LogCorrupt` for one that leaves the folder.
+    """
+    key = decode_path(path)
+    if key.startswith("/") or _SCHEME.match(path):
+        raise UnsupportedFeature(
+            f"absolutePaths: the table refers to the file {path!r} outside its own folder, which is not supported yet."
+            " Nothing was read."
+        )
+    if not key or ".." in key.split("/") or "\\" in key or "\0" in key:
+        raise LogCorrupt(f"The path {path!r} leaves the table's folder, or names no file in it. Nothing was read.")
+    return key
+
+
+def keys_of(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+    """`decode_path` of a column. Shares the column's memory where no path needs decoding."""
+    return _where_unusual(paths, decode_path)
+
+
+def confine(paths: pa.ChunkedArray) -> None:
+    """Check a column with `confined_key`; raises as it does."""
+    _where_unusual(paths, confined_key)
+
+
+def _where_unusual(paths: pa.ChunkedArray, function: Callable[[str], str]) -> pa.ChunkedArray:
+    unusual = pc.match_substring_regex(paths, _UNUSUAL)
+    if not pc.any(unusual).as_py():
+        return paths
+    changed = pa.array([function(path) for path in paths.filter(unusual).to_pylist()], pa.string())
+    return pa.chunked_array([pc.replace_with_mask(paths.combine_chunks(), unusual.combine_chunks(), changed)])
