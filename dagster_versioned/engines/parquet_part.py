@@ -10,6 +10,7 @@ import errno
 import hashlib
 import io
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -198,9 +199,11 @@ class _Spool(io.RawIOBase):
             return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
 
     def remove(self) -> None:
+        """Drop everything; what a Parquet writer still writes when it is collected goes nowhere."""
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)
+        self._file, self._limit = None, sys.maxsize
 
 
 @contextmanager

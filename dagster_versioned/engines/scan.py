@@ -38,7 +38,9 @@ class Scan:
     def __post_init__(self) -> None:
         if self.columns is None:
             return
-        known = [field.name for field in self.schema.fields]
+        if not self.columns:
+            raise InvalidInput("No column is asked for. Name at least one, or leave columns out to read all.")
+        known = self.schema.names
         unknown = [name for name in self.columns if name not in known]
         if unknown:
             raise InvalidInput(f"No column {unknown[0]!r} in the table. It has: {', '.join(map(repr, known))}.")
@@ -48,7 +50,4 @@ class Scan:
     @property
     def selected(self) -> StructType:
         """The schema of what is read: the asked columns in the asked order."""
-        if self.columns is None:
-            return self.schema
-        by_name = {field.name: field for field in self.schema.fields}
-        return StructType(tuple(by_name[name] for name in self.columns))
+        return self.schema if self.columns is None else self.schema.select(self.columns)

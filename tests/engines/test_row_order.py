@@ -30,7 +30,9 @@ def test_rows_are_ordered_by_the_keys_and_ties_by_everything_else(data):
     key = data.draw(st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=20))
     other = data.draw(st.lists(st.text(max_size=2), min_size=len(key), max_size=len(key)))
     nested = data.draw(st.lists(st.lists(st.integers(0, 2), max_size=2), min_size=len(key), max_size=len(key)))
-    table = pa.table({"nested": nested, "other": other, "key": pa.array(key, pa.int64())})
+    table = pa.table(
+        {"nested": pa.array(nested, pa.list_(pa.int64())), "other": other, "key": pa.array(key, pa.int64())}
+    )
     result = order_rows(table, ["key"])
     shuffled = table.take(data.draw(st.permutations(range(len(key)))))
     assert order_rows(shuffled, ["key"]).equals(result)
