@@ -1,0 +1,29 @@
+"""Shipping this package's code to Spark's workers by value, so that executors need not have it installed."""
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import dagster_versioned
+
+_lock = threading.Lock()
+_depth = 0
+
+
+@contextmanager
+def pickled_by_value() -> Generator[None]:
+    """Within it, what Spark pickles holds our code itself instead of its module's name. Nests, also across threads."""
+    from pyspark import cloudpickle
+
+    global _depth
+    with _lock:
+        _depth += 1
+        if _depth == 1:
+            cloudpickle.register_pickle_by_value(dagster_versioned)
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                cloudpickle.unregister_pickle_by_value(dagster_versioned)

@@ -1,0 +1,115 @@
+"""Exact files to a Spark frame. The frame is pinned to them: a later commit never changes what it returns."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dagster_versioned.delta.partition_values import partition_array
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark.part_cache import PartCache
+from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.types import spark_schema
+from dagster_versioned.errors import IntegrityError, ObjectNotFound
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Check = Literal["size", "bytes"]
+"""What is compared before a frame is returned: that every part is there with its size, or its SHA-256 as well."""
+
+CHECKERS = 16
+RANGE_BYTES = 32 * 1024 * 1024
+
+
+def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_scheme: str | None = None) -> "DataFrame":
+    """The scan's rows, with every column nullable and in the scan's order; columns that a file lacks are null.
+
+    ``s3_scheme`` (``"s3a"``, or ``"s3"`` on EMR) says that Spark itself can reach the store on S3. Where it cannot, a
+    session on this machine reads from a verified local cache, any other through a Python data source on its executors.
+    Raises `IntegrityError` for a part that is missing or altered, before any row is computed.
+    """
+    if not scan.files:
+        return session.createDataFrame([], spark_schema(scan.selected))
+    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
+        for done in [pool.submit(_check, scan, file, check) for file in scan.files]:
+            done.result()
+    if scan.store.local_path(scan.files[0].key) is not None:
+        return _native(scan, session, [str(scan.store.local_path(file.key)) for file in scan.files])
+    if s3_scheme is not None:
+        urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
+        return _native(scan, session, urls)
+    if runs_here(session):
+        return _native(scan, session, [str(path) for path in PartCache.default().paths(scan)])
+    from dagster_versioned.engines.spark.source import read_through_executors
+
+    return read_through_executors(scan, session)
+
+
+def _check(scan: Scan, file: ScanFile, check: Check) -> None:
+    try:
+        found = scan.store.head(file.key).size
+    except ObjectNotFound as error:
+        raise IntegrityError(
+            f"The part {file.key} is missing from {scan.store.uri}. No row was returned. Restore it from a copy, or "
+            "materialize the version's asset again, which writes the same bytes."
+        ) from error
+    fault = f"has {found} bytes instead of {file.size}" if found != file.size else None
+    if fault is None and check == "bytes" and file.sha256 is not None:
+        sha256 = hashlib.sha256()
+        for start in range(0, file.size, RANGE_BYTES):
+            sha256.update(scan.store.get_range(file.key, start, RANGE_BYTES))
+        if sha256.hexdigest() != file.sha256:
+            fault = f"has the SHA-256 {sha256.hexdigest()} instead of {file.sha256}"
+    if fault is not None:
+        raise IntegrityError(
+            f"The part {file.key} in {scan.store.uri} was altered: it {fault}. No row was returned. Restore it from a "
+            "copy, or materialize the version's asset again, which writes the same bytes."
+        )
+
+
+def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
+    partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
+    reader = session.read.schema(spark_schema(scan.selected.drop(partitioned)))
+    # Spark globs what it is given, and there is no other way to say "this file".
+    frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths))
+    return _with_partition_values(frame, scan, session, paths, partitioned) if partitioned else frame
+
+
+def _with_partition_values(
+    frame: "DataFrame", scan: Scan, session: "SparkSession", paths: Sequence[str], partitioned: list[str]
+) -> "DataFrame":
+    """Join the values on by file: one broadcast table, however many files and partitions there are."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    # Only Spark knows how it will spell a file's URI, so it is asked.
+    spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
+    values: dict[str, Any] = {"_file": pa.array([spelled[path] for path in paths], pa.string())}
+    for i, name in enumerate(partitioned):
+        values[f"_p{i}"] = _column([file.partition_values[name] for file in scan.files], name, scan.schema)
+    file_of_row = F.regexp_replace(frame.metadataColumn("_metadata").getField("file_path"), "^file:/+", "/")
+    stored = [name for name in scan.selected.names if name not in partitioned]
+    rows = frame.select("*", file_of_row.alias("_file")).toDF(*(f"_c{i}" for i in range(len(stored))), "_file")
+    joined = rows.join(F.broadcast(session.createDataFrame(pa.table(values))), "_file")
+    sources: list[Column] = [
+        F.col(f"_p{partitioned.index(name)}" if name in partitioned else f"_c{stored.index(name)}")
+        for name in scan.selected.names
+    ]
+    return joined.select(*sources).toDF(*scan.selected.names)
+
+
+def _bare(uri: str) -> str:
+    return re.sub("^file:/+", "/", uri)
+
+
+def _column(texts: list[str | None], name: str, schema: StructType) -> Any:
+    distinct = list(dict.fromkeys(texts))
+    positions = {text: i for i, text in enumerate(distinct)}
+    values = pa.concat_arrays([partition_array(text, schema.field(name).type, 1) for text in distinct])
+    return values.take(pa.array([positions[text] for text in texts], pa.int64()))

@@ -1,0 +1,161 @@
+"""A Python data source that streams parts through our own `ObjectStore`: stores that Spark cannot reach, with no JAR.
+
+Spark gives such a source no column pruning; the schema passed to ``.schema()`` is what it reads. Filters are pushed
+only to a class that overrides ``pushFilters``, and such a class fails every query while
+``spark.sql.python.filterPushdown.enabled`` is false (the default): so there are two classes, and the session decides.
+"""
+
+import base64
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from dagster_versioned.engines.arrow_scan import stream_table
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.types import spark_schema
+from dagster_versioned.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as T  # noqa: N812
+
+_EXACT = (int, str, date, Decimal)
+"""Types whose Parquet statistics order as Spark does. Not floats: statistics pass over NaN, Spark's largest number."""
+
+
+def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
+    """The scan's rows, fetched by the session's executors, one task a part; every part's SHA-256 is checked there."""
+    pushes = session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+    source = FilteredPartsSource if pushes else PartsSource
+    with pickled_by_value():
+        session.dataSource.register(source)
+        described = base64.b64encode(cloudpickle.dumps(scan)).decode()
+        reader = session.read.format(source.name()).schema(spark_schema(scan.selected))
+        return reader.option("scan", described).load()
+
+
+class PartsReader(DataSourceReader):
+    """Reads one part a task; batches are in the canonical Arrow schema, which is the one Spark derives."""
+
+    def __init__(self, scan: Scan) -> None:
+        self.scan = scan
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(i) for i in range(len(self.scan.files))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield from stream_table(replace(self.scan, files=(self.scan.files[partition.value],)))
+
+
+class PartsSource(DataSource):
+    """The parts of a `Scan`, which the option ``scan`` holds; the schema asked for names the columns to read."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dagster_versioned_parts"
+
+    def reader(self, schema: "T.StructType") -> DataSourceReader:
+        return PartsReader(self._scan())
+
+    def _scan(self) -> Scan:
+        return cloudpickle.loads(base64.b64decode(self.options["scan"]))
+
+
+class FilteringReader(PartsReader):
+    """Passes over the parts whose Parquet footer shows that no row can match; Spark checks every row again."""
+
+    def __init__(self, scan: Scan) -> None:
+        super().__init__(scan)
+        self.filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.filters = list(filters)
+        yield from filters
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if may_match(self.scan.store, self.scan.files[partition.value], self.filters):
+            yield from super().read(partition)
+
+
+class FilteredPartsSource(PartsSource):
+    """`PartsSource` for sessions that push filters."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dagster_versioned_parts_filtered"
+
+    def reader(self, schema: "T.StructType") -> DataSourceReader:
+        return FilteringReader(self._scan())
+
+
+def may_match(store: ObjectStore, file: ScanFile, filters: Sequence[Any]) -> bool:
+    """Whether the file's footer leaves it possible that a row passes all filters."""
+    judged = [f for f in filters if len(f.attribute) == 1 and f.attribute[0] not in file.partition_values]
+    if not judged:
+        return True
+    metadata = pq.read_metadata(pa.PythonFile(_Ranges(store, file), mode="r"))
+    return any(all(_group_may_match(metadata.row_group(i), f) for f in judged) for i in range(metadata.num_row_groups))
+
+
+def _group_may_match(group: Any, condition: Any) -> bool:
+    columns = (group.column(i) for i in range(group.num_columns))
+    statistics = next((c.statistics for c in columns if c.path_in_schema == condition.attribute[0]), None)
+    if statistics is None:
+        return True
+    kind = type(condition).__name__
+    if kind == "IsNotNull":
+        return not (statistics.has_null_count and statistics.null_count == group.num_rows)
+    value = getattr(condition, "value", None)
+    if not statistics.has_min_max or type(statistics.min) not in _EXACT or type(value) is not type(statistics.min):
+        return True
+    match kind:
+        case "EqualTo":
+            return statistics.min <= value <= statistics.max
+        case "LessThan":
+            return statistics.min < value
+        case "LessThanOrEqual":
+            return statistics.min <= value
+        case "GreaterThan":
+            return statistics.max > value
+        case "GreaterThanOrEqual":
+            return statistics.max >= value
+        case _:
+            return True
+
+
+class _Ranges(io.RawIOBase):
+    """An object as a file, read in ranges."""
+
+    def __init__(self, store: ObjectStore, file: ScanFile) -> None:
+        self._store = store
+        self._file = file
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        length = self._file.size - self._position if size < 0 else size
+        data = self._store.get_range(self._file.key, self._position, length)
+        self._position += len(data)
+        return data

@@ -1,0 +1,88 @@
+"""Spark SQL schemas to the schema that is stored, and back. What a column means is taken from here, never from Arrow:
+the Arrow batches that reach a Python worker have lost comments and nullability (and got some of it wrong)."""
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines import conform
+from dagster_versioned.errors import UnsupportedType
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as T  # noqa: N812
+
+_ATOMS: dict[str, pa.DataType] = {
+    "BooleanType": pa.bool_(),
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", tz="UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+    "CharType": pa.string(),
+    "VarcharType": pa.string(),
+    "NullType": pa.null(),
+}
+
+_FIXES = {
+    "DayTimeIntervalType": "Cast it to a number of seconds and put the unit into the column's name.",
+    "YearMonthIntervalType": "Cast it to a number of months and put the unit into the column's name.",
+    "CalendarIntervalType": "Split it into numbers of months, days and seconds.",
+    "TimeType": "Cast it to a number of microseconds, or to a string.",
+    "VariantType": "Convert it with to_json, or extract what is needed with variant_get.",
+    "GeometryType": "Convert it with ST_AsBinary.",
+    "GeographyType": "Convert it with ST_AsBinary.",
+}
+
+
+def stored_schema(schema: "T.StructType", *, sort_columns: bool = False) -> StructType:
+    """The schema under which a frame of this Spark schema is stored; see `conform.stored_schema`.
+
+    ``char(n)`` and ``varchar(n)`` are stored as strings. Raises `UnsupportedType` by column and type,
+    `UnsupportedFrame` for column names that are equal but for case, `EmptyTable` for no columns; all before any row is
+    computed.
+    """
+    arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType, field.name)) for field in schema.fields])
+    return conform.stored_schema(arrow, sort_columns=sort_columns)
+
+
+def spark_schema(schema: StructType) -> "T.StructType":
+    """The Spark schema to read stored columns with: Delta's schema JSON is Spark's own."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    return T.StructType.fromJson(schema.all_nullable().to_json())
+
+
+def _arrow_type(data_type: Any, path: str) -> pa.DataType:
+    kind = type(data_type).__name__
+    match kind:
+        case "StructType":
+            return pa.struct([pa.field(f.name, _arrow_type(f.dataType, f"{path}.{f.name}")) for f in data_type.fields])
+        case "ArrayType":
+            return pa.list_(pa.field("element", _arrow_type(data_type.elementType, f"{path}.element")))
+        case "MapType":
+            return pa.map_(
+                _arrow_type(data_type.keyType, f"{path}.key"), _arrow_type(data_type.valueType, f"{path}.value")
+            )
+        case "DecimalType":
+            return pa.decimal128(data_type.precision, data_type.scale)
+        case "StringType":
+            if data_type.simpleString() != "string":
+                raise _refusal(path, data_type, "Its collation would be lost: cast it to plain 'string' first.")
+            return pa.string()
+        case _ if kind in _ATOMS:
+            return _ATOMS[kind]
+        case _:
+            raise _refusal(path, data_type, _FIXES.get(kind, "Select the values it is made of, or drop it."))
+
+
+def _refusal(path: str, data_type: Any, fix: str) -> UnsupportedType:
+    return UnsupportedType(
+        f"Column {path!r} has the type {data_type.simpleString()}, which cannot be stored without loss. {fix} "
+        "Nothing was written."
+    )

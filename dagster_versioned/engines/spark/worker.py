@@ -1,0 +1,237 @@
+"""What runs inside a Spark task: rows in, parts out, one report back to the driver.
+
+This code travels to executors by value, so it needs nothing there but pyarrow, numpy and, for S3, boto3.
+"""
+
+import io
+import json
+import os
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform_all
+from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
+from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.errors import StorageError
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest
+from dagster_versioned.storage.object_store import ObjectStore
+
+REPORT_SCHEMA = "report string, rows binary"
+
+SMALL_BYTES = 256 * 1024
+"""Compressed rows up to this size go home with the report instead of into a file."""
+SMALL_TOTAL_BYTES = 128 * MEBIBYTE
+"""Bounds what many thousand small tasks send home together, far below ``spark.driver.maxResultSize``."""
+ORDINALS_PER_TASK = 1 << 20
+"""A task numbers its parts from its partition id times this: in the frame's order, and unique without talking."""
+PENDING_BYTES = 64 * MEBIBYTE
+"""Rows that may wait for the encoder while the next ones are received and hashed."""
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """What one task did: its contribution to the contents, and its parts.
+
+    ``lanes`` are those of a `BagDigest`, or ``sequence`` is the text of the digest of the rows in order. ``size`` is in
+    bytes as `row_size` counts. A part's ``source`` is a path on the driver's machine or a key in the table's store.
+    """
+
+    task: int
+    nrow: int
+    size: int
+    null_counts: list[int]
+    lanes: list[int]
+    sequence: str | None
+    parts: list[Part]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TaskReport":
+        fields: dict[str, Any] = json.loads(text)
+        parts = [Part(**part) for part in fields.pop("parts")]
+        return cls(**fields, parts=parts)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a write, as a function for ``mapInArrow``.
+
+    Parts go below ``directory`` if tasks share it with the driver; the driver has created it, which is how a task can
+    tell. Otherwise they are spooled locally and uploaded below ``prefix`` of ``store``.
+    """
+
+    schema: StructType
+    row_order: RowOrder
+    options: WriteOptions
+    directory: Path | None
+    store: ObjectStore | None
+    prefix: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="dagster-versioned-") as spool:
+            # A folder for each attempt: one that fails removes its files, and must not remove an equal twin's.
+            folder = f"{partition}-{attempt}"
+            directory = self._shared(folder) or Path(spool)
+            report, rows = self._run(_chain(first, batches), partition, directory)
+            parts = [self._stage(part, directory, folder) for part in report.parts]
+        report = replace(report, parts=parts)
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([report.to_json()], pa.string()), pa.array([rows], pa.binary())], names=["report", "rows"]
+        )
+
+    def _shared(self, folder: str) -> Path | None:
+        if self.directory is not None and self.directory.exists():
+            return self.directory / folder
+        if self.store is None:
+            raise StorageError(
+                f"The folder {self.directory} is not visible to the Spark executor on {os.uname().nodename}. Nothing "
+                "was committed. Use a folder that every executor shares, or a store on S3."
+            )
+        return None
+
+    def _run(
+        self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path
+    ) -> tuple[TaskReport, bytes | None]:
+        writer = PartWriter(self.schema, directory, self.options, partition * ORDINALS_PER_TASK)
+        tally = _Tally(self.schema, self.row_order)
+        try:
+            # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
+            with ThreadPoolExecutor(1) as encoder:
+                pending = _Pending()
+                for batch in conform_all(_renamed(batches, self.schema), self.schema):
+                    pending.add(encoder.submit(writer.write, batch), batch.nbytes)
+                    tally.update(batch)
+                pending.wait()
+                small = _compressed(writer.take_buffered(), partition)
+                if small is None:
+                    parts = writer.close()
+                else:
+                    parts = []
+                    writer.abort()
+        except BaseException:
+            writer.abort()
+            raise
+        return tally.report(partition, parts), small
+
+    def _stage(self, part: Part, directory: Path, folder: str) -> Part:
+        """The part where the driver, or the store's server, can take it from."""
+        if self.directory is not None and directory.parent == self.directory:
+            path = directory / f"{part.sha256}.parquet"
+            if isinstance(part.source, bytes):
+                _write_durably(path, part.source)
+            return replace(part, source=f"{folder}/{path.name}")
+        assert self.store is not None
+        key = f"{self.prefix}{part.sha256}.parquet"
+        if isinstance(part.source, bytes):
+            self.store.put(key, part.source)
+        else:
+            self.store.put_file(key, Path(part.source))
+        return replace(part, source=key)
+
+
+class _Tally:
+    """What the rows say, whatever their parts."""
+
+    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
+        arrow = schema_to_arrow(schema)
+        self._digest = BagDigest(arrow) if row_order == "ignored" else SequenceDigest(arrow)
+        self._null_counts: NDArray[np.int64] = np.zeros(len(arrow), np.int64)
+        self._nrow = 0
+        self._size = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self._digest.update(batch)
+        self._null_counts += [batch.column(i).null_count for i in range(batch.num_columns)]
+        self._nrow += batch.num_rows
+        self._size += int(row_sizes(batch).sum())
+
+    def report(self, partition: int, parts: list[Part]) -> TaskReport:
+        bag = isinstance(self._digest, BagDigest)
+        return TaskReport(
+            task=partition,
+            nrow=self._nrow,
+            size=self._size,
+            null_counts=self._null_counts.tolist(),
+            lanes=list(self._digest.lanes) if isinstance(self._digest, BagDigest) else [],
+            sequence=None if bag else self._digest.finish().text,
+            parts=parts,
+        )
+
+
+class _Pending:
+    """Batches on their way through the encoder, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._futures: deque[tuple[Future[None], int]] = deque()
+        self._bytes = 0
+
+    def add(self, future: Future[None], size: int) -> None:
+        self._futures.append((future, size))
+        self._bytes += size
+        while self._bytes > PENDING_BYTES:
+            self._await_oldest()
+
+    def wait(self) -> None:
+        while self._futures:
+            self._await_oldest()
+
+    def _await_oldest(self) -> None:
+        future, size = self._futures.popleft()
+        future.result()
+        self._bytes -= size
+
+
+def rows_from(data: bytes) -> pa.Table:
+    """The rows that a task sent home."""
+    return pa.ipc.open_stream(data).read_all()
+
+
+def _compressed(table: pa.Table | None, partition: int) -> bytes | None:
+    """The rows in a form small enough to send home, if there is one."""
+    limit = min(SMALL_BYTES, SMALL_TOTAL_BYTES // (partition + 1))
+    if table is None or table.nbytes > 32 * limit:
+        return None
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(table.combine_chunks())
+    return sink.getvalue() if sink.tell() <= limit else None
+
+
+def _renamed(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    names = list(schema.names)
+    for batch in batches:
+        yield batch.rename_columns(names)
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

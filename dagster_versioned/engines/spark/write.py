@@ -1,0 +1,209 @@
+"""A Spark frame to parts, in one pass over its rows."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned import errors
+from dagster_versioned.delta.schema import ArrayType, MapType, StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform_all, refuse_no_rows
+from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parts import MEBIBYTE, Contents, Part, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.row_order import canonical_order
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.types import stored_schema
+from dagster_versioned.engines.spark.worker import ORDINALS_PER_TASK, REPORT_SCHEMA, Task, TaskReport, rows_from
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+CANONICAL_BYTES = 128 * MEBIBYTE
+"""Rows without an order become one part in canonical order up to this size (as `row_size` counts, so that partitioning
+does not shift it): then the same rows are the same bytes, however Spark happened to deal them out."""
+
+_POSITION = "_position"
+
+
+def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order: RowOrder) -> Written:
+    """Write a classic or Connect frame; see `Engine.write`.
+
+    Only parts whose report was collected are returned: what failed, cancelled or speculative attempts leave in the
+    staging is not referred to. (A cancelled task sees its input end early, and may finish a truncated part.)
+    """
+    schema = stored_schema(frame.schema, sort_columns=options.sort_columns)
+    in_store = staging.store.local_path(staging.key("part")) is not None
+    directory = staging.directory() if in_store or runs_here(frame.sparkSession) else None
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    task = Task(schema, row_order, options, directory, None if in_store else staging.store, staging.prefix)
+    rows = _arranged(_positional(frame, schema), schema, options, row_order)
+    reports = _run(rows, task)
+    contents = _contents(schema, reports, row_order)
+    refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
+    return Written(contents, tuple(_parts(reports, schema, staging, options, row_order)))
+
+
+# --- before: the frame as the tasks want it --------------------------------------------------------------------------
+
+
+def _positional(frame: "DataFrame", schema: StructType) -> "DataFrame":
+    """The stored columns in their order, named ``_c0``, ``_c1``, …: dots and backticks break expressions."""
+    positions = {name: i for i, name in enumerate(frame.columns)}
+    positional = frame.toDF(*(f"_c{i}" for i in range(len(positions))))
+    order = [positions[name] for name in schema.names]
+    if order == sorted(order):
+        return positional
+    return positional.select(*(f"_c{i}" for i in order)).toDF(*(f"_c{i}" for i in range(len(order))))
+
+
+def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_order: RowOrder) -> "DataFrame":
+    """The rows dealt to tasks: rows whose order counts all go through one task, in that order."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if options.sort_rows:
+        return rows.repartition(1).sortWithinPartitions(*_sort_keys(schema, options.sort_rows))
+    if row_order == "significant":
+        # The order in which the frame would be collected: by partition, then by row. Neither coalesce nor a shuffle
+        # promises to keep it. (A non-deterministic column also keeps Spark from dropping a sort below the shuffle.)
+        ordered = rows.withColumn(_POSITION, F.monotonically_increasing_id())
+        return ordered.repartition(1).sortWithinPartitions(_POSITION).drop(_POSITION)
+    return rows.coalesce(1) if options.single_part else rows
+
+
+def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
+    """The order of `row_order.order_rows`: the keys, then every other column, so that no tie is left to chance."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    nested = {field.name for field in schema.fields if not isinstance(field.type, str)}
+    for key in keys:
+        if key not in schema.names:
+            raise InvalidInput(
+                f"sort_rows names {key!r}, which is no column. The frame has: "
+                f"{', '.join(map(repr, schema.names))}. Nothing was written."
+            )
+        if key in nested:
+            raise InvalidInput(f"sort_rows names {key!r}, a nested column, which has no order. Nothing was written.")
+    rest = [name for name in schema.names if name not in keys]
+    columns: list[Column] = []
+    for name in [*keys, *(n for n in rest if n not in nested), *(n for n in rest if n in nested)]:
+        column = F.col(f"_c{schema.names.index(name)}")
+        if _holds_map(schema.field(name).type):
+            column = F.to_json(F.struct(column))
+        columns.append(column.asc_nulls_last())
+    return columns
+
+
+def _holds_map(data_type: object) -> bool:
+    match data_type:
+        case MapType():
+            return True
+        case ArrayType(element_type=element):
+            return _holds_map(element)
+        case StructType(fields=fields):
+            return any(_holds_map(field.type) for field in fields)
+        case _:
+            return False
+
+
+# --- the pass --------------------------------------------------------------------------------------------------------
+
+
+def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]:
+    """The reports of all tasks in the order of their partitions, with the rows of those that sent them home."""
+    from pyspark.errors import PySparkException
+
+    # A plain function, because Spark asks for its argument count and wants no other callable.
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    try:
+        with pickled_by_value():
+            collected = rows.mapInArrow(run, REPORT_SCHEMA).collect()
+    except PySparkException as error:
+        raise _own_error(error) or error from error
+    reports = [(TaskReport.from_json(row["report"]), row["rows"]) for row in collected]
+    return sorted(reports, key=lambda report: report[0].task)
+
+
+def _own_error(error: Exception) -> VersionedError | None:
+    """What this package's code raised in a task, out of the traceback that is all Spark passes on."""
+    found = re.search(r"^(?:dagster_versioned\.errors\.)(\w+): (.*)$", str(error), re.MULTILINE)
+    kind = getattr(errors, found[1], None) if found else None
+    return kind(found[2]) if found and isinstance(kind, type) and issubclass(kind, VersionedError) else None
+
+
+# --- after: one version out of many tasks ----------------------------------------------------------------------------
+
+
+def _contents(schema: StructType, reports: list[tuple[TaskReport, bytes | None]], row_order: RowOrder) -> Contents:
+    arrow = schema_to_arrow(schema)
+    null_counts = [0] * len(schema.fields)
+    for report, _ in reports:
+        null_counts = [a + b for a, b in zip(null_counts, report.null_counts, strict=True)]
+    if row_order == "ignored":
+        bag = BagDigest(arrow)
+        for report, _ in reports:
+            bag.merge(*report.lanes)
+        digest = bag.finish()
+    else:
+        texts = [report.sequence for report, _ in reports]
+        digest = RowsDigest.parse(texts[0]) if texts and texts[0] is not None else SequenceDigest(arrow).finish()
+    return Contents(schema, digest.nrow, tuple(null_counts), digest)
+
+
+def _parts(
+    reports: list[tuple[TaskReport, bytes | None]],
+    schema: StructType,
+    staging: Staging,
+    options: WriteOptions,
+    row_order: RowOrder,
+) -> list[Part]:
+    staged = [_located(part, staging) for report, _ in reports for part in report.parts]
+    small = [(report.task, rows_from(rows)) for report, rows in reports if rows is not None]
+    if row_order == "ignored" and reports and sum(report.size for report, _ in reports) <= CANONICAL_BYTES:
+        tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
+        return _written(canonical_order(pa.concat_tables(tables)).to_batches(), schema, staging, options, 0)
+    if small:
+        batches = (batch for _, table in small for batch in table.to_batches())
+        # The number of a task that made no part of its own: no other part can have it.
+        staged += _written(batches, schema, staging, options, small[0][0] * ORDINALS_PER_TASK)
+    return sorted(staged, key=lambda part: part.ordinal)
+
+
+def _written(
+    batches: Iterable[pa.RecordBatch], schema: StructType, staging: Staging, options: WriteOptions, ordinal: int
+) -> list[Part]:
+    writer = PartWriter(schema, staging.directory(), options, ordinal)
+    try:
+        for batch in batches:
+            writer.write(batch)
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _located(part: Part, staging: Staging) -> Part:
+    """The part with a source that `Staging.promote` understands."""
+    source = str(part.source)
+    if source.startswith(staging.prefix):
+        return part
+    if staging.store.local_path(staging.key(source)) is not None:
+        return replace(part, source=staging.key(source))
+    return replace(part, source=staging.directory() / source)
+
+
+def _rows_of(part: Part, schema: StructType, staging: Staging) -> pa.Table:
+    path = part.source if isinstance(part.source, Path) else staging.store.local_path(str(part.source))
+    source = pa.BufferReader(staging.store.get(str(part.source))) if path is None else path
+    table = pq.read_table(source)
+    return pa.Table.from_batches(conform_all(table.to_batches(), schema), schema_to_arrow(schema))

@@ -1,0 +1,70 @@
+"""One Spark session for a whole test process: starting one takes seconds."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.driver.memory": "1g",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "OFF",
+}
+
+
+@contextmanager
+def running_spark(master: str = "local[2,3]", **settings: str) -> Iterator:
+    """A classic session, stopped at the end; the default master runs a failed task up to three times."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(master).appName("tests")
+    for key, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """The session that all tests of a process share; tests leave its configuration as they found it."""
+    with running_spark() as session:
+        yield session
+
+
+def staging_in(folder: Path, write_id: str = "w"):
+    """The staging of one write into a table at ``folder``."""
+    from dagster_versioned.engines.staging import Staging
+    from dagster_versioned.storage import LocalStore
+
+    return Staging(LocalStore(folder), write_id)
+
+
+def promoted(written, staging):
+    """Promote the parts as a commit would, discard the staging, and return the scan of the version."""
+    from dagster_versioned.engines.scan import Scan, ScanFile
+
+    named = [(part, f"{part.sha256}.parquet") for part in written.parts]
+    staging.promote_all(named)
+    staging.discard()
+    files = tuple(ScanFile(key, part.size, part.sha256, part.num_records) for part, key in named)
+    return Scan(staging.store, written.contents.schema, files)
+
+
+def round_trip(session, frame, folder: Path, options=None):
+    """Write ``frame`` to a table at ``folder``, and read it back: the frame read, and what was written."""
+    from dagster_versioned.engines.parts import WriteOptions
+    from dagster_versioned.engines.spark import SparkEngine
+
+    staging = staging_in(folder)
+    written = SparkEngine().write(frame, staging, options or WriteOptions())
+    return SparkEngine(session).read(promoted(written, staging)), written
