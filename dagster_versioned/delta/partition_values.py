@@ -1,0 +1,189 @@
+"""Partition values: strings in the log, typed values in a frame, folder names on disk.
+
+Protocol: *Partition Value Serialization*.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal, localcontext
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.delta.schema import StructType, decimal_of, type_to_arrow
+from dagster_versioned.errors import InvalidInput, LogCorrupt
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+
+Value = str | bytes | int | float | bool | Decimal | date | datetime | None
+
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
+_FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|NaN|[+-]?Infinity", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_TIMESTAMP = re.compile(
+    r"(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2})(?:\.(\d{1,6})0*)?(?:(Z)|([+-])(\d{2}):?(\d{2}))?", re.ASCII
+)
+
+# What Hive and Spark escape in a folder name (Spark: ExternalCatalogUtils.escapePathName).
+_UNSAFE_IN_FOLDER = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+
+
+def encode(value: Value, data_type: str) -> str | None:
+    """The string that the log holds for a value; ``None`` is null.
+
+    ``timestamp`` takes an aware `datetime`, ``timestamp_ntz`` a naive one. Raises `InvalidInput` for a value that is not
+    of the type, and for empty strings, which the protocol reads as null.
+    """
+    if value is None:
+        return None
+    text = _encode(value, data_type)
+    if not text:
+        raise InvalidInput(
+            f"The partition value {value!r} of type {data_type} has no serialization"
+            f" ({'Delta reads an empty string as null' if text == '' else 'it is not of this type'})."
+            " Replace it, or partition by another column. Nothing was written."
+        )
+    return text
+
+
+def _encode(value: Value, data_type: str) -> str | None:
+    match data_type, value:
+        case "string", str():
+            return value
+        case "boolean", bool():
+            return "true" if value else "false"
+        case (("byte" | "short" | "integer" | "long"), int()) if not isinstance(value, bool):
+            bound = 1 << (_BITS[data_type] - 1)
+            return str(value) if -bound <= value < bound else None
+        case (("float" | "double"), float() | int()) if not isinstance(value, bool):
+            text = repr(float(value))
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text, text)
+        case "binary", bytes():
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return None
+        case "timestamp", datetime() if value.tzinfo is not None:
+            # With its zone, so that no reader takes it for its own session's (the seed's spelling leaves it open).
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        case "timestamp_ntz", datetime() if value.tzinfo is None:
+            return value.isoformat(sep=" ", timespec="microseconds")
+        case "date", date() if not isinstance(value, datetime):
+            return value.isoformat()
+        case _, Decimal() if decimal_of(data_type):
+            exact = _rescaled(value, data_type)
+            return None if exact is None else f"{exact:f}"
+        case _:
+            return None
+
+
+def decode(text: str | None, data_type: str) -> Value:
+    """The value of a string in the log: the inverse of `encode`, for every spelling the protocol allows.
+
+    ``timestamp`` is read as UTC where it names no zone. Raises `LogCorrupt` for a string that is no value of the type.
+    """
+    if not text:
+        return None
+    try:
+        value = _decode(text, data_type)
+    except (ValueError, OverflowError):
+        value = None
+    if value is None:
+        raise LogCorrupt(f"The partition value {text!r:.100} is not of type {data_type}. Nothing was read.")
+    return value
+
+
+def _decode(text: str, data_type: str) -> Value:
+    match data_type:
+        case "string":
+            return text
+        case "binary":
+            return text.encode()
+        case "boolean":
+            return {"true": True, "false": False}.get(text.lower())
+        case "byte" | "short" | "integer" | "long":
+            number = int(text) if _INTEGER.fullmatch(text) else None
+            bound = 1 << (_BITS[data_type] - 1)
+            return number if number is not None and -bound <= number < bound else None
+        case "float" | "double":
+            return float(text) if _FLOAT.fullmatch(text) else None
+        case "date":
+            return date.fromisoformat(text) if _DATE.fullmatch(text) else None
+        case "timestamp" | "timestamp_ntz":
+            return _decode_timestamp(text, data_type)
+        case _:
+            return _rescaled(Decimal(text), data_type) if _DECIMAL.fullmatch(text) else None
+
+
+def _decode_timestamp(text: str, data_type: str) -> datetime | None:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        return None
+    instant = datetime.fromisoformat(match[1]) + timedelta(microseconds=int((match[2] or "").ljust(6, "0")))
+    zoned = match[3] or match[4]
+    if data_type == "timestamp_ntz":
+        return None if zoned else instant
+    offset = timedelta(hours=int(match[5] or 0), minutes=int(match[6] or 0))
+    return instant.replace(tzinfo=timezone(-offset if match[4] == "-" else offset)).astimezone(UTC)
+
+
+def _rescaled(value: Decimal, data_type: str) -> Decimal | None:
+    """The value at the type's scale; ``None`` where it does not fit exactly."""
+    decimal = decimal_of(data_type)
+    if decimal is None or not value.is_finite():
+        return None
+    precision, scale = decimal
+    with localcontext(prec=100):
+        exact = round(value, scale)
+        return exact if exact == value and len(exact.as_tuple().digits) <= max(precision, 1) else None
+
+
+# --- whole columns ---------------------------------------------------------------------------------------------------
+
+
+def typed_columns(files: pa.Table, schema: StructType, columns: Sequence[str]) -> pa.Table:
+    """One typed column per partition column, a row per row of ``files`` (schema `files.FILES`).
+
+    Each distinct string is decoded once. Raises `LogCorrupt` where a file has no value for a column, or one that is not
+    of its type.
+    """
+    maps = files["partitionValues"]
+    if files.num_rows and columns:
+        lengths = pc.list_value_length(maps.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))))
+        wrong = pc.not_equal(lengths, len(columns))
+        if pc.any(wrong).as_py():
+            path = files["path"].filter(wrong)[0].as_py()
+            raise LogCorrupt(f"The file {path!r} does not have a value for each partition column. Nothing was read.")
+    arrays = [
+        decode_column(pc.map_lookup(maps, name, "first"), cast("str", schema.field(name).type)) for name in columns
+    ]
+    return pa.table(dict(zip(columns, arrays, strict=True)))
+
+
+def decode_column(texts: pa.ChunkedArray, data_type: str) -> pa.ChunkedArray:
+    """`decode` of a column, in the Arrow type of ``data_type``."""
+    encoded = texts.combine_chunks().dictionary_encode()
+    values = [decode(text, data_type) for text in encoded.dictionary.to_pylist()]
+    return pa.chunked_array([pa.array(values, type_to_arrow(data_type)).take(encoded.indices)])
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
+    """The Hive folder of partition values, ``a=1/b=x`` in the order of ``columns``; ``""`` without any.
+
+    It is a key, not a URI: a file's path in the log is `paths.encode_path` of it. Readers must not rely on it (*Data
+    Files*), but some do.
+    """
+    return "/".join(f"{_escaped(name)}={_escaped(values[name])}" for name in columns)
+
+
+def _escaped(text: str | None) -> str:
+    if not text:
+        return NULL_FOLDER
+    return _UNSAFE_IN_FOLDER.sub(lambda match: f"%{ord(match[0]):02X}", text)
