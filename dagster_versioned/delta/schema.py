@@ -136,6 +136,25 @@ class StructType:
         """The same columns, everything nullable at every depth and no field metadata."""
         return cast("StructType", _all_nullable(self))
 
+    def union(self, other: "StructType") -> "StructType":
+        """These fields, then those that only ``other`` has; metadata of shared fields is this schema's.
+
+        Raises `UnsupportedType` where a shared field has another type there.
+        """
+        mine = {member.name.casefold(): member for member in self.fields}
+        added: list[StructField] = []
+        for theirs in other.fields:
+            known = mine.get(theirs.name.casefold())
+            if known is None:
+                added.append(theirs)
+            elif known.name != theirs.name or _all_nullable(known.type) != _all_nullable(theirs.type):
+                raise UnsupportedType(
+                    f"Column {theirs.name!r} is {_type_json(theirs.type)} here, but the table's other partitions have"
+                    f" {known.name!r} as {_type_json(known.type)}. Nothing was written. Convert the column, or write"
+                    " every partition with the new type under another asset key."
+                )
+        return StructType((*self.fields, *added))
+
     def holds(self, primitive: str) -> bool:
         """Whether any column, at any depth, is of the named primitive type."""
         return any(leaf == primitive for leaf in _leaves(self))

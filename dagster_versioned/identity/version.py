@@ -208,7 +208,8 @@ class Facts:
 
     ``created_at`` is RFC 3339 in UTC with microseconds and ``Z`` (`created_at_text`), ``size_bytes`` the sum over the
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
-    digest, ``previous`` the ``metadata_sha`` of the head that was replaced. FORMAT, "Identity".
+    digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts`` the
+    nulls in each top-level column. FORMAT, "Identity".
     """
 
     created_at: str
@@ -219,6 +220,8 @@ class Facts:
     run: Run | None = None
     parquet_sha: str | None = None
     previous: str | None = None
+    author: str | None = None
+    null_counts: Sequence[int] = ()
     schema_version: int = 3
     kind: str = "table"
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -229,6 +232,7 @@ class Facts:
         for name in ("parquet_sha", "previous"):
             if (value := getattr(self, name)) is not None:
                 _check_sha(name, value)
+        object.__setattr__(self, "null_counts", tuple(self.null_counts))
 
     def to_json(self) -> dict[str, Any]:
         """The facts as they are stored; absent, null and empty members are left out."""
@@ -245,6 +249,8 @@ class Facts:
                 "part_count": self.part_count,
                 "digest": self.digest,
                 "previous": self.previous,
+                "author": self.author,
+                "null_counts": list(self.null_counts),
             },
             self.unknown,
         )
@@ -265,6 +271,8 @@ class Facts:
                 "part_count": int,
                 "digest": str,
                 "previous": str,
+                "author": str,
+                "null_counts": list,
             },
         )
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})

@@ -1,0 +1,117 @@
+"""Adopting: what a foreign commit left behind gets an identity, so that it is a version like any other."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.paths import confined_key
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.identity.digest import BagDigest
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, data_sha
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.history import History
+from dagster_versioned.tables.parts import ORDINAL_TAG, SHA_TAG, parts_of
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write import table_actions, version_domain
+
+
+class Adoption:
+    """The draft of an adoption: reads every part of the head once, and names what it found.
+
+    The rows of the parts have no order that anybody promised, so it is ignored.
+    """
+
+    def __init__(
+        self, store: ObjectStore, asset_key: tuple[str, ...], writer: Writer, by: str | None, message: str | None
+    ) -> None:
+        self._store = store
+        self._asset_key = asset_key
+        self._writer = writer
+        self._by = by
+        self._message = message
+
+    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+        """The next log entry, or ``None`` where no foreign commit with files came after the head.
+
+        Raises `InvalidInput` for a table with partitions, whose foreign files belong to none of them.
+        """
+        assert state is not None  # the caller asked for the table's state first
+        history = state.history
+        head = history.heads.get(None)
+        if history.is_partitioned:
+            raise InvalidInput(
+                "A table with partitions cannot be adopted: nobody can tell which partition a foreign file belongs to. "
+                "Nothing was changed. Revert to a version of before, or write the partitions again."
+            )
+        if head is not None and history.foreign_since(head.log_version) is None:
+            return None
+        if state.snapshot.partition_columns:
+            raise InvalidInput("A table with Delta partition columns cannot be adopted yet. Nothing was changed.")
+        schema = state.snapshot.schema.all_nullable()
+        digest = BagDigest(schema_to_arrow(schema))
+        nulls = [0] * len(schema.fields)
+        adds = [
+            replace(_tagged(add, ordinal, self._read(add, schema, digest, nulls)), data_change=False, modification_time=timestamp)
+            for ordinal, add in enumerate(parts_of(state.snapshot))
+        ]
+        shas = [(add.tags or {})[SHA_TAG] or "" for add in adds]
+        rows = digest.finish()
+        known = head.identity.asset_key if head else self._asset_key
+        identity = Identity(
+            asset_key=known,
+            table_type="imported",
+            data_sha=data_sha(shas, "ignored"),
+            nrow=rows.nrow,
+            schema=schema.to_json(),
+            message=self._message,
+        )
+        facts = Facts(
+            created_at=rfc3339(timestamp),
+            writer=self._writer,
+            size_bytes=sum(add.size for add in adds),
+            part_count=len(adds),
+            digest=rows.text,
+            parquet_sha=shas[0] if len(shas) == 1 else None,
+            previous=head.metadata_sha if head else None,
+            author=self._by,
+            null_counts=tuple(nulls),
+        )
+        entry = VersionEntry.of(identity, facts, "full")
+        return Draft(
+            operation="ADOPT",
+            actions=[*table_actions(state, state.snapshot.schema, timestamp), *adds, version_domain(entry, state)],
+            info={"versions": [entry.to_json()]},
+        )
+
+    def _read(self, add: Add, schema: StructType, digest: BagDigest, nulls: list[int]) -> str:
+        """Add a part's rows to the digest; returns the SHA-256 of its bytes."""
+        try:
+            data = self._store.get(confined_key(add.path))
+        except ObjectNotFound as error:
+            raise IntegrityError(f"The file {add.path} that the log lists is missing. Nothing was changed.") from error
+        for batch in _batches(data, schema):
+            digest.update(batch)
+            for position, column in enumerate(batch.columns):
+                nulls[position] += column.null_count
+        return hashlib.sha256(data).hexdigest()
+
+
+def _batches(data: bytes, schema: StructType) -> Iterator[pa.RecordBatch]:
+    target = schema_to_arrow(schema)
+    for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
+        columns = [
+            batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+            for field in target
+        ]
+        yield conform(pa.RecordBatch.from_arrays(columns, names=target.names), schema)
+
+
+def _tagged(add: Add, ordinal: int, sha256: str) -> Add:
+    return replace(add, tags={**(add.tags or {}), ORDINAL_TAG: str(ordinal), SHA_TAG: sha256})

@@ -1,0 +1,111 @@
+"""The commit: one log entry, put if absent, after the head was marked; again from the start whenever somebody was first.
+
+Every operation that changes a table (write, revert, hold, adopt, collect) is a *draft*: a function from the state at
+the end of the log to the actions of the next entry. A draft that loses the race is computed anew from the new state,
+because what it may do, removes and links to depends on it (FORMAT.md, Conflicts).
+"""
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dagster_versioned.delta.actions import Action
+from dagster_versioned.delta.log import commit_key, parse_commit
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.transaction import serialize_commit
+from dagster_versioned.errors import AlreadyExists, CommitConflict
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.history import MEMBER, History
+from dagster_versioned.tables.state import StateCache, TableState
+
+MAX_ATTEMPTS = 1000
+_FIRST_PAUSE = 0.002
+_LONGEST_PAUSE = 0.25
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
+
+    ``announces`` says that the entry changes a head, so the head is marked first.
+    """
+
+    operation: str
+    actions: Sequence[Action]
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    announces: bool = True
+
+
+def next_timestamp(state: TableState | None) -> int:
+    """The in-commit timestamp of the next entry, in milliseconds: now, but later than the entry before.
+
+    Source: seed 001, "In-Commit Timestamps" (file times do not survive a migration).
+    """
+    now = time.time_ns() // 1_000_000
+    return now if state is None else max(now, state.snapshot.timestamp_ms + 1)
+
+
+def rfc3339(milliseconds: int) -> str:
+    """A timestamp in milliseconds as text, UTC."""
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).replace(microsecond=milliseconds % 1000 * 1000)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def commit(
+    store: ObjectStore,
+    cache: StateCache,
+    draft: Callable[[TableState | None, int], Draft | None],
+    announce: Callable[[int], None],
+    engine_info: str,
+) -> TableState | None:
+    """Commit what ``draft(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
+
+    Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
+    ``draft`` raises; in both cases nothing was committed.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        state = cache.refresh()
+        timestamp = next_timestamp(state)
+        drafted = draft(state, timestamp)
+        if drafted is None:
+            return None
+        version = 0 if state is None else state.log_version + 1
+        if drafted.announces:
+            announce(version)
+        data = serialize_commit(drafted.actions, _commit_info(drafted, state, timestamp, engine_info))
+        try:
+            store.put_if_absent(commit_key(version), data)
+        except AlreadyExists:
+            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**min(attempt, 10))))
+            continue
+        made = parse_commit(version, data, timestamp)
+        if state is None:
+            after = TableState(load_snapshot(store, 0), History([]).advance([made]))
+        else:
+            after = TableState(state.snapshot.advance([made]), state.history.advance([made]))
+        cache.committed(after)
+        return after
+    raise CommitConflict(
+        f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
+        "committed. Reduce the number of concurrent writers, or try again."
+    )
+
+
+def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
+    previous = {"prev": state.history.records[-1].sha256} if state else {}
+    return {
+        "inCommitTimestamp": timestamp,
+        "timestamp": timestamp,
+        "operation": drafted.operation,
+        "operationParameters": dict(drafted.parameters),
+        "isBlindAppend": False,
+        "engineInfo": engine_info,
+        # Two writers may draft equal entries; this tells a writer whose answer was lost whether the entry is its own.
+        "txnId": str(uuid.uuid4()),
+        MEMBER: {**drafted.info, **previous},
+    }

@@ -1,0 +1,111 @@
+"""What changed between two versions, from what the log says of them; rows are compared in `engines.row_diff`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.identity.version import Identity, Parent
+from dagster_versioned.tables.history import Version
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """A column that one of two versions has and the other has not, or has with another type (Delta's type JSON)."""
+
+    name: str
+    before: Any | None
+    after: Any | None
+
+
+@dataclass(frozen=True)
+class ParentChange:
+    """An input that was added, dropped (``None``) or read at another version."""
+
+    source: str
+    table: str
+    partition: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class VersionDiff:
+    """What is different between two versions.
+
+    ``columns`` and ``parents`` list only what differs; ``parts_*`` count parts by their SHA; ``metadata`` maps a member
+    of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to its (before, after).
+    """
+
+    before: Version
+    after: Version
+    same_data: bool
+    rows_before: int
+    rows_after: int
+    columns: tuple[ColumnChange, ...]
+    column_order_changed: bool
+    parts_added: int
+    parts_removed: int
+    parts_shared: int
+    parents: tuple[ParentChange, ...]
+    metadata: Mapping[str, tuple[Any, Any]]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the two are the same version."""
+        return self.before.metadata_sha == self.after.metadata_sha
+
+
+def version_diff(
+    before: Version, after: Version, parts_before: Sequence[Add], parts_after: Sequence[Add]
+) -> VersionDiff:
+    """Compare two versions. Raises `IntegrityError` where an identity does not match its SHA."""
+    old, new = before.identity, after.identity
+    old_parts, new_parts = {add.key for add in parts_before}, {add.key for add in parts_after}
+    old_columns, new_columns = _columns(old), _columns(new)
+    common = old_columns.keys() & new_columns.keys()
+    return VersionDiff(
+        before=before,
+        after=after,
+        same_data=old.data_sha == new.data_sha,
+        rows_before=old.nrow,
+        rows_after=new.nrow,
+        columns=tuple(
+            ColumnChange(name, old_columns.get(name), new_columns.get(name))
+            for name in [*new_columns, *(name for name in old_columns if name not in new_columns)]
+            if old_columns.get(name) != new_columns.get(name)
+        ),
+        column_order_changed=[n for n in old_columns if n in common] != [n for n in new_columns if n in common],
+        parts_added=len(new_parts - old_parts),
+        parts_removed=len(old_parts - new_parts),
+        parts_shared=len(old_parts & new_parts),
+        parents=tuple(_parent_changes(old.parents, new.parents)),
+        metadata=_metadata_changes(old, new),
+    )
+
+
+def _columns(identity: Identity) -> dict[str, Any]:
+    return {field["name"]: field["type"] for field in identity.schema["fields"]}
+
+
+def _parent_changes(before: Sequence[Parent], after: Sequence[Parent]) -> list[ParentChange]:
+    def by_place(parents: Sequence[Parent]) -> dict[tuple[str, str, str | None], str]:
+        return {(parent.source, parent.table, parent.partition): parent.version for parent in parents}
+
+    old, new = by_place(before), by_place(after)
+    places = sorted(old.keys() | new.keys(), key=lambda place: (place[0], place[1], place[2] or ""))
+    return [ParentChange(*p, old.get(p), new.get(p)) for p in places if old.get(p) != new.get(p)]
+
+
+def _metadata_changes(before: Identity, after: Identity) -> dict[str, tuple[Any, Any]]:
+    old, new = _described(before), _described(after)
+    return {name: (old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)}
+
+
+def _described(identity: Identity) -> dict[str, Any]:
+    return {
+        "code_version": identity.code_version,
+        "message": identity.message,
+        "table_type": identity.table_type,
+        **{f"custom.{name}": value for name, value in identity.custom.items()},
+    }

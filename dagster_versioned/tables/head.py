@@ -1,0 +1,272 @@
+"""Heads: one tiny document per table that says which version is current, for sensors and for people.
+
+A head is derived from the log, except for its *pending* mark, which is put there before a commit so that no commit
+can hide from someone who reads heads only (FORMAT.md, Order of a write). The invariant: if commit N exists, then the
+head is at N or later, or carries a mark for N or later. So a mark is only taken away by a head at that log version
+or later, or by `resolve` after the log has shown for a whole day that the announced commit never came.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+import orjson
+
+from dagster_versioned.errors import IntegrityError, ObjectNotFound
+from dagster_versioned.identity.names import TableName, partition_path
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.state import TableState
+
+FRESH_MARK = timedelta(hours=12)
+STALE_MARK = timedelta(hours=24)
+HELD_DOMAIN = "dagster_versioned.held"
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Somebody announced a commit at ``log_version`` or before, at ``since`` (RFC 3339, UTC)."""
+
+    log_version: int
+    since: str
+
+    def age(self, now: datetime) -> timedelta:
+        """How long ago the commit was announced."""
+        return now - datetime.fromisoformat(self.since)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A person asked that nothing rebuilds this head: by whom and why."""
+
+    by: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Head:
+    """The current version of a table, or of one of its partitions, without reading its log.
+
+    For a partitioned table as a whole, ``metadata_sha`` and ``data_sha`` are taken over its partitions' and
+    ``parents`` is empty: each partition has a head of its own.
+    """
+
+    table: str
+    asset_key: tuple[str, ...]
+    partition: str | None
+    log_version: int
+    metadata_sha: str
+    data_sha: str
+    code_version: str | None
+    parents: tuple[Mapping[str, Any], ...]
+    timestamp: str
+    partitions: int | None = None
+    held: Held | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``head`` member of a head document."""
+        return {
+            "table": self.table,
+            "asset_key": list(self.asset_key),
+            "log_version": self.log_version,
+            "metadata_sha": self.metadata_sha,
+            "data_sha": self.data_sha,
+            "parents": [dict(parent) for parent in self.parents],
+            "timestamp": self.timestamp,
+            **({"partition": self.partition} if self.partition is not None else {}),
+            **({"code_version": self.code_version} if self.code_version is not None else {}),
+            **({"partitions": self.partitions} if self.partitions is not None else {}),
+            **({"held": {"by": self.held.by, "why": self.held.why}} if self.held else {}),
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        """Parse the ``head`` member of a head document."""
+        held = raw.get("held")
+        return cls(
+            table=raw["table"],
+            asset_key=tuple(raw["asset_key"]),
+            partition=raw.get("partition"),
+            log_version=int(raw["log_version"]),
+            metadata_sha=raw["metadata_sha"],
+            data_sha=raw["data_sha"],
+            code_version=raw.get("code_version"),
+            parents=tuple(raw["parents"]),
+            timestamp=raw["timestamp"],
+            partitions=raw.get("partitions"),
+            held=Held(held.get("by"), held["why"]) if held else None,
+        )
+
+
+@dataclass(frozen=True)
+class HeadDocument:
+    """What is stored: the log version it was derived at, the head if there is a version yet, the mark of an announced commit.
+
+    ``log_version`` is -1 before the first commit. It runs ahead of ``head.log_version`` when later commits made no
+    version (a release, a collection).
+    """
+
+    log_version: int
+    head: Head | None
+    pending: Pending | None = None
+
+    def to_bytes(self) -> bytes:
+        """JSON with sorted keys, so that equal heads are equal bytes."""
+        document: dict[str, Any] = {
+            "schema_version": 1,
+            "log_version": self.log_version,
+            "head": self.head.to_json() if self.head else None,
+        }
+        if self.pending:
+            document["pending"] = {"log_version": self.pending.log_version, "since": self.pending.since}
+        return encode(document)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str) -> Self:
+        """Parse a stored document. Raises `IntegrityError` where it is not one."""
+        try:
+            raw = orjson.loads(data)
+            pending = raw.get("pending")
+            return cls(
+                int(raw["log_version"]),
+                Head.from_json(raw["head"]) if raw["head"] is not None else None,
+                Pending(int(pending["log_version"]), str(pending["since"])) if pending else None,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise IntegrityError(
+                f"The head document {key} cannot be read ({error!r}). The table is untouched: a head is derived from "
+                "its log. Rebuild it with repair()."
+            ) from error
+
+
+EMPTY = HeadDocument(-1, None)
+
+
+def head_key(table: TableName) -> str:
+    """Where a table's head is stored, below the project's data folder."""
+    return f".metadata/heads/{table}.json"
+
+
+def partition_head_key(table: TableName, partition: str) -> str:
+    """Where a partition's head is stored, below the project's data folder."""
+    return f".metadata/partition-heads/{table}/{partition_path(partition)}.json"
+
+
+def table_head(table: TableName, state: TableState) -> Head | None:
+    """The head that the log implies for the whole table; ``None`` before the first own version."""
+    heads = state.history.heads
+    if not heads:
+        return None
+    newest = max(heads.values(), key=lambda version: version.log_version)
+    if not state.history.is_partitioned:
+        return _head(table, newest, state, None)
+    whole = state.history.partitions_sha
+    data = state.history.partitions_data_sha
+    assert whole is not None and data is not None  # a partitioned history has both
+    return replace(
+        _head(table, newest, state, None),
+        partition=None,
+        metadata_sha=whole,
+        data_sha=data,
+        parents=(),
+        code_version=None,
+        partitions=len(heads),
+    )
+
+
+def partition_head(table: TableName, version: Version, state: TableState) -> Head:
+    """The head that the log implies for one partition."""
+    return _head(table, version, state, version.partition)
+
+
+def held_domain(partition: str | None) -> str:
+    """The metadata domain that says that a head is held."""
+    return HELD_DOMAIN if partition is None else f"{HELD_DOMAIN}/{partition_path(partition)}"
+
+
+def read_head(store: ObjectStore, key: str) -> HeadDocument:
+    """The document under a key; an empty one where there is none, or none that can be read.
+
+    Whoever writes next replaces an unreadable head from the log, so it stops nobody.
+    """
+    try:
+        return _parse(store.get(key), key)
+    except ObjectNotFound:
+        return EMPTY
+
+
+def announce(store: ObjectStore, key: str, log_version: int) -> None:
+    """Mark the head: a commit at ``log_version`` is about to be attempted."""
+
+    def mark(data: bytes | None) -> bytes | None:
+        document = _parse(data, key)
+        now = datetime.now(UTC)
+        pending = document.pending
+        if document.log_version >= log_version:
+            return None  # somebody is already past it: this attempt is going to lose, and needs no mark
+        if pending and pending.log_version >= log_version and pending.age(now) < FRESH_MARK:
+            return None
+        return replace(document, pending=Pending(log_version, now.isoformat())).to_bytes()
+
+    update_document(store, key, mark)
+
+
+def publish_head(store: ObjectStore, key: str, head: Head | None, log_version: int) -> HeadDocument:
+    """Bring a stored head up to what the log says at ``log_version``, never back; a mark for a later commit stays.
+
+    Returns the document that was there before.
+    """
+    before = EMPTY
+
+    def advance(data: bytes | None) -> bytes | None:
+        nonlocal before
+        before = _parse(data, key)
+        if before.log_version > log_version:
+            return None
+        pending = before.pending if before.pending and before.pending.log_version > log_version else None
+        return HeadDocument(log_version, head, pending).to_bytes()
+
+    update_document(store, key, advance)
+    return before
+
+
+def withdraw_stale_mark(store: ObjectStore, key: str, log_version: int) -> bool:
+    """Take away a mark older than a day for a commit that the log, read up to ``log_version``, does not have."""
+
+    def withdraw(data: bytes | None) -> bytes | None:
+        document = _parse(data, key)
+        pending = document.pending
+        if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
+            return None
+        return replace(document, pending=None).to_bytes()
+
+    return update_document(store, key, withdraw)
+
+
+def _parse(data: bytes | None, key: str) -> HeadDocument:
+    if data is None:
+        return EMPTY
+    try:
+        return HeadDocument.from_bytes(data, key)
+    except IntegrityError:
+        return EMPTY
+
+
+def _head(table: TableName, version: Version, state: TableState, partition: str | None) -> Head:
+    identity = version.identity
+    configuration = state.snapshot.domains.get(held_domain(partition))
+    held = orjson.loads(configuration) if configuration else None
+    return Head(
+        table=str(table),
+        asset_key=tuple(identity.asset_key),
+        partition=partition,
+        log_version=version.log_version,
+        metadata_sha=identity.metadata_sha(),
+        data_sha=identity.data_sha,
+        code_version=identity.code_version,
+        parents=tuple(parent.to_json() for parent in identity.parents),
+        timestamp=version.facts.created_at,
+        held=Held(held.get("by"), held["why"]) if held else None,
+    )

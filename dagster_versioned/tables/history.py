@@ -1,0 +1,323 @@
+"""Which versions exist, in which order: the log read as a list of versions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Self
+
+from dagster_versioned.delta.log import Commit
+from dagster_versioned.errors import AmbiguousVersion, IntegrityError, VersionNotFound
+from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+
+MEMBER = "dagsterVersioned"
+"""The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a table (or of one of its partitions), as one commit recorded it.
+
+    ``metadata_sha`` is ``None`` for a *foreign* commit, one that another Delta writer made and nobody adopted yet.
+    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``.
+    """
+
+    log_version: int
+    timestamp: datetime
+    operation: str
+    partition: str | None
+    metadata_sha: str | None
+    data_sha: str | None
+    change: str
+    gone: str | None = None
+    raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def entry(self) -> VersionEntry:
+        """Identity and facts; `IntegrityError` if the recorded ``metadata_sha`` does not follow from the identity."""
+        if self.raw is None:
+            raise VersionNotFound(
+                f"Log version {self.log_version} was committed by another program ({self.operation}) and has no "
+                "identity. Nothing was changed. Give it one with adopt()."
+            )
+        return VersionEntry.from_json(self.raw)
+
+    @property
+    def identity(self) -> Identity:
+        """What the version is (hashed into ``metadata_sha``)."""
+        return self.entry.identity
+
+    @property
+    def facts(self) -> Facts:
+        """How the version came to be (not hashed)."""
+        return self.entry.facts
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another Delta writer made the commit."""
+        return self.metadata_sha is None
+
+    @property
+    def short(self) -> str:
+        """The first 8 characters of ``metadata_sha``, or ``@log_version`` of a foreign commit."""
+        return self.metadata_sha[:8] if self.metadata_sha else f"@{self.log_version}"
+
+
+@dataclass(frozen=True)
+class Collection:
+    """One collection of parts as the log records it: an intent, and later its completion (FORMAT.md, Collecting).
+
+    ``paths`` are the storage keys to delete, ``versions`` the (log version, partition) pairs that lose their claim.
+    ``cancelled`` says that it ended without deleting anything, so the versions keep their claim.
+    """
+
+    id: str
+    kind: str
+    log_version: int
+    done: bool
+    paths: frozenset[str]
+    versions: tuple[tuple[int, str | None], ...]
+    owner: str
+    by: str | None
+    why: str | None
+    cancelled: bool = False
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any], log_version: int) -> Self:
+        """Parse the ``collect`` member of a commit."""
+        return cls(
+            id=str(raw["id"]),
+            kind=str(raw["kind"]),
+            log_version=log_version,
+            done=bool(raw["done"]),
+            paths=frozenset(raw.get("paths", ())),
+            versions=tuple((int(v["log_version"]), v.get("partition")) for v in raw.get("versions", ())),
+            owner=str(raw.get("owner", "")),
+            by=raw.get("by"),
+            why=raw.get("why"),
+            cancelled=bool(raw.get("cancelled", False)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``collect`` member of a commit."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "done": self.done,
+            "owner": self.owner,
+            **({"paths": sorted(self.paths)} if self.paths else {}),
+            **(
+                {"versions": [{"log_version": v, **({"partition": p} if p is not None else {})} for v, p in self.versions]}
+                if self.versions
+                else {}
+            ),
+            **({"by": self.by} if self.by else {}),
+            **({"why": self.why} if self.why else {}),
+            **({"cancelled": True} if self.cancelled else {}),
+        }
+
+
+@dataclass(frozen=True)
+class CommitRecord:
+    """One commit, as much of it as the history keeps in memory and in the version index."""
+
+    log_version: int
+    timestamp_ms: int
+    sha256: str
+    operation: str
+    info: Mapping[str, Any] | None
+    changes_files: bool
+
+    @classmethod
+    def of(cls, commit: Commit) -> Self:
+        """The record of a parsed commit."""
+        info = commit.commit_info or {}
+        own = info.get(MEMBER)
+        return cls(
+            log_version=commit.version,
+            timestamp_ms=commit.timestamp_ms,
+            sha256=commit.sha256,
+            operation=str(info.get("operation", "UNKNOWN")),
+            info=own if isinstance(own, Mapping) else None,
+            changes_files=bool(commit.adds or commit.removes),
+        )
+
+
+class History:
+    """Every version of one table, oldest first; immutable, so that a reader keeps the one it was given.
+
+    The records are contiguous from log version 0.
+    """
+
+    def __init__(self, records: Sequence[CommitRecord], before: "History | None" = None) -> None:
+        self.records = tuple(records)
+        added = self.records[len(before.records) :] if before else self.records
+        if any(record.log_version != len(self.records) - len(added) + n for n, record in enumerate(added)):
+            raise IntegrityError("The history of a table must be contiguous from log version 0; rebuild it from the log.")
+        new = tuple(
+            Collection.from_json(record.info["collect"], record.log_version)
+            for record in added
+            if record.info is not None and "collect" in record.info
+        )
+        self.collections = (before.collections if before else ()) + new
+        cancelled = {collection.id for collection in self.collections if collection.cancelled}
+        gone = {pair: c.kind for c in self.collections if c.id not in cancelled for pair in c.versions}
+        # A collection takes the bytes of older versions away, so only then are those looked at again.
+        kept = before.versions if before and not new else ()
+        self.versions = kept + tuple(v for record in (added if kept else self.records) for v in _versions(record, gone))
+
+    @property
+    def log_version(self) -> int:
+        """The last log version that this history covers."""
+        return len(self.records) - 1
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether the table's versions are versions of partitions."""
+        return any(version.partition is not None for version in self.versions)
+
+    def advance(self, commits: Iterable[Commit]) -> "History":
+        """The history with later commits appended."""
+        added = [CommitRecord.of(commit) for commit in commits]
+        return History((*self.records, *added), before=self) if added else self
+
+    def until(self, log_version: int) -> "History":
+        """The history as it was at an earlier log version, but knowing what was collected since."""
+        older = History(self.records[: log_version + 1])
+        older.versions = tuple(version for version in self.versions if version.log_version <= log_version)
+        return older
+
+    @cached_property
+    def heads(self) -> dict[str | None, Version]:
+        """The newest own version of each partition; key ``None`` for a table without partitions."""
+        return {version.partition: version for version in self.versions if not version.is_foreign}
+
+    @cached_property
+    def partitions_sha(self) -> str | None:
+        """The identity of a partitioned table as a whole, or ``None``."""
+        if not self.is_partitioned:
+            return None
+        return partitions_sha({p: v.metadata_sha for p, v in self.heads.items() if p is not None and v.metadata_sha})
+
+    @cached_property
+    def partitions_data_sha(self) -> str | None:
+        """What `partitions_sha` is for versions, for the data alone: equal where every partition's data is equal."""
+        if not self.is_partitioned:
+            return None
+        return partitions_sha({p: v.data_sha for p, v in self.heads.items() if p is not None and v.data_sha})
+
+    def versions_of(self, sha: str) -> set[str]:
+        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
+        if any(version.metadata_sha == sha for version in self.versions):
+            return {sha}
+        whole = [r.log_version for r in self.records if r.info is not None and r.info.get("partitions_sha") == sha]
+        heads = self.until(whole[-1]).heads.values() if whole else ()
+        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
+
+    def foreign_since(self, log_version: int) -> Version | None:
+        """The first foreign commit with file actions after a log version, or ``None``."""
+        return next(
+            (
+                v
+                for v in self.versions
+                if v.log_version > log_version and v.is_foreign and self.records[v.log_version].changes_files
+            ),
+            None,
+        )
+
+    def recent(self, partition: str | None, count: int) -> Iterator[Version]:
+        """Up to ``count`` versions of a partition whose bytes are kept, newest first."""
+        for version in reversed(self.versions):
+            if count <= 0:
+                return
+            if version.partition == partition and not version.is_foreign:
+                count -= 1
+                if version.gone is None:
+                    yield version
+
+    def collected_since(self, log_version: int) -> frozenset[str]:
+        """Every path that a collection named after a log version."""
+        return frozenset().union(*(c.paths for c in self.collections if c.log_version > log_version))
+
+    @cached_property
+    def open_collections(self) -> tuple[Collection, ...]:
+        """Collections that announced their paths and are not done."""
+        done = {collection.id for collection in self.collections if collection.done}
+        return tuple(c for c in self.collections if not c.done and c.id not in done)
+
+    def find(self, reference: Reference) -> "Selection":
+        """Which state of which partitions a reference means; the newest occurrence of an identity wins.
+
+        Raises `VersionNotFound`, `AmbiguousVersion`. Pins are resolved by the project before this is asked.
+        """
+        if not self.versions:
+            raise VersionNotFound("The table has no version yet.")
+        match reference:
+            case Head():
+                return Selection(self.log_version, None)
+            case LogVersion(number):
+                if not 0 <= number <= self.log_version:
+                    raise VersionNotFound(f"No log version @{number}: the log holds @0 to @{self.log_version}.")
+                return Selection(number, None)
+            case AsOf(moment):
+                limit = moment.timestamp() * 1000
+                until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
+                if not until:
+                    first = _time(self.records[0].timestamp_ms).isoformat()
+                    raise VersionNotFound(f"No version at {moment.isoformat()}: the table was created at {first}.")
+                return Selection(until[-1], None)
+            case ShaPrefix(prefix):
+                return self._find_sha(prefix)
+            case PinName(name):
+                raise VersionNotFound(f"Pin {name!r} must be resolved by the project.")
+
+    def _find_sha(self, prefix: str) -> "Selection":
+        matches: dict[str, Selection] = {}
+        for version in self.versions:
+            if version.metadata_sha is not None and version.metadata_sha.startswith(prefix):
+                matches[version.metadata_sha] = Selection(version.log_version, version)
+        for record in self.records if self.is_partitioned else ():
+            whole = record.info.get("partitions_sha") if record.info else None
+            if isinstance(whole, str) and whole.startswith(prefix):
+                matches[whole] = Selection(record.log_version, None)
+        if not matches:
+            raise VersionNotFound(
+                f"No version starts with {prefix!r} among {len(self.versions)} in the history up to @{self.log_version}."
+            )
+        if len(matches) > 1:
+            listed = ", ".join(sorted(sha[: max(12, len(prefix) + 4)] for sha in matches))
+            raise AmbiguousVersion(f"{len(matches)} versions start with {prefix!r}: {listed}. Give more characters.")
+        return next(iter(matches.values()))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a reference resolved to: a log version, and one version in it or (``None``) the whole table as it was."""
+
+    log_version: int
+    version: Version | None
+
+
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
+    timestamp = _time(record.timestamp_ms)
+    if record.info is None:
+        yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign")
+        return
+    for raw in record.info.get("versions", ()):
+        identity = raw["identity"]
+        partition = identity.get("partition")
+        yield Version(
+            log_version=record.log_version,
+            timestamp=timestamp,
+            operation=record.operation,
+            partition=partition,
+            metadata_sha=raw["metadata_sha"],
+            data_sha=identity["data_sha"],
+            change=raw["change"],
+            gone=gone.get((record.log_version, partition)),
+            raw=raw,
+        )

@@ -1,0 +1,79 @@
+"""A version's parts as the log lists them: which belong to a partition, in which order, and whether they are there."""
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files import to_adds
+from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.storage.object_store import ObjectStore
+
+PARTITION_TAG = "dagster_versioned/partition"
+ORDINAL_TAG = "dagster_versioned/ordinal"
+SHA_TAG = "dagster_versioned/sha256"
+
+_HEADS_AT_ONCE = 16
+_NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
+
+
+def part_key(sha256: str) -> str:
+    """The final name of a part below the table's folder."""
+    return f"{sha256}.parquet"
+
+
+def part_sha(add: Add) -> str | None:
+    """The SHA-256 that a part's bytes must have: from its tag if it was adopted, else from its name.
+
+    ``None`` for a file of another program that was not adopted.
+    """
+    tagged = (add.tags or {}).get(SHA_TAG)
+    if tagged is not None:
+        return tagged
+    named = _NAMED_BY_SHA.fullmatch(add.key)
+    return named[1] if named else None
+
+
+def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
+    """The parts of one partition, or (``None``) of the whole table, in the order in which their rows are read.
+
+    Delta's files are a set, so the order is that of partitions, ordinals and, where there are none, paths.
+    """
+    files = snapshot.files
+    if partition is not None:
+        files = files.filter(pc.equal(_tag(files, PARTITION_TAG), partition))
+    return tuple(sorted(to_adds(files), key=_order))
+
+
+def has_untagged_parts(snapshot: Snapshot) -> bool:
+    """Whether any file belongs to no partition."""
+    return _tag(snapshot.files, PARTITION_TAG).null_count > 0
+
+
+def missing_parts(store: ObjectStore, adds: Sequence[Add]) -> list[Add]:
+    """The parts that are not in the store, or not with their size."""
+
+    def is_missing(add: Add) -> bool:
+        try:
+            return store.head(add.key).size != add.size
+        except ObjectNotFound:
+            return True
+
+    if len(adds) < 2:
+        return [add for add in adds if is_missing(add)]
+    with ThreadPoolExecutor(min(_HEADS_AT_ONCE, len(adds))) as pool:
+        return [add for add, missing in zip(adds, pool.map(is_missing, adds), strict=True) if missing]
+
+
+def _tag(files: pa.Table, name: str) -> pa.ChunkedArray:
+    return pc.map_lookup(files["tags"], pa.scalar(name), "first")
+
+
+def _order(add: Add) -> tuple[str, int, str]:
+    tags = add.tags or {}
+    ordinal = tags.get(ORDINAL_TAG) or ""
+    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0, add.key

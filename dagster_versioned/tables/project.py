@@ -1,0 +1,147 @@
+"""A project: one data root, the tables in it, and the pins that keep versions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+import orjson
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, InvalidName, ObjectNotFound, VersionNotFound
+from dagster_versioned.identity.names import TableName, table_name, table_name_of
+from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.table import VersionedTable
+
+DATA_FOLDER = "datom"
+PINS_KEY = ".metadata/pins.json"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A name for one version of one table; `VersionedTable.expire` keeps what is pinned."""
+
+    name: str
+    table: str
+    version: str
+    by: str | None
+    why: str | None
+    at: str
+
+
+class Project:
+    """A project's data root and what is in it.
+
+    ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix.
+    """
+
+    def __init__(self, name: str, store: ObjectStore, *, author: str | None = None) -> None:
+        if not name or "/" in name or name != name.strip():
+            raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
+        self.name = name
+        self.store = store
+        self.author = author
+        self.data = store.subfolder(DATA_FOLDER)
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        location: str | Location,
+        *,
+        profile: str | None = None,
+        author: str | None = None,
+    ) -> Self:
+        """Open a project by location: a local path, ``file:///…`` or ``s3://bucket/prefix``.
+
+        Credentials come from the environment, or from the named ``profile``; never from the location.
+        """
+        return cls(name, open_store(location, profile=profile), author=author)
+
+    def table(self, name: str | Sequence[str]) -> VersionedTable:
+        """The table of a name or of an asset key (a sequence of parts); it need not exist yet."""
+        return VersionedTable(self, table_name(name) if isinstance(name, str) else table_name_of(name))
+
+    def tables(self) -> list[TableName]:
+        """Every table that has a log, by name."""
+        return [table_name(folder) for folder in self.data.folders() if self._is_table(folder)]
+
+    def pins(self) -> dict[str, Pin]:
+        """The pins by name."""
+        try:
+            return _parse_pins(self.data.get(PINS_KEY))
+        except ObjectNotFound:
+            return {}
+
+    def pin(self, name: str, table: str, version: str | None = None, *, by: str | None = None, why: str | None = None) -> Pin:
+        """Give a version (``None``: the head) a name, which keeps it from being expired. A pin is moved by unpinning it first.
+
+        Raises `InvalidInput` if the name is taken by another version, `VersionNotFound`.
+        """
+        if not name.strip() or len(name) > 200:
+            raise InvalidName(f"A pin needs a name of 1 to 200 characters, not {name!r:.100}.")
+        sha = self.table(table).version(version).metadata_sha
+        if sha is None:
+            raise VersionNotFound("A foreign commit cannot be pinned. Nothing was pinned. Give it an identity with adopt().")
+        new = Pin(name, table, sha, by, why, datetime.now(UTC).isoformat())
+
+        def add(pins: dict[str, Pin]) -> dict[str, Pin]:
+            old = pins.get(name)
+            if old is not None and (old.table, old.version) != (new.table, new.version):
+                raise InvalidInput(
+                    f"The pin {name!r} already names version {old.version[:12]} of {old.table}. Nothing was changed. "
+                    "Unpin it first, or choose another name."
+                )
+            return pins | {name: old or new}
+
+        self._change_pins(add)
+        return self.pins()[name]
+
+    def unpin(self, name: str) -> None:
+        """Take a pin away. Raises `VersionNotFound` if there is none."""
+
+        def drop(pins: dict[str, Pin]) -> dict[str, Pin]:
+            if name not in pins:
+                raise VersionNotFound(f"No pin {name!r}. There are: {', '.join(sorted(pins)) or 'none'}.")
+            return {key: pin for key, pin in pins.items() if key != name}
+
+        self._change_pins(drop)
+
+    def resolve_pin(self, name: str, table: str) -> str:
+        """The ``metadata_sha`` that a pin names in a table. Raises `VersionNotFound`."""
+        pin = self.pins().get(name)
+        if pin is None or pin.table != table:
+            of = "" if pin is None else f" It names a version of {pin.table}."
+            raise VersionNotFound(f"No pin {name!r} of table {table}.{of}")
+        return pin.version
+
+    def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
+        def rewrite(data: bytes | None) -> bytes | None:
+            pins = _parse_pins(data) if data else {}
+            changed = change(pins)
+            return None if changed == pins else encode({k: _pin_json(p) for k, p in changed.items()})
+
+        update_document(self.data, PINS_KEY, rewrite)
+
+    def _is_table(self, folder: str) -> bool:
+        if folder.startswith("."):
+            return False
+        return any(True for _ in self.data.list(f"{folder}/_delta_log/"))
+
+
+def _pin_json(pin: Pin) -> dict[str, Any]:
+    return {"table": pin.table, "version": pin.version, "by": pin.by, "why": pin.why, "at": pin.at}
+
+
+def _parse_pins(data: bytes) -> dict[str, Pin]:
+    try:
+        return {
+            str(name): Pin(name, raw["table"], raw["version"], raw.get("by"), raw.get("why"), raw.get("at", ""))
+            for name, raw in orjson.loads(data).items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(
+            f"{PINS_KEY} cannot be read ({error!r}). Nothing was changed, and nothing is expired while it is unreadable. "
+            "Restore it from a backup or from the store's own versioning."
+        ) from error

@@ -1,0 +1,233 @@
+"""Documents that are derived from the log: heads, the datom documents, the manifest, checkpoints, the version index.
+
+Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
+commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import orjson
+
+from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.head import (
+    Head,
+    head_key,
+    partition_head,
+    partition_head_key,
+    publish_head,
+    read_head,
+    table_head,
+)
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key
+
+CHECKPOINT_INTERVAL = 100
+MANIFEST_KEY = ".metadata/manifest.json"
+METADATA_KEY = ".metadata/metadata.json"
+HISTORY_KEY = ".metadata/version_history.json"
+DATOM_SCHEMA_VERSION = 2
+
+
+class Publisher:
+    """Writes the derived documents of one table.
+
+    ``data`` is the project's data folder (heads, manifest), ``store`` the table's own folder inside it.
+    """
+
+    def __init__(self, project: str, table: TableName, data: ObjectStore, store: ObjectStore) -> None:
+        self._project = project
+        self._table = table
+        self._data = data
+        self._store = store
+
+    def publish(self, cache: StateCache, state: TableState) -> None:
+        """Bring every derived document up to the state, or to a later one where somebody already published that.
+
+        Documents other than heads are put without a condition, so an older publisher may overwrite a newer one's;
+        therefore each looks at the head once more afterwards and, if it was overtaken, publishes what is current.
+        """
+        while not self._publish_heads(state, _touched_after):
+            versions = readable_by_datom(state.history)
+            self._publish_datom(versions, versions[:1])
+            if state.log_version and state.log_version % CHECKPOINT_INTERVAL == 0:
+                self._publish_checkpoint(state)
+            if read_head(self._data, head_key(self._table)).log_version <= state.log_version:
+                return
+            state = cache.require()
+
+    def rebuild(self, state: TableState) -> None:
+        """Write every derived document again from the log, whatever is there now."""
+        self._publish_heads(state, lambda history, _: set(history.heads))
+        versions = readable_by_datom(state.history)
+        self._publish_datom(versions, versions)
+        for log_version in checkpoint_versions(state):
+            try:
+                self._store.head(checkpoint_key(log_version))
+            except ObjectNotFound:
+                write_checkpoint(self._store, load_snapshot(self._store, log_version))
+        for key, data in self._index(state).items():
+            self._store.put(key, data)
+
+    def documents(self, state: TableState) -> dict[str, bytes]:
+        """The datom documents and the version index that the log implies, by key below the table's folder."""
+        versions = readable_by_datom(state.history)
+        documents = self._index(state)
+        if versions:
+            documents |= {f".metadata/{v.metadata_sha}.json": metadata_document(v) for v in versions}
+            documents[HISTORY_KEY] = encode([_history_entry(version) for version in versions])
+            documents[METADATA_KEY] = metadata_document(versions[0])
+        return documents
+
+    def heads(self, state: TableState) -> dict[str, Head | None]:
+        """The heads that the log implies, by key below the project's data folder."""
+        partitions = {p: v for p, v in state.history.heads.items() if p is not None}
+        return {head_key(self._table): table_head(self._table, state)} | {
+            partition_head_key(self._table, p): partition_head(self._table, v, state) for p, v in partitions.items()
+        }
+
+    def _index(self, state: TableState) -> dict[str, bytes]:
+        last = max(checkpoint_versions(state), default=None)
+        return {} if last is None else {index_key(last): index_bytes(state.history.until(last))}
+
+    def _publish_heads(self, state: TableState, touched: "_Touched") -> bool:
+        """Publish the heads that changed since the stored one; returns whether a later one was there already."""
+        key = head_key(self._table)
+        if state.history.is_partitioned:
+            seen = read_head(self._data, key).log_version
+            for partition in sorted(touched(state.history, seen) - {None}, key=str):
+                assert partition is not None
+                head = partition_head(self._table, state.history.heads[partition], state)
+                publish_head(self._data, partition_head_key(self._table, partition), head, state.log_version)
+        before = publish_head(self._data, key, table_head(self._table, state), state.log_version)
+        return before.log_version > state.log_version
+
+    def _publish_datom(self, versions: Sequence[Version], changed: Sequence[Version]) -> None:
+        if versions:
+            for version in changed:
+                self._store.put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
+            self._store.put(HISTORY_KEY, encode([_history_entry(version) for version in versions]))
+            self._store.put(METADATA_KEY, metadata_document(versions[0]))
+        else:
+            self._store.delete([METADATA_KEY, HISTORY_KEY])
+        entry = _manifest_entry(versions)
+
+        def enter(data: bytes | None) -> bytes | None:
+            manifest = _parse_manifest(data, self._project)
+            artifacts = manifest["artifacts"]
+            if entry == artifacts.get(self._table):
+                return None
+            manifest["artifacts"] = {k: v for k, v in artifacts.items() if k != self._table} | (
+                {str(self._table): entry} if entry else {}
+            )
+            return encode(manifest)
+
+        update_document(self._data, MANIFEST_KEY, enter)
+
+    def _publish_checkpoint(self, state: TableState) -> None:
+        write_checkpoint(self._store, state.snapshot)
+        key = index_key(state.log_version)
+        self._store.put(key, index_bytes(state.history))
+        self._store.delete([info.key for info in self._store.list(FOLDER) if info.key < key])
+
+
+_Touched = Callable[[History, int], set[str | None]]
+
+
+def checkpoint_versions(state: TableState) -> range:
+    """The log versions that have a checkpoint."""
+    return range(CHECKPOINT_INTERVAL, state.log_version + 1, CHECKPOINT_INTERVAL)
+
+
+def readable_by_datom(history: History) -> list[Version]:
+    """The versions that a datom reader can open, newest first, each identity once (its newest occurrence).
+
+    Empty unless the head itself is one: a reader of the documents would take an older version for the current one.
+    """
+    head = history.heads.get(None)
+    if history.is_partitioned or head is None or not _is_one_part(head):
+        return []
+    newest = {v.metadata_sha: v for v in history.versions if _is_one_part(v)}
+    return sorted(newest.values(), key=lambda version: -version.log_version)
+
+
+def metadata_document(version: Version) -> bytes:
+    """A version's datom document: identity and facts side by side (FORMAT.md, datom readers)."""
+    assert version.raw is not None  # foreign versions are never published
+    identity, facts = version.raw["identity"], version.raw["facts"]
+    fields: list[dict[str, Any]] = identity["schema"]["fields"]
+    document = {
+        **identity,
+        **facts,
+        "schema_version": DATOM_SCHEMA_VERSION,
+        "kind": "table",
+        "colnames": [field["name"] for field in fields],
+        "ncol": len(fields),
+        "metadata_sha": version.metadata_sha,
+        "log_version": version.log_version,
+    }
+    return encode(document)
+
+
+def _is_one_part(version: Version) -> bool:
+    return (
+        version.raw is not None
+        and version.gone is None
+        and version.partition is None
+        and version.raw["facts"].get("part_count") == 1
+    )
+
+
+def _history_entry(version: Version) -> dict[str, Any]:
+    assert version.raw is not None
+    identity, facts = version.raw["identity"], version.raw["facts"]
+    return {
+        "version": version.metadata_sha,
+        "data_sha": version.data_sha,
+        "parquet_sha": facts.get("parquet_sha"),
+        "timestamp": facts["created_at"],
+        "author": facts.get("author"),
+        "commit_message": identity.get("message"),
+        "log_version": version.log_version,
+    }
+
+
+def _manifest_entry(versions: Sequence[Version]) -> dict[str, Any] | None:
+    if not versions or versions[0].raw is None:
+        return None
+    return {
+        "kind": "table",
+        "current_version": versions[0].metadata_sha,
+        "current_data_sha": versions[0].data_sha,
+        "last_updated": versions[0].raw["facts"]["created_at"],
+        "version_count": len(versions),
+    }
+
+
+def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
+    try:
+        manifest = orjson.loads(data) if data else {}
+        artifacts = manifest.get("artifacts", {})
+    except (ValueError, AttributeError):
+        artifacts = {}
+    return {
+        "schema_version": DATOM_SCHEMA_VERSION,
+        "project_name": project,
+        "artifacts": artifacts if isinstance(artifacts, dict) else {},
+    }
+
+
+def _touched_after(history: History, log_version: int) -> set[str | None]:
+    """Partitions whose head, or whose hold, changed after a log version."""
+    held = {
+        record.info["held"].get("partition")
+        for record in history.records[log_version + 1 :]
+        if record.info is not None and "held" in record.info
+    }
+    return held | {version.partition for version in history.versions if version.log_version > log_version}

@@ -1,0 +1,94 @@
+"""Reverting: an older version's parts and identity, committed again as the newest version."""
+
+from typing import Literal
+
+from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.schema import parse_schema
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.errors import ExpiredVersion, VersionNotFound
+from dagster_versioned.identity.version import VersionEntry, Writer
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.head import held_domain
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.parts import missing_parts, parts_of
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write import CollectionInProgress, table_actions, version_domain, whole_sha
+
+
+class Reversion:
+    """The draft of a revert; ``change`` says what it comes to against the last state that was asked."""
+
+    def __init__(
+        self, store: ObjectStore, target: Version, writer: Writer, by: str | None, hold_because: str | None
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._writer = writer
+        self._by = by
+        self._hold_because = hold_because
+        self.change: Literal["full", "metadata_only"] = "full"
+
+    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+        """The next log entry, or ``None`` where the target is the head and nothing is to be held.
+
+        Raises `ExpiredVersion` where its bytes are not kept any more.
+        """
+        assert state is not None  # the target was found in it
+        target, partition = self._target, self._target.partition
+        known = next(
+            v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
+        )
+        if known.gone is not None:
+            raise ExpiredVersion(f"The data of version {known.short} is not kept any more, so it cannot be current again.")
+        head = state.history.heads.get(partition)
+        is_head = head is not None and head.metadata_sha == target.metadata_sha
+        if is_head and self._hold_because is None and state.history.foreign_since(head.log_version) is None:
+            return None
+        wanted = parts_of(load_snapshot(self._store, target.log_version), partition)
+        if lost := missing_parts(self._store, wanted):
+            raise VersionNotFound(
+                f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
+                "Run verify; write the data again to heal it."
+            )
+        paths = frozenset(add.key for add in wanted)
+        for collection in state.history.open_collections:
+            if paths & collection.paths:
+                raise CollectionInProgress(collection)
+        current = parts_of(state.snapshot, partition)
+        adds = [add for add in wanted if add.key not in {one.key for one in current}]
+        removes = [add.removed(timestamp) for add in current if add.key not in paths]
+        self.change = "full" if adds or removes else "metadata_only"
+        previous = target.facts
+        facts = type(previous)(
+            created_at=rfc3339(timestamp),
+            writer=self._writer,
+            size_bytes=previous.size_bytes,
+            part_count=previous.part_count,
+            digest=previous.digest,
+            parquet_sha=previous.parquet_sha,
+            previous=head.metadata_sha if head else None,
+            author=self._by,
+            null_counts=previous.null_counts,
+        )
+        entry = VersionEntry.of(target.identity, facts, self.change)
+        schema = parse_schema(target.entry.to_json()["identity"]["schema"])
+        others = [p for p in state.history.heads if p != partition]
+        hold = [self._hold(partition)] if self._hold_because is not None else []
+        held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
+        return Draft(
+            operation="REVERT",
+            actions=[
+                *table_actions(state, state.snapshot.schema.union(schema) if others else schema, timestamp),
+                *adds,
+                *removes,
+                version_domain(entry, state),
+                *hold,
+            ],
+            info={"versions": [entry.to_json()], **whole_sha(state.history, [entry.to_json()]), **held},
+            parameters={"version": target.log_version},
+        )
+
+    def _hold(self, partition: str | None) -> DomainMetadata:
+        return DomainMetadata(held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False)

@@ -1,0 +1,70 @@
+"""A table at one log version: its snapshot (which files) beside its history (which versions)."""
+
+import threading
+from dataclasses import dataclass
+
+from dagster_versioned.delta.log import commits_after
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.errors import TableNotFound
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.history import History
+from dagster_versioned.tables.version_index import load_history
+
+
+@dataclass(frozen=True)
+class TableState:
+    """Snapshot and history of one table at one log version, taken from the same commits."""
+
+    snapshot: Snapshot
+    history: History
+
+    @property
+    def log_version(self) -> int:
+        """The log version both are at."""
+        return self.snapshot.version
+
+
+class StateCache:
+    """The newest known state of one table, brought up to date by following the tail of its log.
+
+    A cold start lists the log once; later refreshes cost one read that misses. Thread-safe.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._state: TableState | None = None
+        self._lock = threading.Lock()
+
+    def refresh(self) -> TableState | None:
+        """The state at the end of the log, or ``None`` if the table has no log."""
+        with self._lock:
+            if self._state is None:
+                self._state = self._load()
+            elif commits := commits_after(self._store, self._state.log_version):
+                self._state = TableState(self._state.snapshot.advance(commits), self._state.history.advance(commits))
+            return self._state
+
+    def require(self) -> TableState:
+        """The state at the end of the log. Raises `TableNotFound`."""
+        state = self.refresh()
+        if state is None:
+            raise TableNotFound(f"No table at {self._store.uri}: it has no log. Nothing was ever written under this name.")
+        return state
+
+    def committed(self, state: TableState) -> None:
+        """Adopt a state that this process just committed, unless a newer one is known."""
+        with self._lock:
+            if self._state is None or self._state.log_version < state.log_version:
+                self._state = state
+
+    def forget(self) -> None:
+        """Read everything again next time: a verification trusts nothing that it remembers."""
+        with self._lock:
+            self._state = None
+
+    def _load(self) -> TableState | None:
+        try:
+            snapshot = load_snapshot(self._store)
+        except TableNotFound:
+            return None
+        return TableState(snapshot, load_history(self._store, snapshot.version))

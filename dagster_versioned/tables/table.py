@@ -1,0 +1,574 @@
+"""One versioned table: everything a user can do with it."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection as Names
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING, Any
+
+from dagster_versioned.delta.actions import Add, DomainMetadata
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.engines.dispatch import engine_for, engine_for_type
+from dagster_versioned.engines.row_diff import RowDiff, diff_rows
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import InvalidInput, InvalidName, StorageError, VersionNotFound
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.adopt import Adoption
+from dagster_versioned.tables.collect import MIN_AGE, CollectionReport, Collector
+from dagster_versioned.tables.commit import Draft, commit
+from dagster_versioned.tables.diff import VersionDiff, version_diff
+from dagster_versioned.tables.head import (
+    HeadDocument,
+    announce,
+    head_key,
+    held_domain,
+    partition_head_key,
+    read_head,
+    withdraw_stale_mark,
+)
+from dagster_versioned.tables.history import Selection, Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.publish import Publisher
+from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.revert import Reversion
+from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
+from dagster_versioned.tables.write import CollectionInProgress, Description, Proposal, WriteResult, Writing
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+logger = logging.getLogger("dagster_versioned")
+
+WRITER = Writer("dagster-versioned", installed_version("dagster-versioned"))
+
+VersionLike = str | int | datetime | None
+"""What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, or ``None`` for the head."""
+
+DraftOf = Callable[[TableState | None, int], Draft | None]
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from."""
+
+    parent: Parent
+    sources: tuple[SourceVersion, ...]
+
+
+class VersionedTable:
+    """A table whose every write is an immutable version; get one from `Project.table`.
+
+    Cheap to make: nothing is read before it is needed. Thread-safe.
+    """
+
+    def __init__(self, project: "Project", name: TableName) -> None:
+        self.project = project
+        self.name = name
+        self.store: ObjectStore = project.data.subfolder(str(name))
+        self._cache = StateCache(self.store)
+        self._publisher = Publisher(project.name, name, project.data, self.store)
+
+    def __repr__(self) -> str:
+        return f"VersionedTable({str(self.name)!r}, {self.store.uri!r})"
+
+    # Writing
+
+    def write(
+        self,
+        frame: Any,
+        *,
+        asset_key: Sequence[str] | None = None,
+        partition: str | None = None,
+        parents: Iterable[Upstream] = (),
+        code_version: str | None = None,
+        message: str | None = None,
+        options: TableOptions | None = None,
+        run: Run | None = None,
+    ) -> WriteResult:
+        """Make the frame the current version of the table, or of one of its partitions.
+
+        The frame is a pyarrow Table or RecordBatchReader, a pandas, Polars or PySpark frame. ``parents`` are what it
+        was built from (`upstream`); ``asset_key`` defaults to the table's name. A ``run`` whose earlier attempt
+        committed the same version gets that one back. Nothing is committed where the frame is the head already.
+
+        Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidMetadata`, `InvalidName`, `CommitConflict`,
+        `StorageError`; in each case the table is as it was. Source: FORMAT.md, "Order of a write".
+        """
+        return self.write_partitions(
+            {partition: frame},
+            asset_key=asset_key,
+            parents=parents,
+            code_version=code_version,
+            message=message,
+            options=options,
+            run=run,
+        )[0]
+
+    def write_partitions(
+        self,
+        frames: Mapping[str | None, Any],
+        *,
+        asset_key: Sequence[str] | None = None,
+        parents: Iterable[Upstream] = (),
+        code_version: str | None = None,
+        message: str | None = None,
+        options: TableOptions | None = None,
+        run: Run | None = None,
+    ) -> list[WriteResult]:
+        """`write` several partitions in one commit: all of them become current, or none does."""
+        began = time.monotonic()
+        options = options or TableOptions()
+        description = _describe(self.name, asset_key, list(parents), code_version, message, options)
+        self._check_name_is_free()
+        staging = Staging(self.store, str(uuid.uuid4()))
+        try:
+            proposals = [_propose(frame, key, description, staging, options) for key, frame in frames.items()]
+            writing = Writing(self.store, staging, proposals, WRITER, run, self.project.author)
+            state = self._commit(writing.draft)
+        finally:
+            staging.discard()
+        seconds = time.monotonic() - began
+        committed = {v.partition: v for v in state.history.heads.values()} if state else {}
+        return [
+            WriteResult(
+                change=plan.entry.change if plan.entry else "none",
+                version=plan.unchanged or committed[plan.proposal.partition],
+                replayed=plan.replayed,
+                bytes_uploaded=plan.proposal.bytes_uploaded,
+                seconds=seconds,
+            )
+            for plan in writing.planned
+        ]
+
+    def revert(
+        self,
+        version: VersionLike,
+        *,
+        partition: str | None = None,
+        hold: bool = False,
+        by: str | None = None,
+        why: str | None = None,
+    ) -> WriteResult:
+        """Make an older version current again, as a new commit with the old identity; no part is written.
+
+        ``hold`` marks the head, so that sensors do not rebuild it before `release`. Raises `ExpiredVersion`,
+        `VersionNotFound`, `InvalidInput`.
+        """
+        if hold and not why:
+            raise InvalidInput("A held head needs a reason: revert(…, hold=True, why='…'). Nothing was changed.")
+        began = time.monotonic()
+        target = self.version(version, partition=partition)
+        made = Reversion(self.store, target, WRITER, by or self.project.author, why if hold else None)
+        state = self._commit(made.draft)
+        head = (state or self._cache.require()).history.heads[target.partition]
+        return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)
+
+    def release(self, *, partition: str | None = None) -> bool:
+        """Take the hold off a head; returns whether there was one."""
+        domain = held_domain(partition)
+
+        def draft(state: TableState | None, _: int) -> Draft | None:
+            if state is None or domain not in state.snapshot.domains:
+                return None
+            held = {"partition": partition} if partition is not None else {}
+            return Draft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
+
+        return self._commit(draft) is not None
+
+    def adopt(self, *, message: str | None = None) -> WriteResult | None:
+        """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
+
+        Reads every part once, to know its SHA-256 and the digest of its rows.
+        """
+        began = time.monotonic()
+        self._cache.require()
+        made = Adoption(self.store, (str(self.name),), WRITER, self.project.author, message)
+        state = self._commit(made.draft)
+        if state is None:
+            return None
+        return WriteResult("full", state.history.heads[None], False, 0, time.monotonic() - began)
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Whether anything was ever written under this name."""
+        return self._cache.refresh() is not None
+
+    def read(
+        self,
+        version: VersionLike = None,
+        *,
+        as_type: type | None = None,
+        columns: Sequence[str] | None = None,
+        partition: str | None = None,
+        partitions: Names[str] | None = None,
+    ) -> Any:
+        """The rows of a version as ``as_type`` (default `pyarrow.Table`; pandas, Polars or PySpark frames).
+
+        The result is pinned: a later commit never changes it. Arrow reads check every part's SHA-256 before a row is
+        returned; Spark reads check that every part exists with its size. Raises `VersionNotFound`,
+        `AmbiguousVersion`, `ExpiredVersion`, `IntegrityError`, `UnsupportedFrame`.
+        """
+        files = self.files(version, columns=columns, partition=partition, partitions=partitions)
+        return self.read_files(files, as_type)
+
+    def read_files(self, files: VersionFiles, as_type: type | None = None) -> Any:
+        """The rows of exactly these files (`files`)."""
+        if as_type is None:
+            import pyarrow as pa
+
+            as_type = pa.Table
+        return engine_for_type(as_type).read(files.scan, as_type)
+
+    def files(
+        self,
+        version: VersionLike = None,
+        *,
+        columns: Sequence[str] | None = None,
+        partition: str | None = None,
+        partitions: Names[str] | None = None,
+    ) -> VersionFiles:
+        """The exact files of a version, and the versions that they make up; reads the log, not the files."""
+        state = self._cache.require()
+        selection = self._select(state, version)
+        if selection.version is not None and (partition is not None or partitions is not None):
+            wanted = {partition} if partition is not None else set(partitions or ())
+            if wanted != {selection.version.partition}:
+                raise VersionNotFound(
+                    f"Version {selection.version.short} is of partition {selection.version.partition!r}, not of "
+                    f"{sorted(map(str, wanted))}. Nothing was read."
+                )
+        chosen = None if selection.version else ([partition] if partition is not None else partitions)
+        return version_files(
+            self.store,
+            self._snapshot(state, selection.log_version),
+            selection,
+            list(state.history.until(selection.log_version).heads.values()),
+            partitions=chosen,
+            columns=columns,
+        )
+
+    def history(self, *, partition: str | None = None) -> list[Version]:
+        """Every version, newest first; of one partition only, if named."""
+        versions = self._cache.require().history.versions
+        return [v for v in reversed(versions) if partition is None or v.partition == partition]
+
+    def version(self, reference: VersionLike = None, *, partition: str | None = None) -> Version:
+        """The one version that a reference means. Raises `VersionNotFound`, `AmbiguousVersion`.
+
+        A log version or a time means the table's head then; of a partitioned table, name the ``partition``.
+        """
+        state = self._cache.require()
+        selection = self._select(state, reference)
+        if selection.version is not None:
+            if partition is not None and selection.version.partition != partition:
+                raise VersionNotFound(
+                    f"Version {selection.version.short} is of partition {selection.version.partition!r}, not "
+                    f"{partition!r}."
+                )
+            return selection.version
+        history = state.history.until(selection.log_version)
+        if partition is None and history.is_partitioned:
+            at = [version for version in history.versions if version.log_version == selection.log_version]
+            if len(at) == 1:
+                return at[0]
+            raise VersionNotFound(
+                f"{self.name} has {len(history.heads)} partitions, each with versions of its own. Name the partition."
+            )
+        found = history.heads.get(partition)
+        if found is None:
+            foreign = history.versions[-1] if history.versions else None
+            if foreign is not None and foreign.is_foreign and partition is None:
+                return foreign
+            raise VersionNotFound(f"{self.name} has no version of partition {partition!r} at @{selection.log_version}.")
+        return found
+
+    def partitions(self) -> dict[str, Version]:
+        """The current version of each partition; empty for a table without partitions."""
+        return {key: version for key, version in self._cache.require().history.heads.items() if key is not None}
+
+    def upstream(
+        self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
+    ) -> list[Upstream]:
+        """What to record as parents of something built from a version, from these partitions, or from all of them."""
+        return self.upstream_of(self.files(version, partition=partition, partitions=partitions))
+
+    def upstream_of(self, files: VersionFiles) -> list[Upstream]:
+        """What to record as parents of something built from these files.
+
+        A partitioned table that was read as a whole is one parent: its ``partitions_sha``.
+        """
+        if not files.versions:
+            raise VersionNotFound(
+                f"{self.name} has no version yet: another program committed to it, and nobody adopted that. "
+                "Nothing was changed. Give it an identity with adopt()."
+            )
+        if files.whole and files.versions[0].partition is not None:
+            history = self._cache.require().history.until(files.log_version)
+            whole, data = history.partitions_sha, history.partitions_data_sha
+            assert whole is not None and data is not None  # a partitioned history has both
+            sources = tuple(source for version in files.versions for source in self._sources(version))
+            return [Upstream(Parent(self.project.name, str(self.name), whole, data), sources)]
+        return [
+            Upstream(
+                Parent(
+                    self.project.name,
+                    str(self.name),
+                    version.entry.metadata_sha,
+                    version.identity.data_sha,
+                    version.partition,
+                ),
+                self._sources(version),
+            )
+            for version in files.versions
+        ]
+
+    # Comparing and verifying
+
+    def diff(self, before: VersionLike, after: VersionLike = None, *, partition: str | None = None) -> VersionDiff:
+        """What changed between two versions: schema, rows, parts, parents and metadata; reads no data."""
+        old, new = self.version(before, partition=partition), self.version(after, partition=partition)
+        return version_diff(old, new, self._parts(old), self._parts(new))
+
+    def diff_rows(
+        self,
+        before: VersionLike,
+        after: VersionLike = None,
+        *,
+        key: Sequence[str],
+        partition: str | None = None,
+        as_type: type | None = None,
+    ) -> RowDiff[Any]:
+        """Which rows were added, removed and changed between two versions, matched by the ``key`` columns.
+
+        Compared by Arrow, or by Spark where ``as_type`` is PySpark's DataFrame. Raises `InvalidInput` where the key is
+        not unique or holds nulls.
+        """
+        frames = [self.read(self._exactly(one, partition), as_type=as_type) for one in (before, after)]
+        return diff_rows(frames[0], frames[1], key)
+
+    def verify(
+        self,
+        version: VersionLike = None,
+        *,
+        partition: str | None = None,
+        witnesses: Mapping[int, str] | None = None,
+        progress: Progress | None = None,
+    ) -> VerifyReport:
+        """Check that everything still is what was committed; the whole table, or one version.
+
+        Parts by size and SHA-256 of their bytes, every identity by its ``metadata_sha`` and ``data_sha``, the log by
+        its hash chain, derived documents by what the log implies. The chain cannot see a log that was cut at its end:
+        ``witnesses`` (log version -> SHA-256 of that commit, from the Dagster event log or a git mirror) can. Nothing
+        remembered is trusted: the log is read again. A log that cannot be read at all is a finding, not an error.
+        """
+        self._cache.forget()
+        return verify_table(self, version, partition, witnesses or {}, progress)
+
+    # Maintenance
+
+    def vacuum(
+        self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None
+    ) -> CollectionReport:
+        """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
+        return self._collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+
+    def expire(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | None = None,
+        dry_run: bool = True,
+        by: str | None = None,
+        why: str | None = None,
+    ) -> CollectionReport:
+        """Give up the bytes of old versions: beyond the last ``keep_last``, and made before ``older_than``.
+
+        Kept in any case: heads, pinned versions, and what kept versions of other tables name as their parents. The
+        history keeps every entry. Raises `InvalidInput` without a retention.
+        """
+        return self._collector().expire(
+            keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
+        )
+
+    def purge(
+        self, versions: Iterable[VersionLike], *, why: str, dry_run: bool = True, by: str | None = None
+    ) -> CollectionReport:
+        """Delete the bytes of named versions now (legal erasure), and record the gap with ``why``.
+
+        Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
+        """
+        if not why.strip():
+            raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
+        chosen = [self.version(one) for one in versions]
+        same = {v.metadata_sha for v in chosen}
+        every = [v for v in self._cache.require().history.versions if v.metadata_sha in same]
+        return self._collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+
+    def repair(self) -> None:
+        """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index."""
+        self._cache.forget()
+        self._publisher.rebuild(self._cache.require())
+
+    # What sensors ask
+
+    def head(self, *, partition: str | None = None) -> HeadDocument:
+        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
+        return read_head(self.project.data, key)
+
+    def resolve(self) -> HeadDocument:
+        """The head, brought up to the end of the log if a writer died between its commit and its head."""
+        state = self._cache.refresh()
+        document = self.head()
+        if state is not None:
+            if document.log_version < state.log_version:
+                self._publish(state)
+                return self.head()
+            if withdraw_stale_mark(self.project.data, head_key(self.name), state.log_version):
+                return self.head()
+        return document
+
+    @property
+    def state(self) -> TableState:
+        """Snapshot and history at the end of the log. Raises `TableNotFound`."""
+        return self._cache.require()
+
+    @property
+    def publisher(self) -> Publisher:
+        """What writes, and knows, the derived documents."""
+        return self._publisher
+
+    # Inside
+
+    def _commit(self, draft: DraftOf) -> TableState | None:
+        """Commit a draft, waiting for collections in its way, and publish what follows from it."""
+        while True:
+            try:
+                state = commit(self.store, self._cache, draft, self._announce, f"{WRITER.name}/{WRITER.version}")
+            except CollectionInProgress as busy:
+                self._collector().settle(busy.collection)
+                continue
+            if state is None:
+                self.resolve()
+            else:
+                self._publish(state)
+            return state
+
+    def _publish(self, state: TableState) -> None:
+        """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
+        try:
+            self._publisher.publish(self._cache, state)
+        except StorageError:
+            logger.warning(
+                "%s: log version %d is committed, but its derived documents could not be written. The next write, "
+                "sensor tick or repair() brings them up to date.",
+                self.name,
+                state.log_version,
+                exc_info=True,
+            )
+
+    def _announce(self, log_version: int) -> None:
+        announce(self.project.data, head_key(self.name), log_version)
+
+    def _collector(self) -> Collector:
+        return Collector(self.store, self._cache, self._commit, self._protected)
+
+    def _protected(self) -> dict[str, str]:
+        """Why a version must be kept, by its ``metadata_sha``: pins, and parents of kept versions of other tables."""
+        history = self._cache.require().history
+        reasons: dict[str, str] = {}
+        for other in self.project.tables():
+            if other == self.name:
+                continue
+            for child in self.project.table(str(other)).history():
+                if child.gone is None and child.raw is not None:
+                    for parent in child.raw["identity"].get("parents", ()):
+                        if parent["source"] == self.project.name and parent["table"] == self.name:
+                            for sha in history.versions_of(parent["version"]):
+                                reasons[sha] = f"a parent of {other} {child.short}"
+        for pin in self.project.pins().values():
+            if pin.table == self.name:
+                reasons[pin.version] = f"pinned as {pin.name!r}"
+        return reasons
+
+    def _check_name_is_free(self) -> None:
+        """Refuse to create a table whose name differs from another's only in case: many file systems cannot tell."""
+        if self._cache.refresh() is not None:
+            return
+        for folder in self.project.data.folders():
+            if folder != self.name and folder.casefold() == self.name.casefold():
+                raise InvalidName(
+                    f"The table {self.name!r} cannot be created beside {folder!r}: their names differ only in case. "
+                    "Nothing was written. Choose another asset key."
+                )
+
+    def _select(self, state: TableState, reference: VersionLike) -> Selection:
+        parsed = parse_reference(reference)
+        if isinstance(parsed, PinName):
+            parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name)))
+        return state.history.find(parsed)
+
+    def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
+        return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)
+
+    def _parts(self, version: Version) -> tuple[Add, ...]:
+        return parts_of(self._snapshot(self._cache.require(), version.log_version), version.partition)
+
+    def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
+        return self.version(reference, partition=partition).metadata_sha
+
+    def _sources(self, version: Version) -> tuple[SourceVersion, ...]:
+        """Where a version's data comes from in the end: an imported version is its own source."""
+        identity = version.identity
+        if identity.table_type == "imported":
+            return (SourceVersion(self.project.name, str(self.name), version.entry.metadata_sha),)
+        return tuple(identity.source_lineage)
+
+
+def _describe(
+    name: TableName,
+    asset_key: Sequence[str] | None,
+    parents: Sequence[Upstream],
+    code_version: str | None,
+    message: str | None,
+    options: TableOptions,
+) -> Description:
+    kind: TableType = options.table_type or ("derived" if parents else "imported")
+    return Description(
+        asset_key=tuple(asset_key) if asset_key is not None else (str(name),),
+        table_type=kind,
+        parents=tuple(upstream.parent for upstream in parents),
+        source_lineage=tuple(source for upstream in parents for source in upstream.sources),
+        code_version=code_version,
+        message=message,
+        custom=options.custom,
+    )
+
+
+def _propose(
+    frame: Any, partition: str | None, description: Description, staging: Staging, options: TableOptions
+) -> Proposal:
+    engine = engine_for(frame)
+    write_options = options.write_options(partition)
+    contents = engine.contents(frame, write_options)
+    written = None if contents is not None else engine.write(frame, staging, write_options)
+    known = contents if contents is not None else written.contents  # pyright: ignore[reportOptionalMemberAccess]
+    return Proposal(
+        partition,
+        description,
+        known,
+        write_options.resolved_row_order(engine.default_row_order),
+        written,
+        lambda: engine.write(frame, staging, write_options, known),
+        single_part=options.single_part,
+    )

@@ -1,0 +1,204 @@
+"""Verifying: is everything still what was committed? Parts' bytes, the log and its chain, identities, documents."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.log import Commit, read_commits
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.errors import IntegrityError, ObjectNotFound, TableNotFound, VersionedError
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.head import Head, read_head
+from dagster_versioned.tables.history import MEMBER, CommitRecord, History, Version
+from dagster_versioned.tables.parts import part_sha, parts_of
+from dagster_versioned.tables.read import check_parts
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.table import VersionedTable
+
+Subject = Literal["log", "chain", "identity", "part", "document"]
+
+_READERS = 4
+_CHUNK = 8 * 1024 * 1024
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) units of work; units are parts and documents."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not what was committed: in what, where (a key or a log version), and how."""
+
+    subject: Subject
+    where: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked and what did not match.
+
+    ``versions``, ``parts``, ``bytes`` and ``documents`` count what was looked at; ``gaps`` are versions whose bytes
+    were expired or purged, which is recorded and therefore no finding; ``witnessed`` says up to which log version an
+    outside witness confirmed the chain, ``None`` if none was given.
+    """
+
+    findings: tuple[Finding, ...]
+    versions: int
+    parts: int
+    bytes: int
+    documents: int
+    gaps: tuple[str, ...]
+    witnessed: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def require_ok(self) -> None:
+        """Raise `IntegrityError`, listing the first findings, unless nothing was found."""
+        if self.findings:
+            first = "; ".join(f"{f.subject} {f.where}: {f.problem}" for f in self.findings[:5])
+            more = f" and {len(self.findings) - 5} more" if len(self.findings) > 5 else ""
+            raise IntegrityError(f"Verification found {len(self.findings)} problems: {first}{more}.")
+
+
+def verify_table(
+    table: "VersionedTable",
+    reference: str | int | datetime | None,
+    partition: str | None,
+    witnesses: Mapping[int, str],
+    progress: Progress | None,
+) -> VerifyReport:
+    """Verify the whole table (``reference`` and ``partition`` ``None``), or what one reference means."""
+    try:
+        state = table.state
+        commits = read_commits(table.store, 0, state.log_version)
+    except TableNotFound:
+        raise
+    except (IntegrityError, ObjectNotFound) as error:
+        return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
+    history = History([CommitRecord.of(commit) for commit in commits])
+    findings = list(_chain(commits, witnesses))
+    whole = reference is None and partition is None
+    versions = history.versions if whole else table.files(reference, partition=partition).versions
+    more, parts = _identities(table.store, versions)
+    documents = table.publisher.documents(state) if whole else {}
+    heads = table.publisher.heads(state) if whole else {}
+    total = len(parts) + len(documents) + len(heads)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    findings += more
+    for finding in _parts(table.store, list(parts.values())):
+        step()
+        findings += finding
+    for key, data in sorted(documents.items()):
+        step()
+        findings += _document(table.store, key, data)
+    for key, head in sorted(heads.items()):
+        step()
+        findings += _head(table.project.data, key, head, state.log_version)
+    return VerifyReport(
+        findings=tuple(findings),
+        versions=len(versions),
+        parts=len(parts),
+        bytes=sum(add.size for add in parts.values()),
+        documents=len(documents) + len(heads),
+        gaps=tuple(f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None),
+        witnessed=max(witnesses, default=None),
+    )
+
+
+def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
+    """Every commit's link to the one before, and what the witnesses say."""
+    for before, commit in zip([None, *commits], commits, strict=False):
+        own = (commit.commit_info or {}).get(MEMBER)
+        if not isinstance(own, Mapping):
+            continue
+        recorded = cast("Mapping[str, Any]", own).get("prev")
+        expected = before.sha256 if before else None
+        if recorded != expected:
+            problem = f"it links to {str(recorded)[:12]}…, but the commit before has the SHA-256 {str(expected)[:12]}…"
+            yield Finding("chain", f"@{commit.version}", problem)
+    by_version = {commit.version: commit for commit in commits}
+    for version, sha in sorted(witnesses.items()):
+        found = by_version.get(version)
+        if found is None:
+            yield Finding("chain", f"@{version}", "a witness saw this commit, but the log ends before it")
+        elif found.sha256 != sha:
+            problem = f"a witness saw {sha[:12]}…, the log holds {found.sha256[:12]}…"
+            yield Finding("chain", f"@{version}", problem)
+
+
+def _identities(store: ObjectStore, versions: Iterable[Version]) -> tuple[list[Finding], dict[str, Add]]:
+    """Identities against their SHAs and against the parts in the log; returns also the parts to look at, by key."""
+    findings: list[Finding] = []
+    parts: dict[str, Add] = {}
+    snapshot: Snapshot | None = None
+    for version in sorted(versions, key=lambda one: one.log_version):
+        try:
+            if snapshot is None:
+                snapshot = load_snapshot(store, version.log_version)
+            elif snapshot.version < version.log_version:
+                snapshot = snapshot.advance(read_commits(store, snapshot.version + 1, version.log_version))
+            adds = parts_of(snapshot, version.partition)
+            if not version.is_foreign:
+                check_parts(version, adds)
+        except VersionedError as error:
+            findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
+            continue
+        if version.gone is None:
+            parts.update((add.key, add) for add in adds)
+    return findings, parts
+
+
+def _parts(store: ObjectStore, parts: Sequence[Add]) -> Iterator[list[Finding]]:
+    """What is wrong with each part, in order."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
+        yield from pool.map(lambda add: _part(store, add), parts)
+
+
+def _part(store: ObjectStore, add: Add) -> list[Finding]:
+    expected = part_sha(add)
+    try:
+        info = store.head(add.key)
+        if info.size != add.size:
+            return [Finding("part", add.key, f"it has {info.size} bytes, {add.size} were committed")]
+        if expected is None:
+            return []
+        digest = hashlib.sha256()
+        for start in range(0, add.size, _CHUNK):
+            digest.update(store.get_range(add.key, start, _CHUNK))
+    except ObjectNotFound:
+        return [Finding("part", add.key, "it is missing")]
+    if digest.hexdigest() != expected:
+        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest.hexdigest()[:12]}…")]
+    return []
+
+
+def _document(store: ObjectStore, key: str, expected: bytes) -> list[Finding]:
+    try:
+        if store.get(key) == expected:
+            return []
+        problem = "it is not what the log says; repair() writes it again from the log"
+    except ObjectNotFound:
+        problem = "it is missing; repair() writes it again from the log"
+    return [Finding("document", key, problem)]
+
+
+def _head(data: ObjectStore, key: str, expected: Head | None, log_version: int) -> list[Finding]:
+    found = read_head(data, key)
+    if found.head != expected or found.log_version > log_version:
+        return [Finding("document", key, f"it is at @{found.log_version} and not what the log says at @{log_version}")]
+    return []

@@ -1,0 +1,406 @@
+"""Writing versions: what changes against the head, and the log entry that says so."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove, Txn
+from dagster_versioned.delta.features import merge_protocol, protocol_for, require_write
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.statistics import to_json as statistics_json
+from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName
+from dagster_versioned.identity.names import partition_path
+from dagster_versioned.identity.version import (
+    Facts,
+    Identity,
+    Parent,
+    Run,
+    SourceVersion,
+    TableType,
+    VersionEntry,
+    Writer,
+    data_sha,
+    partitions_sha,
+)
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.history import Collection, History, Version
+from dagster_versioned.tables.parts import (
+    ORDINAL_TAG,
+    PARTITION_TAG,
+    has_untagged_parts,
+    missing_parts,
+    part_key,
+    part_sha,
+    parts_of,
+)
+from dagster_versioned.tables.state import TableState
+
+REUSE_WINDOW = 64
+"""How many versions back equal data is looked for (FORMAT.md, "digest")."""
+
+VERSION_DOMAIN = "dagster_versioned.version"
+
+CONFIGURATION = {
+    "delta.enableInCommitTimestamps": "true",
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.setTransactionRetentionDuration": "interval 30 days",
+}
+"""Table properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is said about a version besides its data; all of it is part of the identity."""
+
+    asset_key: tuple[str, ...]
+    table_type: TableType
+    parents: tuple[Parent, ...] = ()
+    source_lineage: tuple[SourceVersion, ...] = ()
+    code_version: str | None = None
+    message: str | None = None
+    custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write did.
+
+    ``change``: ``"none"`` (the version was the head already; nothing was committed), ``"metadata_only"`` or
+    ``"full"``. ``version`` is the version that the frame is now, ``replayed`` says that an earlier attempt of the same
+    step had committed it. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
+    write.
+    """
+
+    change: Literal["none", "metadata_only", "full"]
+    version: Version
+    replayed: bool
+    bytes_uploaded: int
+    seconds: float
+
+
+class CollectionInProgress(Exception):  # noqa: N818 - a signal between a draft and its caller, never shown to a user
+    """A draft needs parts that an unfinished collection is about to delete."""
+
+    def __init__(self, collection: Collection) -> None:
+        super().__init__(collection.id)
+        self.collection = collection
+
+
+class Proposal:
+    """One frame on its way to be a version of a table, or of one of its partitions.
+
+    ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed.
+    """
+
+    def __init__(
+        self,
+        partition: str | None,
+        description: Description,
+        contents: Contents,
+        row_order: RowOrder,
+        written: Written | None,
+        write: Callable[[], Written],
+        single_part: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.description = description
+        self.contents = contents
+        self.row_order: RowOrder = row_order
+        self.single_part = single_part
+        self.bytes_uploaded = 0
+        self._written = written
+        self._write = write
+        self._promoted: dict[str, int] = {}
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the frame, written now if they were not yet."""
+        if self._written is None:
+            self._written = self._write()
+        return self._written.parts
+
+    def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
+        """Give parts their final names, unless that was done and no collection has named them since."""
+        by_key = {part_key(part.sha256): part for part in self.parts()}
+        wanted = [
+            key
+            for key in keys
+            if key not in self._promoted or key in history.collected_since(self._promoted[key])
+        ]
+        staging.promote_all((by_key[key], key) for key in wanted)
+        for key in wanted:
+            if key not in self._promoted:
+                self.bytes_uploaded += by_key[key].size
+            self._promoted[key] = history.log_version
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What one proposal comes to against one state.
+
+    ``entry`` is ``None`` where nothing changes; then ``unchanged`` is the version that the frame already is.
+    ``fresh`` are the keys of parts that need their final name first.
+    """
+
+    proposal: Proposal
+    entry: VersionEntry | None = None
+    unchanged: Version | None = None
+    replayed: bool = False
+    adds: tuple[Add, ...] = ()
+    removes: tuple[Remove, ...] = ()
+    fresh: tuple[str, ...] = ()
+
+
+class Writing:
+    """One write of one or more partitions: the draft that `commit` runs against each new state.
+
+    Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
+    under its final name; nothing is added that an open collection is about to delete.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        staging: Staging,
+        proposals: Sequence[Proposal],
+        writer: Writer,
+        run: Run | None = None,
+        author: str | None = None,
+    ) -> None:
+        self._store = store
+        self._staging = staging
+        self._proposals = proposals
+        self._writer = writer
+        self._run = run
+        self._author = author
+        self.planned: tuple[Planned, ...] = ()
+
+    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+        """The next log entry against a state, or ``None`` where every proposal is the head already."""
+        history = state.history if state else History([])
+        for proposal in self._proposals:
+            _check_belongs(proposal, state)
+        self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
+        used = {add.key for plan in self.planned for add in plan.adds} | {k for p in self.planned for k in p.fresh}
+        for collection in history.open_collections:
+            if used & collection.paths:
+                raise CollectionInProgress(collection)
+        for plan in self.planned:
+            if plan.fresh:
+                plan.proposal.promote(self._staging, plan.fresh, history)
+        changing = [plan for plan in self.planned if plan.entry is not None]
+        if not changing:
+            return None
+        entries = [plan.entry.to_json() for plan in changing if plan.entry]
+        return Draft(
+            operation="WRITE",
+            actions=[
+                *table_actions(state, _merged_schema(state, changing), timestamp),
+                *(add for plan in changing for add in plan.adds),
+                *(remove for plan in changing for remove in plan.removes),
+                *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
+                *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+            ],
+            info={"versions": entries, **whole_sha(history, entries)},
+            parameters={"mode": "Overwrite"},
+        )
+
+    def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
+        history = state.history if state else History([])
+        current = parts_of(state.snapshot, proposal.partition) if state else ()
+        head = history.heads.get(proposal.partition)
+        foreign = history.foreign_since(head.log_version) if head else None
+        adds = self._parts_of_equal_version(proposal, state)
+        reused = adds is not None
+        if adds is None:
+            adds = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
+        shas = [part_sha(add) for add in adds]
+        identity = _identity(proposal, data_sha(shas, proposal.row_order))
+        sha = identity.metadata_sha()
+        if (own := self._own_commit(proposal, state)) is not None and own.metadata_sha == sha:
+            return Planned(proposal, unchanged=own, replayed=True)
+        if head is not None and head.metadata_sha == sha and head.gone is None and foreign is None:
+            lost = () if reused else tuple(add.key for add in missing_parts(self._store, current))
+            return Planned(proposal, unchanged=head, fresh=lost)
+        kept = {add.key for add in adds}
+        known = {add.key for add in current}
+        new = tuple(add for add in adds if add.key not in known)
+        removed = tuple(add.removed(timestamp) for add in current if add.key not in kept)
+        facts = Facts(
+            created_at=rfc3339(timestamp),
+            writer=self._writer,
+            size_bytes=sum(add.size for add in adds),
+            part_count=len(adds),
+            digest=proposal.contents.digest.text,
+            run=self._run,
+            parquet_sha=shas[0] if len(shas) == 1 else None,
+            previous=head.metadata_sha if head else None,
+            author=self._author,
+            null_counts=proposal.contents.null_counts,
+        )
+        return Planned(
+            proposal,
+            entry=VersionEntry.of(identity, facts, "full" if new or removed or head is None else "metadata_only"),
+            adds=new,
+            removes=removed,
+            fresh=() if reused else tuple(add.key for add in adds),
+        )
+
+    def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same, if they are all still there."""
+        if state is None:
+            return None
+        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
+            if _says_the_same(version, proposal):
+                snapshot = state.snapshot
+                if version is not state.history.heads.get(proposal.partition):
+                    snapshot = load_snapshot(self._store, version.log_version)
+                adds = parts_of(snapshot, proposal.partition)
+                if len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
+                    return adds
+        return None
+
+    def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
+        """What an earlier attempt of this very step committed (seed 001, "Transaction Identifiers")."""
+        if state is None or self._run is None or self._app_id(proposal) not in state.snapshot.txns:
+            return None
+        for version in reversed(state.history.versions):
+            if version.partition == proposal.partition and version.raw is not None:
+                run = version.raw["facts"].get("run") or {}
+                if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
+                    return version
+        return None
+
+    def _app_id(self, proposal: Proposal) -> str:
+        assert self._run is not None
+        partition = partition_path(proposal.partition) if proposal.partition is not None else ""
+        return f"dagster/{self._run.run_id}/{self._run.step_key}/{partition}"
+
+    def _txn(self, proposal: Proposal, timestamp: int) -> Txn:
+        return Txn(self._app_id(proposal), 0, timestamp)
+
+
+def table_actions(state: TableState | None, schema: StructType, timestamp: int) -> list[Action]:
+    """What a commit says of the table itself: everything when it creates it, else what the schema changes.
+
+    Raises `UnsupportedFeature` where the table demands what this package cannot write.
+    """
+    needed = protocol_for(schema)
+    if state is None:
+        return [needed, Metadata(str(uuid.uuid4()), schema.json(), configuration=CONFIGURATION, created_time=timestamp)]
+    metadata = state.snapshot.metadata
+    require_write(state.snapshot.protocol, metadata, state.snapshot.schema)
+    protocol = merge_protocol(state.snapshot.protocol, needed)
+    changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
+    if metadata.schema_string != schema.json():
+        changed.append(replace(metadata, schema_string=schema.json()))
+    return changed
+
+
+def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
+    """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
+    partition = entry.identity.partition
+    return DomainMetadata(
+        VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}",
+        encode(
+            {
+                "metadata_sha": entry.metadata_sha,
+                "data_sha": entry.identity.data_sha,
+                "digest": entry.facts.digest,
+                "log_version": 0 if state is None else state.log_version + 1,
+            }
+        ).decode(),
+        False,
+    )
+
+
+def _identity(proposal: Proposal, sha: str) -> Identity:
+    said, contents = proposal.description, proposal.contents
+    return Identity(
+        asset_key=said.asset_key,
+        table_type=said.table_type,
+        data_sha=sha,
+        nrow=contents.nrow,
+        schema=contents.schema.to_json(),
+        partition=proposal.partition,
+        parents=said.parents,
+        source_lineage=said.source_lineage,
+        code_version=said.code_version,
+        message=said.message,
+        custom=said.custom,
+    )
+
+
+def _says_the_same(version: Version, proposal: Proposal) -> bool:
+    if version.raw is None:
+        return False
+    identity, facts, contents = version.raw["identity"], version.raw["facts"], proposal.contents
+    return (
+        facts["digest"] == contents.digest.text
+        and identity["nrow"] == contents.nrow
+        and facts.get("null_counts", []) == list(contents.null_counts)
+        and identity["schema"] == contents.schema.to_json()
+        and not (proposal.single_part and facts["part_count"] > 1)
+    )
+
+
+def _add(part: Part, partition: str | None, timestamp: int) -> Add:
+    tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
+    return Add(
+        path=part_key(part.sha256),
+        partition_values={},
+        size=part.size,
+        modification_time=timestamp,
+        data_change=True,
+        stats=statistics_json(part.statistics),
+        tags=tags,
+    )
+
+
+def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
+    """Refuse what would mix two assets, or partitions with a whole table, under one name."""
+    if state is None or not state.history.heads:
+        return
+    known = next(iter(state.history.heads.values()))
+    asset_key = tuple(known.identity.asset_key)
+    if asset_key != proposal.description.asset_key:
+        raise InvalidName(
+            f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
+            f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
+        )
+    if (proposal.partition is None) != (known.partition is None):
+        now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
+        raise InvalidInput(
+            f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
+            "Give the asset another key, or restore its partitioning."
+        )
+    if proposal.partition is not None and has_untagged_parts(state.snapshot):
+        raise CommitConflict(
+            f"Another program added files to the table that belong to no partition, so partition "
+            f"{proposal.partition!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
+        )
+
+
+def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:
+    """The table's schema after the commit: the frame's, or, for partitions, the union of all partitions'."""
+    replaced = {plan.proposal.partition for plan in changing}
+    schemas = [plan.proposal.contents.schema for plan in changing]
+    if state is not None and not set(state.history.heads) <= replaced:
+        schemas = [state.snapshot.schema, *schemas]
+    merged = schemas[0]
+    for schema in schemas[1:]:
+        merged = merged.union(schema)
+    return merged
+
+
+def whole_sha(history: History, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The ``partitions_sha`` of a partitioned table after the commit, so that a reference to it can be resolved."""
+    shas = {p: v.metadata_sha for p, v in history.heads.items() if p is not None and v.metadata_sha}
+    new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
+    return {"partitions_sha": partitions_sha(shas | new)} if new else {}
