@@ -137,9 +137,11 @@ def _rescaled(value: Decimal, data_type: str) -> Decimal | None:
     if decimal is None or not value.is_finite():
         return None
     precision, scale = decimal
+    if value and value.adjusted() >= precision - scale:
+        return None
     with localcontext(prec=100):
         exact = round(value, scale)
-        return exact if exact == value and len(exact.as_tuple().digits) <= max(precision, 1) else None
+    return exact if exact == value else None
 
 
 # --- whole columns ---------------------------------------------------------------------------------------------------
@@ -151,17 +153,20 @@ def typed_columns(files: pa.Table, schema: StructType, columns: Sequence[str]) -
     Each distinct string is decoded once. Raises `LogCorrupt` where a file has no value for a column, or one that is not
     of its type.
     """
-    maps = files["partitionValues"]
-    if files.num_rows and columns:
-        lengths = pc.list_value_length(maps.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))))
-        wrong = pc.not_equal(lengths, len(columns))
-        if pc.any(wrong).as_py():
-            path = files["path"].filter(wrong)[0].as_py()
-            raise LogCorrupt(f"The file {path!r} does not have a value for each partition column. Nothing was read.")
-    arrays = [
-        decode_column(pc.map_lookup(maps, name, "first"), cast("str", schema.field(name).type)) for name in columns
-    ]
-    return pa.table(dict(zip(columns, arrays, strict=True)))
+    return pa.table(
+        {name: decode_column(_texts(files, name), cast("str", schema.field(name).type)) for name in columns}
+    )
+
+
+def _texts(files: pa.Table, name: str) -> pa.ChunkedArray:
+    found = pc.map_lookup(files["partitionValues"].combine_chunks(), name, "all")
+    wrong = pc.fill_null(pc.not_equal(pc.list_value_length(found), 1), True)
+    if pc.any(wrong).as_py():
+        path = files["path"].filter(wrong)[0].as_py()
+        raise LogCorrupt(
+            f"The file {path!r} does not have one value for the partition column {name!r}. Nothing was read."
+        )
+    return pa.chunked_array([found.flatten()])
 
 
 def decode_column(texts: pa.ChunkedArray, data_type: str) -> pa.ChunkedArray:
