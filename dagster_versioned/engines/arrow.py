@@ -110,9 +110,7 @@ class _Tally:
 
     def update(self, batch: pa.RecordBatch) -> None:
         self._digest.update(batch)
-        self._null_counts = [
-            count + column.null_count for count, column in zip(self._null_counts, batch.columns, strict=True)
-        ]
+        self._null_counts = [count + batch.column(i).null_count for i, count in enumerate(self._null_counts)]
         self.nrow += batch.num_rows
 
     def finish(self) -> Contents:

@@ -3,12 +3,13 @@
 import hashlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.partition_values import partition_array
+from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import schema_to_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedType
@@ -28,7 +29,7 @@ def read_table(scan: Scan) -> pa.Table:
         ThreadPoolExecutor(READERS, thread_name_prefix="check") as checks,
         ThreadPoolExecutor(READERS, thread_name_prefix="read") as readers,
     ):
-        return pa.concat_tables(readers.map(lambda file: _read_file(scan, file, checks), scan.files))
+        return pa.concat_tables(readers.map(partial(_read_file, scan, checks), scan.files))
 
 
 def stream_table(scan: Scan) -> pa.RecordBatchReader:
@@ -36,7 +37,7 @@ def stream_table(scan: Scan) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(_target(scan), _stream(scan))
 
 
-def _read_file(scan: Scan, file: ScanFile, checks: ThreadPoolExecutor) -> pa.Table:
+def _read_file(scan: Scan, checks: ThreadPoolExecutor, file: ScanFile) -> pa.Table:
     data = _bytes(scan, file)
     # Hashing beside decoding: with one large part, one after the other would leave cores idle.
     check: Future[None] = checks.submit(_check, scan, file, data)
@@ -108,9 +109,11 @@ def _as_asked(table: pa.Table, nrow: int, scan: Scan, file: ScanFile) -> pa.Tabl
     target = _target(scan)
     present = set(table.column_names)  # may hold more than asked: Parquet's names of nested columns are ambiguous
     columns: list[Any] = []
-    for field, stored in zip(target, scan.selected.fields, strict=True):
+    for i, stored in enumerate(scan.selected.fields):
+        field = cast("pa.Field[Any]", target.field(i))
         if field.name in file.partition_values:
-            columns.append(partition_array(file.partition_values[field.name], stored.type, nrow))
+            value: Any = decode(file.partition_values[field.name], cast("str", stored.type))
+            columns.append(pa.repeat(cast("Any", pa.scalar(value, field.type)), nrow))
         elif field.name in present:
             columns.append(_cast(table.column(field.name), field, scan, file))
         else:
@@ -118,7 +121,7 @@ def _as_asked(table: pa.Table, nrow: int, scan: Scan, file: ScanFile) -> pa.Tabl
     return pa.Table.from_arrays(columns, schema=target)
 
 
-def _cast(column: pa.ChunkedArray, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> pa.ChunkedArray:
+def _cast(column: Any, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> Any:
     if column.type.equals(field.type, check_metadata=True):
         return column
     try:

@@ -6,7 +6,7 @@ reach a part's bytes (FORMAT "A part").
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +28,10 @@ def stored_schema(schema: pa.Schema, *, sort_columns: bool = False) -> StructTyp
     if len(schema) == 0:
         raise EmptyTable("The frame has no columns, so there is nothing to store. Nothing was written.")
     stored = schema_from_arrow(schema).all_nullable()
-    for field in schema:
-        if _holds_inner_view(field.type):
+    for name, data_type in zip(schema.names, cast("list[Any]", schema.types), strict=True):
+        if _holds_inner_view(data_type):
             raise UnsupportedType(
-                f"Column {field.name!r} has the type {field.type}, a list view inside another type. Cast it to a list. "
+                f"Column {name!r} has the type {data_type}, a list view inside another type. Cast it to a list. "
                 "Nothing was written."
             )
     return StructType(sorted(stored.fields, key=lambda field: field.name)) if sort_columns else stored
@@ -54,7 +54,8 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     target = schema_to_arrow(schema)
     if batch.schema.equals(target, check_metadata=True):
         return batch
-    columns = [_cast(batch.column(field.name), field) for field in target]
+    fields = cast("list[pa.Field[Any]]", list(target))
+    columns = [_cast(batch.column(field.name), field) for field in fields]
     return pa.RecordBatch.from_arrays(columns, schema=target)
 
 
@@ -74,7 +75,7 @@ def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def _cast(array: pa.Array, field: "pa.Field[Any]") -> pa.Array:
+def _cast(array: Any, field: "pa.Field[Any]") -> Any:
     if array.type.equals(field.type, check_metadata=True):
         return array
     try:
@@ -94,25 +95,23 @@ def _cast(array: pa.Array, field: "pa.Field[Any]") -> pa.Array:
         ) from error
 
 
-def _plain(array: pa.Array) -> pa.Array:
+def _plain(array: Any) -> Any:
     """The array without the encodings that Arrow 26 cannot cast, or casts to broken offsets (list views)."""
-    if isinstance(array, pa.DictionaryArray):
+    if pa.types.is_dictionary(array.type):
         dictionary = array.dictionary
         values = pa.string() if pa.types.is_string_view(dictionary.type) else dictionary.type
         return dictionary.cast(values).take(array.indices)
-    if isinstance(array, pa.RunEndEncodedArray):
-        return _plain(pc.run_end_decode(array))
-    if isinstance(array, pa.ListViewArray | pa.LargeListViewArray):
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    if pa.types.is_run_end_encoded(array.type):
+        return _plain(pc.call_function("run_end_decode", [array]))
+    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+        lengths: Any = cast("Any", pc.list_value_length(array)).fill_null(0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pa.int64())
-        element = array.type.value_field
-        return pa.LargeListArray.from_arrays(
-            offsets, array.flatten(), type=pa.large_list(element), mask=array.is_null()
-        )
+        lists: Any = pa.large_list(array.type.value_field)
+        return cast("Any", pa.LargeListArray).from_arrays(offsets, array.flatten(), type=lists, mask=array.is_null())
     return array
 
 
-def _holds_inner_view(data_type: pa.DataType, *, inner: bool = False) -> bool:
+def _holds_inner_view(data_type: Any, *, inner: bool = False) -> bool:
     if inner and (pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type)):
         return True
     if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):

@@ -1,7 +1,7 @@
 """The frames of the Arrow family, to Arrow and back. pandas and Polars are imported only once one of theirs is here."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
@@ -41,7 +41,7 @@ def family_of(frame_type: type) -> Family | None:
 
 def in_memory(frame: Any) -> pa.Table | None:
     """The frame as a table, sharing its memory where it can; ``None`` for one that is read once or not computed yet."""
-    match family_of(type(frame)):
+    match family_of(cast("type[Any]", type(frame))):
         case "pyarrow.Table":
             return frame
         case "pyarrow.RecordBatch":
@@ -56,7 +56,7 @@ def in_memory(frame: Any) -> pa.Table | None:
 
 def stream(frame: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The schema and the batches of a frame that is not `in_memory`, in one pass."""
-    if family_of(type(frame)) == "polars.LazyFrame":
+    if family_of(cast("type[Any]", type(frame))) == "polars.LazyFrame":
         return _stream_polars(frame)
     return frame.schema, iter(frame)
 
@@ -96,7 +96,7 @@ def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
             f"The frame has an index of {index.dtype} without a name. Nothing was written. Name it (df.index.name = "
             "...), so that it becomes a column, or drop it with reset_index(drop=True)."
         )
-    unnamed = [name for name in frame.columns if not isinstance(name, str)]
+    unnamed = [name for name in cast("Sequence[object]", frame.columns) if not isinstance(name, str)]
     if unnamed:
         raise UnsupportedFrame(
             f"Column name {unnamed[0]!r} is not text. Nothing was written. Rename it, as with "
@@ -117,7 +117,7 @@ def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
 def _to_pandas(table: pa.Table) -> "pd.DataFrame":
     import pandas as pd
 
-    exact = {
+    exact: dict[Any, Any] = {
         pa.int8(): pd.Int8Dtype(),
         pa.int16(): pd.Int16Dtype(),
         pa.int32(): pd.Int32Dtype(),
@@ -151,7 +151,7 @@ def _from_polars(frame: "pl.DataFrame") -> pa.Table:
         ) from error
 
 
-def _holds_objects(data_type: "pl.DataType | type[pl.DataType]") -> bool:
+def _holds_objects(data_type: object) -> bool:
     import polars as pl
 
     if isinstance(data_type, pl.Struct):

@@ -12,10 +12,10 @@ import io
 import os
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
-from dagster_versioned.delta.statistics import statistics_from_parquet
+from dagster_versioned.delta.statistics import from_parquet_metadata
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
@@ -56,7 +56,7 @@ class PartWriter:
         self._bytes = 0
         self._sink: _Spool | None = None
         self._writer: pq.ParquetWriter | None = None
-        self._nan_columns: set[tuple[str, ...]] = set()
+        self._nan_columns: set[str] = set()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
@@ -113,7 +113,7 @@ class PartWriter:
         if self._writer is None or self._sink is None:
             self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory)
             self._writer = pq.ParquetWriter(
-                self._sink,
+                cast("IO[bytes]", self._sink),
                 self.schema,
                 version="2.6",
                 data_page_version="1.0",
@@ -121,7 +121,7 @@ class PartWriter:
                 write_batch_size=1024,
                 use_dictionary=True,
                 dictionary_pagesize_limit=MEBIBYTE,
-                compression=self._options.compression,
+                compression=cast("Any", self._options.compression),
                 write_statistics=True,
                 write_page_index=True,
                 use_compliant_nested_type=True,
@@ -144,7 +144,7 @@ class PartWriter:
                 size=sink.size,
                 num_records=metadata.num_rows,
                 ordinal=self._ordinal,
-                statistics=statistics_from_parquet(metadata, self._stored, self._nan_columns),
+                statistics=from_parquet_metadata(metadata, self._stored, self._nan_columns),
                 source=source,
             )
         )
@@ -207,7 +207,7 @@ class _Spool(io.RawIOBase):
 
 
 @contextmanager
-def _local_disk(directory: Path) -> Iterator[None]:
+def _local_disk(directory: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
@@ -223,16 +223,15 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
         view = view[file.write(view) :]
 
 
-def _nan_columns(table: pa.Table) -> set[tuple[str, ...]]:
-    """Paths of the float columns, in structs too, that hold a NaN: Parquet's minimum and maximum pass over it."""
-    found: set[tuple[str, ...]] = set()
-    pending = [((name,), table.column(name)) for name in table.column_names]
+def _nan_columns(table: pa.Table) -> set[str]:
+    """Dotted paths of the float columns, in structs too, that hold a NaN: Parquet's bounds pass over it."""
+    found: set[str] = set()
+    pending: list[tuple[str, Any]] = list(zip(table.column_names, table.columns, strict=True))
     while pending:
         path, column = pending.pop()
-        if isinstance(column.type, pa.StructType):
-            pending += [
-                ((*path, column.type[i].name), pc.struct_field(column, [i])) for i in range(column.type.num_fields)
-            ]
-        elif pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        if pa.types.is_struct(column.type):
+            names = [column.type.field(i).name for i in range(column.type.num_fields)]
+            pending += [(f"{path}.{name}", pc.struct_field(column, [i])) for i, name in enumerate(names)]
+        elif pa.types.is_floating(column.type) and pc.any(cast("Any", pc.is_nan(column))).as_py():
             found.add(path)
     return found

@@ -1,6 +1,7 @@
 """Putting rows in an order that their values alone decide."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,27 +33,27 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
                 f"sort_rows names {key!r}, which is no column. The frame has: "
                 f"{', '.join(map(repr, table.column_names))}. Nothing was written."
             )
-        if not _orderable(table.schema.field(key).type):
+        if not _orderable(table.column(key).type):
             raise InvalidInput(
-                f"sort_rows names {key!r}, whose type {table.schema.field(key).type} has no order. Nothing was written."
+                f"sort_rows names {key!r}, whose type {table.column(key).type} has no order. Nothing was written."
             )
     if table.num_rows < 2:
         return table
     names = [*keys, *(name for name in table.column_names if name not in keys)]
-    ordered = [table.column(name) for name in names if _orderable(table.schema.field(name).type)]
+    ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
     if len(ordered) < table.num_columns:
         ordered += _lanes(table)
     # Positional names: Arrow would read a column name such as ".a" as a path.
-    by = pa.table({f"c{i}": column for i, column in enumerate(ordered)}).combine_chunks()
-    indices = pc.sort_indices(by, [(name, "ascending") for name in by.column_names])
+    by = pa.Table.from_arrays(ordered, [f"c{i}" for i in range(len(ordered))]).combine_chunks()
+    indices = cast("pa.Array[Any]", pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
     pieces = [table.take(indices.slice(start, TAKE_ROWS)) for start in range(0, table.num_rows, TAKE_ROWS)]
     return pa.concat_tables(pieces)
 
 
-def _orderable(data_type: pa.DataType) -> bool:
+def _orderable(data_type: Any) -> bool:
     return not pa.types.is_nested(data_type)
 
 
-def _lanes(table: pa.Table) -> list[pa.ChunkedArray]:
+def _lanes(table: pa.Table) -> "list[pa.ChunkedArray[Any]]":
     lanes = [row_lanes(batch) for batch in table.to_batches()]
     return [pa.chunked_array([lane[i] for lane in lanes], pa.uint64()) for i in range(2)]

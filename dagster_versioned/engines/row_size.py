@@ -16,8 +16,8 @@ OFFSET_BYTES = 4
 def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     """About how many bytes each row takes in memory, at least one a row (int64, one per row)."""
     sizes = np.zeros(batch.num_rows, np.int64)
-    for column in batch.columns:
-        sizes += _sizes(column)
+    for i in range(batch.num_columns):
+        sizes += _sizes(batch.column(i))
     return sizes
 
 
@@ -31,7 +31,7 @@ def _sizes(array: Any) -> NDArray[np.int64] | int:
     if isinstance(array, pa.StructArray):
         inner: Any = sum(_sizes(array.field(i)) for i in range(array.type.num_fields))
         return np.where(_valid(array), inner, 0)
-    items = [array.keys, array.items] if isinstance(array, pa.MapArray) else [array.values]
+    items: list[Any] = [array.keys, array.items] if pa.types.is_map(array.type) else [array.values]
     offsets = array.offsets.to_numpy()
     inner = sum(_span(values, offsets) for values in items)
     return OFFSET_BYTES + np.where(_valid(array), inner, 0)
@@ -45,9 +45,9 @@ def _span(values: Any, offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     return np.diff(ends[offsets - first])
 
 
-def _fixed_size(data_type: pa.DataType) -> int | None:
-    if isinstance(data_type, pa.StructType):
-        inner = [_fixed_size(field.type) for field in data_type]
+def _fixed_size(data_type: Any) -> int | None:
+    if pa.types.is_struct(data_type):
+        inner = [_fixed_size(data_type.field(i).type) for i in range(data_type.num_fields)]
         return None if None in inner else sum(cast("list[int]", inner))
     if pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type):
         return max(1, data_type.bit_width // 8)
