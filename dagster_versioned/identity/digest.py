@@ -295,7 +295,8 @@ def _words(array: Array) -> Words | None:
     types, arrow = pa.types, array.type
     if types.is_floating(arrow):
         # Adding 0.0 turns -0.0 into 0.0 and makes the copy that the NaN is written to.
-        numbers = _fixed(array, f"<f{arrow.bit_width // 8}").astype(np.float64) + 0.0
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            numbers = _fixed(array, f"<f{arrow.bit_width // 8}").astype(np.float64) + 0.0
         numbers[np.isnan(numbers)] = np.nan
         return numbers.view(np.uint64)
     if types.is_boolean(arrow):

@@ -1,4 +1,4 @@
-"""The digests again, value by value in plain Python: slow, short, and with nothing in common with the package but the spec.
+"""The digests again, value by value in plain Python: slow, short, sharing nothing with the package but the spec.
 
 Rows come as tuples of Python values, types as the JSON that docs/reference/digest.md gives them.
 """

@@ -1,0 +1,322 @@
+"""What FORMAT and seed 000 promise of a version's identity and facts."""
+
+import dataclasses
+import hashlib
+import json
+import random
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, InvalidMetadata, InvalidName
+from dagster_versioned.identity.version import (
+    Facts,
+    Identity,
+    Parent,
+    Run,
+    SourceVersion,
+    VersionEntry,
+    Writer,
+    created_at_text,
+    data_sha,
+    partitions_sha,
+)
+
+SHA_A, SHA_B, SHA_C = "a" * 64, "b" * 64, "c" * 64
+SCHEMA = {"type": "struct", "fields": [{"name": "x", "type": "long", "nullable": True, "metadata": {}}]}
+FACTS = Facts("2024-05-01T12:00:00.000001Z", Writer("dagster-versioned", "0.1.0"), 100, 1, "bag-xxh64x2:00:1")
+
+
+def identity(**members: Any) -> Identity:
+    return Identity(
+        **{"asset_key": ["a", "b"], "table_type": "derived", "data_sha": SHA_A, "nrow": 1, "schema": SCHEMA, **members}
+    )
+
+
+shas = st.text("0123456789abcdef", min_size=64, max_size=64)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+numbers = st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-1e15, 1e15) | st.sampled_from([1e21, 1e-7, 5e-324, -0.0])
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(st.characters(exclude_categories=["Cs"]), max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+parents = st.builds(
+    Parent,
+    source=texts,
+    table=texts,
+    version=shas,
+    data_sha=shas,
+    partition=st.none() | texts.filter(lambda key: "\0" not in key),
+)
+identities = st.builds(
+    Identity,
+    asset_key=st.lists(texts, min_size=1, max_size=3),
+    table_type=st.sampled_from(["imported", "derived"]),
+    data_sha=shas,
+    nrow=st.integers(0, 2**40),
+    schema=st.just(SCHEMA),
+    partition=st.none() | texts.filter(lambda key: "\0" not in key),
+    parents=st.lists(parents, max_size=3),
+    source_lineage=st.lists(st.builds(SourceVersion, project=texts, table=texts, version_sha=shas), max_size=3),
+    code_version=st.none() | texts,
+    message=st.none() | texts,
+    custom=st.dictionaries(texts, json_values, max_size=3),
+)
+
+
+def shuffled(value: Any, chance: random.Random) -> Any:
+    """The same JSON with the keys of every object in another order."""
+    if isinstance(value, dict):
+        items = [(key, shuffled(item, chance)) for key, item in value.items()]
+        chance.shuffle(items)
+        return dict(items)
+    return [shuffled(item, chance) for item in value] if isinstance(value, list) else value
+
+
+@given(identities)
+def test_a_json_round_trip_changes_nothing(one: Identity) -> None:
+    back = Identity.from_json(json.loads(json.dumps(one.to_json())))
+    assert back == one
+    assert back.to_json() == one.to_json()
+    assert back.metadata_sha() == one.metadata_sha()
+
+
+@given(identities, st.randoms(use_true_random=False))
+def test_key_order_at_any_depth_changes_nothing(one: Identity, chance: random.Random) -> None:
+    assert Identity.from_json(shuffled(one.to_json(), chance)).metadata_sha() == one.metadata_sha()
+
+
+@given(identities)
+def test_time_writer_and_run_are_not_part_of_the_version(one: Identity) -> None:
+    later = dataclasses.replace(
+        FACTS,
+        created_at=created_at_text(datetime.now(UTC)),
+        writer=Writer("other", "9"),
+        run=Run("r", "s", 2),
+        size_bytes=7,
+        previous=SHA_C,
+    )
+    first, second = VersionEntry.of(one, FACTS, "full"), VersionEntry.of(one, later, "metadata_only")
+    assert first.metadata_sha == second.metadata_sha == one.metadata_sha()
+
+
+@given(identities)
+def test_empty_members_are_left_out_and_nothing_else_is(one: Identity) -> None:
+    stored = one.to_json()
+    assert all(value not in (None, "", [], {}) for value in stored.values())
+    padded = {**stored, "message": stored.get("message"), "code_version": stored.get("code_version"), "new": None}
+    assert Identity.from_json(padded).metadata_sha() == one.metadata_sha()
+    for entry in stored.get("parents", []):
+        assert all(value not in (None, "", [], {}) for value in entry.values())
+
+
+def test_zero_rows_are_a_member_and_empty_custom_values_stay() -> None:
+    assert identity(nrow=0).to_json()["nrow"] == 0
+    kept = {"a": None, "b": "", "c": [], "d": {}, "e": 0, "f": False}
+    assert identity(custom=kept).to_json()["custom"] == kept
+    assert "custom" not in identity(custom={}).to_json()
+    assert identity(message="", code_version="").metadata_sha() == identity().metadata_sha()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"asset_key": ["a__b"]},
+        {"partition": "p"},
+        {"table_type": "imported"},
+        {"data_sha": SHA_B},
+        {"nrow": 2},
+        {"schema": {"type": "struct", "fields": []}},
+        {"parents": [Parent("p", "t", SHA_A, SHA_B)]},
+        {"source_lineage": [SourceVersion("p", "t", SHA_A)]},
+        {"code_version": "1"},
+        {"message": "m"},
+        {"custom": {"k": None}},
+        {"hash_algo": "other"},
+        {"unknown": {"later": 1}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_member_counts(change: dict[str, Any]) -> None:
+    assert identity(**change).metadata_sha() != identity().metadata_sha()
+
+
+def test_metadata_sha_by_ten_independent_lines() -> None:
+    one = identity(
+        parents=[Parent("p", "t", SHA_B, SHA_C, "2024"), Parent("p", "s", SHA_A, SHA_C)],
+        source_lineage=[SourceVersion("p", "raw", SHA_B)],
+        code_version="3",
+        message="first",
+        custom={"owner": "me", "tags": ["x", "y"], "n": 12, "nested": {"b": None, "a": True}},
+    )
+    stored = json.loads(json.dumps(VersionEntry.of(one, FACTS, "full").to_json()))
+    # Sorting and compact separators are all of RFC 8785 for text in ASCII and whole numbers.
+    text = json.dumps(stored["identity"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert hashlib.sha256(text.encode()).hexdigest() == stored["metadata_sha"]
+
+
+@given(st.lists(parents, max_size=4), st.randoms(use_true_random=False))
+def test_parents_are_sorted_and_deduplicated(entries: list[Parent], chance: random.Random) -> None:
+    doubled = entries + entries
+    chance.shuffle(doubled)
+    one, other = identity(parents=doubled), identity(parents=entries)
+    assert one == other
+    assert len(one.parents) == len(set(entries))
+
+
+def test_source_lineage_is_sorted_and_deduplicated() -> None:
+    first, second = SourceVersion("p", "a", SHA_B), SourceVersion("p", "b", SHA_A)
+    assert identity(source_lineage=[second, first, second]).source_lineage == (first, second)
+
+
+@pytest.mark.parametrize("where", ["identity", "parent", "source"])
+def test_members_of_a_newer_writer_are_kept_and_hashed(where: str) -> None:
+    stored = identity(
+        parents=[Parent("p", "t", SHA_A, SHA_B)], source_lineage=[SourceVersion("p", "t", SHA_A)]
+    ).to_json()
+    target = {"identity": stored, "parent": stored.get("parents", [{}])[0], "source": stored["source_lineage"][0]}[
+        where
+    ]
+    target["later"] = {"b": [1, None], "a": "x"}
+    sha = hashlib.sha256(json.dumps(stored, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    facts = {**FACTS.to_json(), "also_later": [1]}
+    raw = {"identity": stored, "facts": facts, "metadata_sha": sha, "change": "full"}
+    entry = VersionEntry.from_json(json.loads(json.dumps(raw)))
+    assert entry.metadata_sha == entry.identity.metadata_sha() == sha
+    assert entry.to_json() == raw
+
+
+@given(identities)
+def test_an_entry_is_read_back(one: Identity) -> None:
+    facts = dataclasses.replace(FACTS, run=Run("r", "s", 0), parquet_sha=SHA_A, previous=SHA_B)
+    entry = VersionEntry.of(one, facts, "full")
+    assert VersionEntry.from_json(json.loads(json.dumps(entry.to_json()))) == entry
+
+
+def _altered(path: str, value: Any) -> dict[str, Any]:
+    one = identity(parents=[Parent("p", "b", SHA_A, SHA_B), Parent("p", "a", SHA_A, SHA_B)], custom={"k": 1})
+    raw: dict[str, Any] = json.loads(json.dumps(VersionEntry.of(one, FACTS, "full").to_json()))
+    *steps, last = path.split(".")
+    target = raw
+    for step in steps:
+        target = target[step]
+    if value is ...:
+        del target[last]
+    else:
+        target[last] = value
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("identity.nrow", 2),
+        ("identity.nrow", True),
+        ("identity.nrow", -1),
+        ("identity.nrow", "1"),
+        ("identity.custom.k", 2),
+        ("identity.custom", []),
+        ("identity.asset_key", "ab"),
+        ("identity.asset_key", []),
+        ("identity.data_sha", ...),
+        ("identity.data_sha", "A" * 64),
+        ("identity.parents", [{"source": "p"}]),
+        ("identity.parents", ["p"]),
+        ("identity.later", 1),
+        ("identity.later", 2**60),
+        ("identity.message", ""),
+        ("identity.schema", ...),
+        ("identity", ...),
+        ("identity", []),
+        ("facts", ...),
+        ("facts.created_at", "yesterday"),
+        ("facts.writer", ...),
+        ("facts.writer", {"name": "x"}),
+        ("facts.run", {"run_id": "x"}),
+        ("facts.previous", "x"),
+        ("metadata_sha", SHA_C),
+        ("metadata_sha", ...),
+        ("change", "none"),
+        ("change", ...),
+    ],
+)
+def test_an_altered_entry_is_refused(path: str, value: Any) -> None:
+    with pytest.raises(IntegrityError):
+        VersionEntry.from_json(_altered(path, value))
+
+
+def test_an_entry_whose_parents_are_out_of_order_is_refused_even_if_its_hash_fits() -> None:
+    raw = _altered("change", "full")
+    raw["identity"]["parents"].reverse()
+    text = json.dumps(raw["identity"], sort_keys=True, separators=(",", ":"))
+    raw["metadata_sha"] = hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(IntegrityError, match="canonical form"):
+        VersionEntry.from_json(raw)
+
+
+def test_user_metadata_without_canonical_json_is_refused_by_key() -> None:
+    with pytest.raises(InvalidMetadata, match=r"custom\.a\[1\]\.b"):
+        identity(custom={"a": [0, {"b": 2**53}]})
+
+
+def test_user_metadata_is_copied() -> None:
+    custom = {"a": [1]}
+    one = identity(custom=custom)
+    before = one.metadata_sha()
+    custom["a"].append(2)
+    assert one.metadata_sha() == before
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"asset_key": "ab"},
+        {"asset_key": []},
+        {"asset_key": ["a", ""]},
+        {"table_type": "other"},
+        {"data_sha": "x"},
+        {"nrow": -1},
+        {"partition": ""},
+        {"partition": "a\0b"},
+    ],
+)
+def test_impossible_identities_are_refused(members: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        identity(**members)
+
+
+def test_facts_hold_times_in_utc_with_microseconds() -> None:
+    moment = datetime(2024, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
+    assert created_at_text(moment) == "2024-05-01T12:00:00.000000Z"
+    assert Facts.from_json(FACTS.to_json()) == FACTS
+    with pytest.raises(InvalidInput, match="time zone"):
+        created_at_text(datetime(2024, 5, 1))
+    for wrong in ("2024-05-01T12:00:00Z", "2024-05-01T12:00:00.000000+00:00", "2024-05-01T12:00:00.000000Z\n"):
+        with pytest.raises(InvalidInput, match="created_at"):
+            dataclasses.replace(FACTS, created_at=wrong)
+
+
+def test_data_sha_is_that_of_the_only_part_or_of_all_lines() -> None:
+    assert data_sha([SHA_A], "significant") == data_sha([SHA_A], "ignored") == SHA_A
+    forwards = hashlib.sha256(f"{SHA_A}\n{SHA_B}\n".encode()).hexdigest()
+    assert data_sha([SHA_A, SHA_B], "significant") == forwards
+    assert data_sha([SHA_B, SHA_A], "ignored") == data_sha([SHA_A, SHA_B], "ignored") == forwards
+    assert data_sha([SHA_B, SHA_A], "significant") != forwards
+    assert data_sha([SHA_A, SHA_A], "ignored") not in (SHA_A, forwards)
+    assert data_sha([], "significant") == data_sha([], "ignored") == hashlib.sha256(b"").hexdigest()
+    with pytest.raises(InvalidInput):
+        data_sha([SHA_A.upper()], "ignored")
+
+
+def test_partitions_sha_is_over_sorted_lines() -> None:
+    expected = hashlib.sha256(f"2024\0{SHA_B}\n2024-01\0{SHA_A}\n".encode()).hexdigest()
+    assert partitions_sha({"2024-01": SHA_A, "2024": SHA_B}) == expected
+    assert partitions_sha({"2024-01": SHA_B, "2024": SHA_A}) != expected
+    with pytest.raises(InvalidName):
+        partitions_sha({f"2024\0{SHA_B}\n2024-01": SHA_A})
+    with pytest.raises(InvalidInput):
+        partitions_sha({"2024": "short"})
