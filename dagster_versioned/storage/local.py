@@ -42,7 +42,10 @@ _NO_LINK = {errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EACCES, errno.ENOTSUP,
 _READING = {"get", "get_range", "head", "list", "delete", "copy from"}
 _FOLDER_ATTEMPTS = 100
 _LOCK_FILES = 256
+_LOCK = "lock-"
 _ABANDONED_SECONDS = 24 * 3600
+
+_swept: set[Path] = set()  # folders for files in the making that this process has tidied
 
 
 class LocalStore:
@@ -157,8 +160,8 @@ class LocalStore:
 
     def delete(self, keys: Iterable[str]) -> None:
         folders: set[Path] = set()
-        for key in keys:
-            path = self.local_path(key)
+        for key in [check_key(key) for key in keys]:  # all of them before the first is touched
+            path = self._confined(key)
             with self._translated("delete", key):
                 if not os.path.lexists(path) or path.is_dir():
                     continue
@@ -266,8 +269,7 @@ class LocalStore:
 
     @contextmanager
     def _making(self) -> Generator[Path]:
-        if not self._temporary.is_dir():
-            _make_folder(self._temporary)
+        self._make_temporary()
         temporary = self._temporary / uuid4().hex
         try:
             yield temporary
@@ -276,12 +278,27 @@ class LocalStore:
             with suppress(FileNotFoundError):
                 temporary.unlink()
 
+    def _make_temporary(self) -> None:
+        if not self._temporary.is_dir():
+            _make_folder(self._temporary)
+        if self._temporary not in _swept:
+            _swept.add(self._temporary)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left in the making; a live write touches its file long before that age."""
+        for entry in _entries(self._temporary):
+            with suppress(FileNotFoundError):
+                # Not the modification time: a link has that of its source.
+                old = entry.stat(follow_symlinks=False).st_ctime < time.time() - _ABANDONED_SECONDS
+                if old and not entry.name.startswith(_LOCK):
+                    Path(entry.path).unlink()
+
     @contextmanager
     def _locked(self, path: Path) -> Generator[None]:
         # A fixed number of lock files, never removed: removing one that is held would let two in.
-        name = f"lock-{zlib.crc32(os.fsencode(path.relative_to(self._top))) % _LOCK_FILES:02x}"
-        if not self._temporary.is_dir():
-            _make_folder(self._temporary)
+        name = f"{_LOCK}{zlib.crc32(os.fsencode(path.relative_to(self._top))) % _LOCK_FILES:02x}"
+        self._make_temporary()
         # flock, not lockf: it belongs to the open file, and so keeps threads apart as well as processes.
         lock = os.open(self._temporary / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:

@@ -71,7 +71,10 @@ class ObjectStore(Protocol):
         ...
 
     def folders(self, prefix: str = "") -> Iterator[str]:
-        """Names of the immediate folders below the folder ``prefix`` (``""`` or ending in ``/``), sorted."""
+        """Names of the immediate folders below the folder ``prefix`` (``""`` or ending in ``/``), sorted.
+
+        A folder is there when an object is below it; some S3 servers still show one whose last object was deleted.
+        """
         ...
 
     def put(self, key: str, data: bytes) -> ObjectInfo:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -200,9 +199,9 @@ class S3Store:
         return self.head(target)
 
     def delete(self, keys: Iterable[str]) -> None:
-        remaining = iter(keys)
-        while batch := [check_key(key) for key in islice(remaining, _DELETE_BATCH)]:
-            self._delete(batch)
+        checked = [check_key(key) for key in keys]  # all of them before the first is touched
+        for first in range(0, len(checked), _DELETE_BATCH):
+            self._delete(checked[first : first + _DELETE_BATCH])
 
     @property
     def _client(self) -> Any:
@@ -248,9 +247,7 @@ class S3Store:
         outer = len(self._location.prefix)
         arguments: dict[str, str] = {}
         if start_after.startswith(prefix):
-            # Up to the first character below "/", so that servers which compare segment by segment leave nothing out.
-            begin = re.split(r"[\x20-\x2e]", start_after[len(prefix) :], maxsplit=1)[0]
-            arguments["StartAfter"] = self._location.prefix + prefix + begin
+            arguments["StartAfter"] = self._location.prefix + prefix + _early_start(start_after[len(prefix) :])
         elif start_after > prefix:
             return
         for page in self._pages(prefix, arguments):
@@ -484,6 +481,16 @@ def _info(key: str, size: int, answer: dict[str, Any]) -> ObjectInfo:
 def _etag(answer: dict[str, Any]) -> str:
     # Some servers leave the quotes out of some answers.
     return '"' + answer["ETag"].strip('"') + '"'
+
+
+def _early_start(start_after: str) -> str:
+    """A start at or before ``start_after`` from which no server leaves out a key that sorts after it.
+
+    Some servers compare segment by segment, so nothing from the first character below ``/`` on is passed to them; and
+    some pass over a whole folder of just that name, so the last character is not either.
+    """
+    begin = re.split(r"[\x20-\x2e]", start_after, maxsplit=1)[0]
+    return begin if begin.endswith("/") else begin[:-1]
 
 
 def _in_byte_order(listing: Iterator[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:

@@ -1,6 +1,7 @@
 """A real S3 server (SeaweedFS) on loopback, for as long as a test session needs it."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -86,10 +87,12 @@ def running_s3_server() -> Iterator[S3Server]:
                     "-s3.iam=false",
                     "-master.telemetry=false",
                     "-master.volumeSizeLimitMB=128",
-                    "-volume.max=100",
+                    "-volume.max=10000",
                     *(f"-{flag}={port}" for flag, port in ports.items()),
                 ],
                 cwd=folder,
+                # Each bucket has volumes of its own; one at a time is enough.
+                env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
@@ -99,12 +102,9 @@ def running_s3_server() -> Iterator[S3Server]:
             _wait(server, process, log)
             yield server
         finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            # Asked politely it takes ten seconds, for data that nobody wants.
+            process.kill()
+            process.wait()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,0 +1,124 @@
+"""The stores that the storage tests run against."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from dagster_versioned.storage import LocalStore, Location, ObjectStore, S3Credentials, S3Options, S3Store
+from dagster_versioned.storage.wrappers import CountingStore
+from support.s3_server import S3Server, running_s3_server
+
+# Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
+SMALL_PARTS = S3Options(part_bytes=5 * 1024**2, whole_copy_bytes=6 * 1024**2)
+
+
+@dataclass(frozen=True)
+class FixedCredentials:
+    """A source of credentials that another process can be given."""
+
+    access_key: str
+    secret_key: str
+
+    def __call__(self) -> S3Credentials:
+        return S3Credentials(self.access_key, self.secret_key)
+
+
+def open_s3(server: S3Server, bucket: str, options: S3Options = SMALL_PARTS) -> S3Store:
+    location = Location(
+        type="s3", root=bucket, prefix="some/pre-fix", region=server.region, endpoint_url=server.endpoint_url
+    )
+    credentials = FixedCredentials(server.access_key, server.secret_key)
+    return S3Store(location, credentials=credentials, options=options)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[S3Server]:
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    with _atomic_puts():
+        server.start()
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}", "moto-access-key", "moto-secret-key")
+        server.stop()
+
+
+@contextmanager
+def _atomic_puts() -> Iterator[None]:
+    """moto checks a put's condition and then writes; a lock makes it one step, as in the real thing."""
+    from moto.s3.responses import S3Response
+
+    lock = threading.Lock()
+    original = S3Response.put_object
+
+    def locked(self, *arguments, **named):
+        with lock:
+            return original(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", locked)
+        yield
+
+
+@pytest.fixture(scope="session")
+def s3_store(s3_server: S3Server) -> S3Store:
+    return open_s3(s3_server, s3_server.new_bucket())
+
+
+@pytest.fixture(scope="session")
+def moto_store(moto_server: S3Server) -> S3Store:
+    return open_s3(moto_server, moto_server.new_bucket())
+
+
+REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
+BACKENDS = ["local", "local-subfolder", "counting", "moto", REAL_S3]
+
+
+@pytest.fixture(params=BACKENDS)
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], ObjectStore]:
+    """Makes empty stores, each with a place of its own."""
+    made = 0
+
+    def make() -> ObjectStore:
+        nonlocal made
+        made += 1
+        folder = tmp_path / f"root{made}"
+        match request.param:
+            case "local":
+                return LocalStore(folder)
+            case "local-subfolder":
+                return LocalStore(folder).subfolder("a/b")
+            case "counting":
+                return CountingStore(LocalStore(folder))
+            case _:
+                return request.getfixturevalue(f"{request.param}_store").subfolder(f"test {uuid4().hex}")
+
+    return make
+
+
+@pytest.fixture
+def store(new_store: Callable[[], ObjectStore]) -> ObjectStore:
+    return new_store()
+
+
+@pytest.fixture
+def s3_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Puts the keys of the store under test where boto3 looks for them, and returns them; none for a local store."""
+    server_fixture = {"moto": "moto_server", "s3": "s3_server"}.get(request.node.callspec.params["new_store"])
+    if server_fixture is None:
+        return ()
+    server: S3Server = request.getfixturevalue(server_fixture)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+    return server.access_key, server.secret_key
