@@ -1,22 +1,18 @@
 """Adopting: what a foreign commit left behind gets an identity, so that it is a version like any other."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import replace
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
-from dagster_versioned.engines.conform import conform
+from dagster_versioned.engines.arrow_scan import stream_table
+from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft, rfc3339
-from dagster_versioned.tables.history import History
 from dagster_versioned.tables.parts import ORDINAL_TAG, SHA_TAG, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import table_actions, version_domain
@@ -58,7 +54,11 @@ class Adoption:
         digest = BagDigest(schema_to_arrow(schema))
         nulls = [0] * len(schema.fields)
         adds = [
-            replace(_tagged(add, ordinal, self._read(add, schema, digest, nulls)), data_change=False, modification_time=timestamp)
+            replace(
+                _tagged(add, ordinal, self._read(add, schema, digest, nulls)),
+                data_change=False,
+                modification_time=timestamp,
+            )
             for ordinal, add in enumerate(parts_of(state.snapshot))
         ]
         shas = [(add.tags or {})[SHA_TAG] or "" for add in adds]
@@ -92,25 +92,16 @@ class Adoption:
 
     def _read(self, add: Add, schema: StructType, digest: BagDigest, nulls: list[int]) -> str:
         """Add a part's rows to the digest; returns the SHA-256 of its bytes."""
+        key = confined_key(add.path)
         try:
-            data = self._store.get(confined_key(add.path))
+            sha = hashlib.sha256(self._store.get(key)).hexdigest()
         except ObjectNotFound as error:
             raise IntegrityError(f"The file {add.path} that the log lists is missing. Nothing was changed.") from error
-        for batch in _batches(data, schema):
+        for batch in stream_table(Scan(self._store, schema, (ScanFile(key, add.size, sha),))):
             digest.update(batch)
-            for position, column in enumerate(batch.columns):
-                nulls[position] += column.null_count
-        return hashlib.sha256(data).hexdigest()
-
-
-def _batches(data: bytes, schema: StructType) -> Iterator[pa.RecordBatch]:
-    target = schema_to_arrow(schema)
-    for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches():
-        columns = [
-            batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
-            for field in target
-        ]
-        yield conform(pa.RecordBatch.from_arrays(columns, names=target.names), schema)
+            for position in range(batch.num_columns):
+                nulls[position] += batch.column(position).null_count
+        return sha
 
 
 def _tagged(add: Add, ordinal: int, sha256: str) -> Add:

@@ -19,7 +19,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.parts import PARTITION_TAG
+from dagster_versioned.tables.parts import PARTITION_TAG, parts_of
 from dagster_versioned.tables.state import StateCache, TableState
 
 MIN_AGE = timedelta(days=7)
@@ -81,7 +81,8 @@ class Claims:
             path
             for path, lives in self._lives.items()
             if any(
-                _any_within(whole, first, end) or (tag is not None and _any_within(by_partition.get(tag, []), first, end))
+                _any_within(whole, first, end)
+                or (tag is not None and _any_within(by_partition.get(tag, []), first, end))
                 for first, end, tag in lives
             )
         }
@@ -89,6 +90,39 @@ class Claims:
     def _end(self, path: str, version: int) -> None:
         if (lives := self._lives.get(path)) and lives[-1][1] is None:
             lives[-1] = (lives[-1][0], version, lives[-1][2])
+
+
+class _Intent:
+    """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease."""
+
+    def __init__(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
+        self.id = str(uuid.uuid4())
+        self.collection: Collection | None = None
+        self.planned = _Plan((), {}, {})
+        self._kind = kind
+        self._plan = plan
+        self._by = by
+        self._why = why
+
+    def draft(self, state: TableState | None, _: int) -> Draft | None:
+        """The next log entry, or ``None`` where nothing is to be collected."""
+        assert state is not None  # a collector is made from a state
+        self.planned = self._plan(state)
+        paths = frozenset(sorted(self.planned.sizes)[:PATHS_PER_INTENT])
+        if not paths and not self.planned.versions:
+            return None
+        self.collection = Collection(
+            id=self.id,
+            kind=self._kind,
+            log_version=state.log_version + 1,
+            done=False,
+            paths=paths,
+            versions=tuple((v.log_version, v.partition) for v in self.planned.versions),
+            owner=owner(),
+            by=self._by,
+            why=self._why,
+        )
+        return Draft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
 
 
 class Collector:
@@ -194,48 +228,22 @@ class Collector:
         """Collect what the plan says, in intents of bounded size; returns what was collected."""
         done = _Plan((), {}, {})
         while True:
-            intent: Collection | None = None
-            planned = _Plan((), {}, {})
-            collection_id = str(uuid.uuid4())
-
-            def draft(state: TableState | None, _: int) -> Draft | None:
-                nonlocal intent, planned
-                assert state is not None  # the table exists: the plan was made from its state
-                planned = plan(state)
-                paths = frozenset(sorted(planned.sizes)[:PATHS_PER_INTENT])
-                if not paths and not planned.versions:
-                    return None
-                intent = Collection(
-                    id=collection_id,
-                    kind=kind,
-                    log_version=state.log_version + 1,
-                    done=False,
-                    paths=paths,
-                    versions=tuple((v.log_version, v.partition) for v in planned.versions),
-                    owner=owner(),
-                    by=by,
-                    why=why,
-                )
-                return Draft(kind.upper(), [], {"collect": intent.to_json()}, announces=False)
-
-            with Lease(collection_id) as lease:
-                if self._commit(draft) is None or intent is None:
-                    return replace(done, kept=planned.kept)
-                cancelled = self._delete_and_finish(intent, lease)
-            if cancelled:
-                continue
-            done = _Plan(
-                (*done.versions, *planned.versions),
-                {**done.sizes, **{path: planned.sizes[path] for path in intent.paths}},
-                planned.kept,
-            )
+            announced = _Intent(kind, plan, by, why)
+            with Lease(announced.id) as lease:
+                if self._commit(announced.draft) is None or announced.collection is None:
+                    return replace(done, kept=announced.planned.kept)
+                cancelled = self._delete_and_finish(announced.collection, lease)
+            if not cancelled:
+                sizes = {path: announced.planned.sizes[path] for path in announced.collection.paths}
+                versions = (*done.versions, *announced.planned.versions)
+                done = _Plan(versions, {**done.sizes, **sizes}, announced.planned.kept)
 
     def _delete_and_finish(self, collection: Collection, lease: Lease) -> bool:
         """Delete an intent's paths and commit that it is done; returns whether it was cancelled instead.
 
         It is cancelled where a version was pinned, or named as a parent, between the plan and the intent.
         """
-        protected = self._protected() if collection.kind == "expire" else {}
+        protected: Mapping[str, str] = self._protected() if collection.kind == "expire" else {}
         named = {
             version.metadata_sha
             for version in self._cache.require().history.versions
@@ -245,7 +253,7 @@ class Collector:
         if not cancelled:
             if not lease.is_valid:
                 raise CommitConflict(
-                    f"The collection of {len(collection.paths)} paths stalled between its announcement and its deletion, "
+                    f"The collection of {len(collection.paths)} paths stalled between its intent and its deletion, "
                     "so it was stopped. Nothing was deleted; the next collection, or write, that needs it finishes it."
                 )
             self._store.delete(sorted(collection.paths))
@@ -301,7 +309,7 @@ class Collector:
     def _orphans(self, state: TableState, before: datetime) -> _Plan:
         claims = Claims(read_commits(self._store, 0, state.log_version))
         needed = claims.of(version for version in state.history.versions if version.gone is None)
-        needed |= set(state.snapshot.files["key"].to_pylist())
+        needed |= {add.key for add in parts_of(state.snapshot)}
         return _Plan((), {info.key: info.size for info in self._data_objects() if _is_orphan(info, needed, before)}, {})
 
     def _data_objects(self) -> Iterator[ObjectInfo]:

@@ -1,4 +1,4 @@
-"""The commit: one log entry, put if absent, after the head was marked; again from the start whenever somebody was first.
+"""The commit: one log entry, put if absent, after the head was marked; from the start again if somebody was first.
 
 Every operation that changes a table (write, revert, hold, adopt, collect) is a *draft*: a function from the state at
 the end of the log to the actions of the next entry. A draft that loses the race is computed anew from the new state,
@@ -81,7 +81,7 @@ def commit(
         try:
             store.put_if_absent(commit_key(version), data)
         except AlreadyExists:
-            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**min(attempt, 10))))
+            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))))
             continue
         made = parse_commit(version, data, timestamp)
         if state is None:

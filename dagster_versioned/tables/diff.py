@@ -99,7 +99,11 @@ def _parent_changes(before: Sequence[Parent], after: Sequence[Parent]) -> list[P
 
 def _metadata_changes(before: Identity, after: Identity) -> dict[str, tuple[Any, Any]]:
     old, new = _described(before), _described(after)
-    return {name: (old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)}
+    return {
+        name: (old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    }
 
 
 def _described(identity: Identity) -> dict[str, Any]:

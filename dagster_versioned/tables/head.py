@@ -102,10 +102,10 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadDocument:
-    """What is stored: the log version it was derived at, the head if there is a version yet, the mark of an announced commit.
+    """What is stored: the log version it was derived at, the head, the mark of an announced commit.
 
-    ``log_version`` is -1 before the first commit. It runs ahead of ``head.log_version`` when later commits made no
-    version (a release, a collection).
+    ``log_version`` is -1 before the first commit, and ``head`` is ``None`` before the first version. It runs ahead of
+    ``head.log_version`` when later commits made no version (a release, a collection).
     """
 
     log_version: int
@@ -162,14 +162,12 @@ def table_head(table: TableName, state: TableState) -> Head | None:
     newest = max(heads.values(), key=lambda version: version.log_version)
     if not state.history.is_partitioned:
         return _head(table, newest, state, None)
-    whole = state.history.partitions_sha
-    data = state.history.partitions_data_sha
-    assert whole is not None and data is not None  # a partitioned history has both
+    whole = state.history.whole
     return replace(
         _head(table, newest, state, None),
         partition=None,
-        metadata_sha=whole,
-        data_sha=data,
+        metadata_sha=whole.metadata_sha,
+        data_sha=whole.data_sha,
         parents=(),
         code_version=None,
         partitions=len(heads),

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, VersionNotFound
@@ -13,6 +13,7 @@ from dagster_versioned.identity.version import Facts, Identity, VersionEntry, pa
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
+
 
 @dataclass(frozen=True)
 class Version:
@@ -100,21 +101,16 @@ class Collection:
 
     def to_json(self) -> dict[str, Any]:
         """The ``collect`` member of a commit."""
-        return {
-            "id": self.id,
-            "kind": self.kind,
-            "done": self.done,
-            "owner": self.owner,
-            **({"paths": sorted(self.paths)} if self.paths else {}),
-            **(
-                {"versions": [{"log_version": v, **({"partition": p} if p is not None else {})} for v, p in self.versions]}
-                if self.versions
-                else {}
-            ),
-            **({"by": self.by} if self.by else {}),
-            **({"why": self.why} if self.why else {}),
-            **({"cancelled": True} if self.cancelled else {}),
+        versions = [{"log_version": v, **({"partition": p} if p is not None else {})} for v, p in self.versions]
+        optional = {
+            "paths": sorted(self.paths),
+            "versions": versions,
+            "by": self.by,
+            "why": self.why,
+            "cancelled": self.cancelled,
         }
+        present = {name: value for name, value in optional.items() if value}
+        return {"id": self.id, "kind": self.kind, "done": self.done, "owner": self.owner, **present}
 
 
 @dataclass(frozen=True)
@@ -138,9 +134,17 @@ class CommitRecord:
             timestamp_ms=commit.timestamp_ms,
             sha256=commit.sha256,
             operation=str(info.get("operation", "UNKNOWN")),
-            info=own if isinstance(own, Mapping) else None,
+            info=cast("Mapping[str, Any]", own) if isinstance(own, Mapping) else None,
             changes_files=bool(commit.adds or commit.removes),
         )
+
+
+@dataclass(frozen=True)
+class WholeTable:
+    """What stands for all partitions together: their ``partitions_sha``, and the same taken over their ``data_sha``."""
+
+    metadata_sha: str
+    data_sha: str
 
 
 class History:
@@ -153,13 +157,15 @@ class History:
         self.records = tuple(records)
         added = self.records[len(before.records) :] if before else self.records
         if any(record.log_version != len(self.records) - len(added) + n for n, record in enumerate(added)):
-            raise IntegrityError("The history of a table must be contiguous from log version 0; rebuild it from the log.")
+            raise IntegrityError(
+                "The history of a table must be contiguous from log version 0; rebuild it from the log."
+            )
         new = tuple(
             Collection.from_json(record.info["collect"], record.log_version)
             for record in added
             if record.info is not None and "collect" in record.info
         )
-        self.collections = (before.collections if before else ()) + new
+        self.collections: tuple[Collection, ...] = (before.collections if before else ()) + new
         cancelled = {collection.id for collection in self.collections if collection.cancelled}
         gone = {pair: c.kind for c in self.collections if c.id not in cancelled for pair in c.versions}
         # A collection takes the bytes of older versions away, so only then are those looked at again.
@@ -193,18 +199,13 @@ class History:
         return {version.partition: version for version in self.versions if not version.is_foreign}
 
     @cached_property
-    def partitions_sha(self) -> str | None:
-        """The identity of a partitioned table as a whole, or ``None``."""
-        if not self.is_partitioned:
-            return None
-        return partitions_sha({p: v.metadata_sha for p, v in self.heads.items() if p is not None and v.metadata_sha})
-
-    @cached_property
-    def partitions_data_sha(self) -> str | None:
-        """What `partitions_sha` is for versions, for the data alone: equal where every partition's data is equal."""
-        if not self.is_partitioned:
-            return None
-        return partitions_sha({p: v.data_sha for p, v in self.heads.items() if p is not None and v.data_sha})
+    def whole(self) -> "WholeTable":
+        """A partitioned table as a whole."""
+        heads = [(p, v) for p, v in self.heads.items() if p is not None]
+        return WholeTable(
+            partitions_sha({p: v.metadata_sha for p, v in heads if v.metadata_sha is not None}),
+            partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
+        )
 
     def versions_of(self, sha: str) -> set[str]:
         """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
@@ -237,7 +238,7 @@ class History:
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
-        return frozenset().union(*(c.paths for c in self.collections if c.log_version > log_version))
+        return frozenset(path for c in self.collections if c.log_version > log_version for path in c.paths)
 
     @cached_property
     def open_collections(self) -> tuple[Collection, ...]:
@@ -282,7 +283,7 @@ class History:
                 matches[whole] = Selection(record.log_version, None)
         if not matches:
             raise VersionNotFound(
-                f"No version starts with {prefix!r} among {len(self.versions)} in the history up to @{self.log_version}."
+                f"No version starts with {prefix!r} among the {len(self.versions)} up to @{self.log_version}."
             )
         if len(matches) > 1:
             listed = ", ".join(sorted(sha[: max(12, len(prefix) + 4)] for sha in matches))

@@ -74,7 +74,7 @@ def _machine() -> str:
     """Host, boot and process namespace: only within all three does a process id mean anything."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
+        namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         boot, namespace = "", ""
     return f"{socket.gethostname()}/{boot}/{namespace}".replace(" ", "")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.snapshot import Snapshot
-from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
 PARTITION_TAG = "dagster_versioned/partition"
@@ -38,6 +39,14 @@ def part_sha(add: Add) -> str | None:
     return named[1] if named else None
 
 
+def known_sha(add: Add) -> str:
+    """`part_sha` of a part that belongs to a version. Raises `IntegrityError` for a file that has none."""
+    sha = part_sha(add)
+    if sha is None:
+        raise IntegrityError(f"The log lists {add.path}, whose name is no SHA-256 and which carries none. Run verify.")
+    return sha
+
+
 def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
     """The parts of one partition, or (``None``) of the whole table, in the order in which their rows are read.
 
@@ -45,7 +54,7 @@ def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...
     """
     files = snapshot.files
     if partition is not None:
-        files = files.filter(pc.equal(_tag(files, PARTITION_TAG), partition))
+        files = files.filter(pc.equal(_tag(files, PARTITION_TAG), pa.scalar(partition)))
     return tuple(sorted(to_adds(files), key=_order))
 
 
@@ -69,8 +78,8 @@ def missing_parts(store: ObjectStore, adds: Sequence[Add]) -> list[Add]:
         return [add for add, missing in zip(adds, pool.map(is_missing, adds), strict=True) if missing]
 
 
-def _tag(files: pa.Table, name: str) -> pa.ChunkedArray:
-    return pc.map_lookup(files["tags"], pa.scalar(name), "first")
+def _tag(files: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
+    return cast("pa.ChunkedArray[Any]", pc.map_lookup(files["tags"], pa.scalar(name), "first"))
 
 
 def _order(add: Add) -> tuple[str, int, str]:

@@ -74,16 +74,18 @@ class Project:
         except ObjectNotFound:
             return {}
 
-    def pin(self, name: str, table: str, version: str | None = None, *, by: str | None = None, why: str | None = None) -> Pin:
-        """Give a version (``None``: the head) a name, which keeps it from being expired. A pin is moved by unpinning it first.
+    def pin(
+        self, name: str, table: str, version: str | None = None, *, by: str | None = None, why: str | None = None
+    ) -> Pin:
+        """Give a version (``None``: the head) a name, which keeps it from being expired.
 
-        Raises `InvalidInput` if the name is taken by another version, `VersionNotFound`.
+        Raises `InvalidInput` if the name is taken by another version (unpin it first), and `VersionNotFound`.
         """
         if not name.strip() or len(name) > 200:
             raise InvalidName(f"A pin needs a name of 1 to 200 characters, not {name!r:.100}.")
         sha = self.table(table).version(version).metadata_sha
         if sha is None:
-            raise VersionNotFound("A foreign commit cannot be pinned. Nothing was pinned. Give it an identity with adopt().")
+            raise VersionNotFound("A foreign commit cannot be pinned. Nothing was pinned. Adopt it first: adopt().")
         new = Pin(name, table, sha, by, why, datetime.now(UTC).isoformat())
 
         def add(pins: dict[str, Pin]) -> dict[str, Pin]:
@@ -142,6 +144,6 @@ def _parse_pins(data: bytes) -> dict[str, Pin]:
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
-            f"{PINS_KEY} cannot be read ({error!r}). Nothing was changed, and nothing is expired while it is unreadable. "
+            f"{PINS_KEY} cannot be read ({error!r}). Nothing was changed, and nothing expires while it is unreadable. "
             "Restore it from a backup or from the store's own versioning."
         ) from error

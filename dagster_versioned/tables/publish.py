@@ -5,7 +5,8 @@ commit path: a crash before they are written loses nothing, and whoever publishe
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import orjson
 
@@ -211,15 +212,13 @@ def _manifest_entry(versions: Sequence[Version]) -> dict[str, Any] | None:
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
-    try:
-        manifest = orjson.loads(data) if data else {}
-        artifacts = manifest.get("artifacts", {})
-    except (ValueError, AttributeError):
-        artifacts = {}
+    artifacts: Any = None
+    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
+        artifacts = orjson.loads(data).get("artifacts") if data else None
     return {
         "schema_version": DATOM_SCHEMA_VERSION,
         "project_name": project,
-        "artifacts": artifacts if isinstance(artifacts, dict) else {},
+        "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
     }
 
 

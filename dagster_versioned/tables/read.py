@@ -4,11 +4,11 @@ from collections.abc import Collection as Names
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dagster_versioned.delta import statistics
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot
-from dagster_versioned.delta import statistics
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import ExpiredVersion, IntegrityError, VersionNotFound

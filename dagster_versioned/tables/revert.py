@@ -41,10 +41,14 @@ class Reversion:
             v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
         )
         if known.gone is not None:
-            raise ExpiredVersion(f"The data of version {known.short} is not kept any more, so it cannot be current again.")
+            raise ExpiredVersion(f"The data of version {known.short} is not kept, so it cannot be current again.")
         head = state.history.heads.get(partition)
-        is_head = head is not None and head.metadata_sha == target.metadata_sha
-        if is_head and self._hold_because is None and state.history.foreign_since(head.log_version) is None:
+        is_current = (
+            head is not None
+            and head.metadata_sha == target.metadata_sha
+            and state.history.foreign_since(head.log_version) is None
+        )
+        if is_current and self._hold_because is None:
             return None
         wanted = parts_of(load_snapshot(self._store, target.log_version), partition)
         if lost := missing_parts(self._store, wanted):
@@ -91,4 +95,6 @@ class Reversion:
         )
 
     def _hold(self, partition: str | None) -> DomainMetadata:
-        return DomainMetadata(held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False)
+        return DomainMetadata(
+            held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False
+        )

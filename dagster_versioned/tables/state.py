@@ -48,7 +48,9 @@ class StateCache:
         """The state at the end of the log. Raises `TableNotFound`."""
         state = self.refresh()
         if state is None:
-            raise TableNotFound(f"No table at {self._store.uri}: it has no log. Nothing was ever written under this name.")
+            raise TableNotFound(
+                f"No table at {self._store.uri}: it has no log. Nothing was ever written under this name."
+            )
         return state
 
     def committed(self, state: TableState) -> None:

@@ -314,10 +314,9 @@ class VersionedTable:
             )
         if files.whole and files.versions[0].partition is not None:
             history = self._cache.require().history.until(files.log_version)
-            whole, data = history.partitions_sha, history.partitions_data_sha
-            assert whole is not None and data is not None  # a partitioned history has both
             sources = tuple(source for version in files.versions for source in self._sources(version))
-            return [Upstream(Parent(self.project.name, str(self.name), whole, data), sources)]
+            whole = Parent(self.project.name, str(self.name), history.whole.metadata_sha, history.whole.data_sha)
+            return [Upstream(whole, sources)]
         return [
             Upstream(
                 Parent(
@@ -376,9 +375,7 @@ class VersionedTable:
 
     # Maintenance
 
-    def vacuum(
-        self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None
-    ) -> CollectionReport:
+    def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
         """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
         return self._collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dagster_versioned.delta.actions import Add
@@ -166,7 +167,7 @@ def _identities(store: ObjectStore, versions: Iterable[Version]) -> tuple[list[F
 def _parts(store: ObjectStore, parts: Sequence[Add]) -> Iterator[list[Finding]]:
     """What is wrong with each part, in order."""
     with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
-        yield from pool.map(lambda add: _part(store, add), parts)
+        yield from pool.map(partial(_part, store), parts)
 
 
 def _part(store: ObjectStore, add: Add) -> list[Finding]:

@@ -34,9 +34,9 @@ from dagster_versioned.tables.parts import (
     ORDINAL_TAG,
     PARTITION_TAG,
     has_untagged_parts,
+    known_sha,
     missing_parts,
     part_key,
-    part_sha,
     parts_of,
 )
 from dagster_versioned.tables.state import TableState
@@ -85,8 +85,8 @@ class WriteResult:
     seconds: float
 
 
-class CollectionInProgress(Exception):  # noqa: N818 - a signal between a draft and its caller, never shown to a user
-    """A draft needs parts that an unfinished collection is about to delete."""
+class CollectionInProgress(Exception):
+    """A draft needs parts that an unfinished collection is about to delete; its caller waits and tries again."""
 
     def __init__(self, collection: Collection) -> None:
         super().__init__(collection.id)
@@ -129,9 +129,7 @@ class Proposal:
         """Give parts their final names, unless that was done and no collection has named them since."""
         by_key = {part_key(part.sha256): part for part in self.parts()}
         wanted = [
-            key
-            for key in keys
-            if key not in self._promoted or key in history.collected_since(self._promoted[key])
+            key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
         ]
         staging.promote_all((by_key[key], key) for key in wanted)
         for key in wanted:
@@ -220,7 +218,7 @@ class Writing:
         reused = adds is not None
         if adds is None:
             adds = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
-        shas = [part_sha(add) for add in adds]
+        shas = [known_sha(add) for add in adds]
         identity = _identity(proposal, data_sha(shas, proposal.row_order))
         sha = identity.metadata_sha()
         if (own := self._own_commit(proposal, state)) is not None and own.metadata_sha == sha:
@@ -272,7 +270,7 @@ class Writing:
             return None
         for version in reversed(state.history.versions):
             if version.partition == proposal.partition and version.raw is not None:
-                run = version.raw["facts"].get("run") or {}
+                run: dict[str, Any] = version.raw["facts"].get("run") or {}
                 if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
                     return version
         return None
