@@ -149,3 +149,11 @@ def test_extreme_values_keep_their_meaning_in_arrow(spark, tmp_path):
     assert table.column("d")[0].as_py() == dt.date(9999, 12, 31)
     assert table.column("t").cast(pa.int64())[0].as_py() == -62135596800 * 10**6
     assert table.column("n")[0].as_py() == Decimal("1e-10")
+
+
+def test_a_null_struct_with_members_that_are_never_null_round_trips(spark, tmp_path):
+    """Spark hands over such members marked as not null, although the null struct above them makes them null."""
+    frame = spark.range(4).selectExpr("if(id % 2 = 0, null, named_struct('a', id, 'b', array(id))) as s")
+    read, written = round_trip(spark, frame, tmp_path)
+    assert sorted(map(repr, read.collect())) == sorted(map(repr, frame.collect()))
+    assert written.contents.null_counts == (2,)

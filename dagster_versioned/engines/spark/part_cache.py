@@ -33,7 +33,7 @@ class PartCache:
 
     @classmethod
     def default(cls) -> Self:
-        """In ``DAGSTER_VERSIONED_CACHE``, else the user's cache folder; of ``DAGSTER_VERSIONED_CACHE_BYTES``, else 20 GiB."""
+        """In ``DAGSTER_VERSIONED_CACHE``, else the user's cache folder; 20 GiB or ``DAGSTER_VERSIONED_CACHE_BYTES``."""
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         root = os.environ.get("DAGSTER_VERSIONED_CACHE") or Path(base, "dagster-versioned", "parts")
         return cls(Path(root), int(os.environ.get("DAGSTER_VERSIONED_CACHE_BYTES", 20 * 1024 * MEBIBYTE)))

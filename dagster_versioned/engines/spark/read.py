@@ -4,13 +4,13 @@ import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from dagster_versioned.delta.partition_values import partition_array
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.partition_values import decode
+from dagster_versioned.delta.schema import StructType, type_to_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.part_cache import PartCache
 from dagster_versioned.engines.spark.session import runs_here
@@ -111,5 +111,6 @@ def _bare(uri: str) -> str:
 def _column(texts: list[str | None], name: str, schema: StructType) -> Any:
     distinct = list(dict.fromkeys(texts))
     positions = {text: i for i, text in enumerate(distinct)}
-    values = pa.concat_arrays([partition_array(text, schema.field(name).type, 1) for text in distinct])
+    data_type = cast("str", schema.field(name).type)  # partition columns are never nested
+    values = pa.array([decode(text, data_type) for text in distinct], type_to_arrow(data_type))
     return values.take(pa.array([positions[text] for text in texts], pa.int64()))

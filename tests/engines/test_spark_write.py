@@ -1,0 +1,299 @@
+"""A Spark write is one pass, and how Spark dealt the rows out does not show in what was written."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.spark import SparkEngine, worker
+from dagster_versioned.engines.spark import write as spark_write
+from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError
+from support.spark import promoted, round_trip, staging_in
+
+pytestmark = pytest.mark.spark
+
+ROWS = 5_000
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    """Every kind of column, with nulls, NaN, signed zeros, duplicates of rows and keys that tie."""
+    rows = spark.range(ROWS).selectExpr(
+        "id % 1000 as id",
+        "cast(id % 7 as string) as word",
+        "if(id % 5 = 0, null, cast(id % 3 as double)) as x",
+        "if(id % 11 = 0, double('NaN'), -0.0D) as y",
+        "timestamp_seconds(id % 100) as t",
+        "if(id % 4 = 0, null, named_struct('a', if(id < 0, null, id % 2), 'b', if(id < 0, null, array('x')))) as s",
+        "map('k', id % 2) as m",
+    )
+    return rows.cache()
+
+
+@pytest.fixture
+def files_only(monkeypatch):
+    """Every task makes its own parts, as it would with a lot of data."""
+    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
+    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
+
+
+def write(frame, folder, options=None, write_id="w"):
+    staging = staging_in(folder, write_id)
+    return SparkEngine().write(frame, staging, options or WriteOptions()), staging
+
+
+def rows_of(frame):
+    return sorted(map(repr, frame.collect()))
+
+
+def dealt_differently(spark, frame, folder):
+    """The same rows by other ways: partitions, order, skew, empty partitions, another file format."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    frame.write.mode("overwrite").option("compression", "gzip").parquet(str(folder / "gzip"))
+    yield frame
+    yield frame.coalesce(1)
+    yield frame.repartition(13)
+    yield frame.repartition(3, "word").orderBy(F.col("t").desc())
+    yield frame.where("id < 10").union(frame.where("id >= 10"))
+    yield spark.read.parquet(str(folder / "gzip"))
+
+
+def test_the_same_rows_are_the_same_contents_and_bytes_however_they_are_dealt_out(spark, frame, tmp_path):
+    outcomes = set()
+    for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path)):
+        written, _ = write(dealt, tmp_path / str(i))
+        outcomes.add((written.contents.digest, written.contents.null_counts, *(p.sha256 for p in written.parts)))
+        assert len(written.parts) == 1
+        assert written.contents.nrow == written.parts[0].num_records == ROWS
+    assert len(outcomes) == 1
+
+
+def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame, tmp_path, monkeypatch):
+    sent_home, _ = write(frame, tmp_path / "a")
+    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
+    staged, _ = write(frame.repartition(3), tmp_path / "b")
+    assert [part.sha256 for part in staged.parts] == [part.sha256 for part in sent_home.parts]
+
+
+def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path, files_only):
+    outcomes = [write(dealt, tmp_path / str(i))[0] for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path))]
+    assert len({written.contents.digest for written in outcomes}) == 1
+    assert len({len(written.parts) for written in outcomes}) > 1
+
+
+def test_a_row_more_less_or_changed_is_another_digest(spark, frame, tmp_path):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    others = [
+        frame,
+        frame.limit(ROWS - 1),
+        frame.union(frame.limit(1)),
+        frame.withColumn("word", F.when(F.col("id") == 3, "other").otherwise(F.col("word"))),
+        frame.withColumn("x", F.coalesce("x", F.lit(0.0))),
+    ]
+    digests = {write(other, tmp_path / str(i))[0].contents.digest for i, other in enumerate(others)}
+    assert len(digests) == len(others)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        WriteOptions(row_order="ignored"),
+        WriteOptions(row_order="significant"),
+        WriteOptions(row_order="significant", sort_columns=True, partition="2013-01-01"),
+        WriteOptions(sort_rows=("word", "x")),
+        WriteOptions(row_order="significant", row_group_bytes=50_000, target_part_bytes=20_000),
+        WriteOptions(row_order="ignored", row_group_bytes=50_000, target_part_bytes=400_000),
+    ],
+)
+def test_spark_and_arrow_write_the_same_parts(spark, frame, tmp_path, options):
+    table = frame.toArrow()
+    table = table.cast(schema_to_arrow(spark_write.stored_schema(frame.schema)))
+    arrow = ArrowEngine().write(table, staging_in(tmp_path / "arrow"), options)
+    ours, _ = write(frame, tmp_path / "spark", options)
+    assert ours.contents == arrow.contents
+    assert [(p.ordinal, p.sha256, p.statistics) for p in ours.parts] == [
+        (p.ordinal, p.sha256, p.statistics) for p in arrow.parts
+    ]
+
+
+def test_order_that_counts_is_the_order_of_collect_for_any_partitioning(spark, frame, tmp_path):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ordered = spark.range(1000).withColumn("v", F.hash("id")).repartition(7).orderBy("v")
+    options = WriteOptions(row_order="significant")
+    written, staging = write(ordered, tmp_path / "a", options)
+    again, _ = write(ordered.coalesce(1), tmp_path / "b", options)
+    other, _ = write(ordered.orderBy(F.col("v").desc()), tmp_path / "c", options)
+    assert [p.sha256 for p in again.parts] == [p.sha256 for p in written.parts]
+    assert again.contents == written.contents
+    assert other.contents.digest != written.contents.digest
+    stored = ArrowEngine().read(promoted(written, staging))
+    assert stored.column("v").to_pylist() == [row.v for row in ordered.collect()]
+
+
+def test_sorted_rows_are_the_same_bytes_for_any_order_of_arrival(spark, frame, tmp_path):
+    options = WriteOptions(sort_rows=("t",))
+    outcomes = {
+        (written.contents.digest, *(part.sha256 for part in written.parts))
+        for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path))
+        for written in [write(dealt, tmp_path / str(i), options)[0]]
+    }
+    assert len(outcomes) == 1
+
+
+@pytest.mark.parametrize("key", ["nope", "s", "m"])
+def test_sorting_by_no_column_or_a_nested_one_is_refused(spark, frame, tmp_path, key):
+    with pytest.raises(InvalidInput, match=key):
+        write(frame, tmp_path, WriteOptions(sort_rows=(key,)))
+
+
+def test_ordinals_are_unique_in_frame_order_and_reproducible(spark, frame, tmp_path, files_only):
+    options = WriteOptions(row_group_bytes=20_000, target_part_bytes=5_000)
+    first, _ = write(frame.coalesce(2), tmp_path / "a", options)
+    second, _ = write(frame.coalesce(2), tmp_path / "b", options)
+    ordinals = [part.ordinal for part in first.parts]
+    assert ordinals == sorted(set(ordinals))
+    assert {ordinal // worker.ORDINALS_PER_TASK for ordinal in ordinals} == {0, 1}
+    assert [(p.ordinal, p.sha256) for p in first.parts] == [(p.ordinal, p.sha256) for p in second.parts]
+
+
+def test_equal_partitions_become_parts_of_their_own(spark, tmp_path, files_only):
+    read, written = round_trip(spark, spark.range(2000, numPartitions=2).selectExpr("id % 1000 as id"), tmp_path)
+    assert len({part.sha256 for part in written.parts}) == 2
+    assert read.count() == 2000
+
+
+def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
+    # Spark merges the partitions of unions, so that skew has to come from within.
+    counts = "if(id in (2, 4), 20000, 100)"
+    frame = spark.range(0, 6, numPartitions=6).selectExpr(f"explode(sequence(1, {counts})) as i", "uuid() as u").cache()
+    read, written = round_trip(spark, frame, tmp_path)
+    assert [part.num_records for part in written.parts] == [400, 20_000, 20_000]
+    assert [part.ordinal // worker.ORDINALS_PER_TASK for part in written.parts] == [0, 2, 4]
+    assert rows_of(read) == rows_of(frame)
+
+
+def test_many_small_partitions_become_one_file(spark, tmp_path):
+    read, written = round_trip(spark, spark.range(1000).repartition(40), tmp_path)
+    assert len(written.parts) == 1
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    assert read.count() == 1000
+
+
+def test_single_part_is_one_part_beyond_every_size(spark, frame, tmp_path, files_only):
+    options = WriteOptions(single_part=True, row_group_bytes=20_000, target_part_bytes=1_000)
+    written, _ = write(frame.repartition(5), tmp_path, options)
+    assert [part.num_records for part in written.parts] == [ROWS]
+
+
+def test_no_rows_are_refused_unless_allowed_and_keep_the_schema(spark, frame, tmp_path):
+    nothing = frame.where("id < 0")
+    with pytest.raises(EmptyTable):
+        write(nothing, tmp_path)
+    for order in ("ignored", "significant"):
+        options = WriteOptions(allow_empty=True, row_order=order)
+        read, written = round_trip(spark, nothing, tmp_path, options)
+        assert written.parts == ()
+        assert written.contents.nrow == 0
+        assert read.schema.simpleString() == frame.schema.simpleString()
+        arrow = pa.table({"id": pa.array([], pa.int64())})
+        expected = ArrowEngine().contents(arrow, options).digest
+        assert write(nothing.select("id"), tmp_path, options)[0].contents.digest == expected
+
+
+def failing_once(marker: Path):
+    """Passes rows on, and fails half way in the first attempt of each task, after which it works."""
+
+    def run(batches):
+        from pyspark import TaskContext
+
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            flag = marker / str(TaskContext.get().partitionId())
+            if not flag.exists():
+                flag.touch()
+                raise OSError("the disk of this executor went away")
+            yield batch.slice(batch.num_rows // 2)
+
+    return run
+
+
+def test_a_task_that_fails_once_and_is_retried_writes_every_row_once(spark, frame, tmp_path, files_only):
+    marker = tmp_path / "marker"
+    marker.mkdir()
+    plain = frame.select("id", "word", "x").repartition(2)
+    flaky = plain.mapInArrow(failing_once(marker), plain.schema)
+    options = WriteOptions(row_group_bytes=5_000, target_part_bytes=2_000)
+    written, staging = write(flaky, tmp_path / "table", options)
+    assert len(list(marker.iterdir())) == 2
+    assert written.contents.digest == write(plain, tmp_path / "other")[0].contents.digest
+    assert rows_of(SparkEngine(spark).read(promoted(written, staging))) == rows_of(plain)
+
+
+def test_a_write_that_fails_for_good_raises_and_leaves_nothing_after_discard(spark, frame, tmp_path, files_only):
+    from pyspark.errors import PySparkException
+
+    broken = frame.selectExpr("id", "if(id = 999, raise_error('broken row'), word) as word")
+    staging = staging_in(tmp_path)
+    with pytest.raises(PySparkException, match="broken row"):
+        SparkEngine().write(broken, staging, WriteOptions(row_group_bytes=1_000, target_part_bytes=500))
+    staging.discard()
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
+    """The tasks see their input end, and would call what they have a part."""
+
+    def slowly(batches):
+        for batch in batches:
+            time.sleep(0.2)
+            yield batch
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    options = WriteOptions(row_group_bytes=500, target_part_bytes=1)
+    try:
+        rows = spark.range(4_000, numPartitions=2)
+        with ThreadPoolExecutor(1) as pool:
+            outcome = pool.submit(write, rows.mapInArrow(slowly, rows.schema), tmp_path, options)
+            deadline = time.monotonic() + 60
+            while not list(tmp_path.rglob("*.parquet")) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            spark.sparkContext.cancelAllJobs()
+            error = outcome.exception(60)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert "cancel" in str(error).lower()
+
+
+def test_a_folder_that_executors_do_not_see_is_named(tmp_path):
+    task = worker.Task(
+        spark_write.StructType(()), "ignored", WriteOptions(), tmp_path / "elsewhere", store=None, prefix="_staging/w/"
+    )
+    with pytest.raises(StorageError, match="elsewhere"):
+        task._shared("0-0")
+
+
+def test_our_errors_in_a_task_arrive_as_themselves(spark, frame, tmp_path, monkeypatch):
+    def unwilling(*_):
+        raise StorageError("No room on the executor. Nothing was committed.")
+
+    monkeypatch.setattr(worker, "_compressed", unwilling)
+    with pytest.raises(StorageError, match=r"^No room on the executor\. Nothing was committed\.$"):
+        write(frame, tmp_path)
+
+
+def test_a_write_touches_no_session_setting_and_leaves_pickling_as_it_was(spark, frame, tmp_path):
+    from pyspark import cloudpickle
+
+    before = spark.sparkContext.getConf().getAll()
+    write(frame, tmp_path)
+    assert spark.sparkContext.getConf().getAll() == before
+    assert not cloudpickle.list_registry_pickle_by_value()
