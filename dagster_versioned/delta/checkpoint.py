@@ -157,7 +157,7 @@ def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> 
         columns = {name: _struct_rows(table, name, shape) for name, shape in wanted.items()}
     except ObjectNotFound as error:
         raise LogCorrupt(f"{key} is missing, but a checkpoint needs it. Nothing was read.") from error
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
     for name, required in _REQUIRED.items():
         for column in required:

@@ -1,0 +1,325 @@
+"""Replay against a model: plain dicts, one action at a time."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+
+from dagster_versioned.delta.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    DeletionVector,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    encode_action,
+)
+from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log import commit_key, read_commit, read_commits
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+from dagster_versioned.storage.local import LocalStore
+
+SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
+PROTOCOL = Protocol(1, 7, None, ("domainMetadata", "inCommitTimestamp"))
+METADATA = Metadata("id", SCHEMA, (), {"delta.enableInCommitTimestamps": "true"})
+
+paths = st.sampled_from(["a", "b", "c", "a%20b", "d=1/e", "%C3%BC"])
+optional_text = st.none() | st.sampled_from(["", "x", '{"numRecords":1}'])
+maps = st.dictionaries(st.sampled_from("pq"), st.none() | st.sampled_from(["", "1"]), max_size=2)
+adds = st.builds(
+    Add,
+    paths,
+    maps,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.booleans(),
+    optional_text,
+    st.none() | maps,
+    st.none(),
+    st.none() | st.integers(0, 9),
+    st.none() | st.integers(0, 9),
+    optional_text,
+)
+removes = st.builds(
+    Remove,
+    paths,
+    st.booleans(),
+    st.none() | st.integers(0, 9),
+    st.none() | st.booleans(),
+    st.none() | maps,
+    st.none() | st.integers(0, 9),
+)
+others = st.one_of(
+    st.builds(Txn, st.sampled_from("st"), st.integers(0, 9), st.none() | st.integers(0, 9)),
+    st.builds(DomainMetadata, st.sampled_from("mn"), st.sampled_from(["", "{}"]), st.booleans()),
+    st.builds(lambda name: Metadata("id", SCHEMA, (), METADATA.configuration, name), st.sampled_from("kl")),
+    st.just(PROTOCOL),
+)
+
+
+def unique(action: Action) -> object:
+    match action:
+        case Add() | Remove():
+            return action.key
+        case Txn():
+            return "txn", action.app_id
+        case DomainMetadata():
+            return "domain", action.domain
+        case _:
+            return type(action)
+
+
+commits = st.lists(adds | removes | others, max_size=6, unique_by=unique)
+
+
+@dataclass
+class Model:
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+    txns: dict[str, Txn] = field(default_factory=dict)
+    domains: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Add] = field(default_factory=dict)
+    tombstones: dict[str, Remove] = field(default_factory=dict)
+
+    def apply(self, action: Action) -> None:
+        match action:
+            case Add():
+                self.files[action.key] = action
+                self.tombstones.pop(action.key, None)
+            case Remove():
+                self.files.pop(action.key, None)
+                self.tombstones[action.key] = action
+            case Txn():
+                self.txns[action.app_id] = action
+            case DomainMetadata(removed=True):
+                self.domains.pop(action.domain, None)
+            case DomainMetadata():
+                self.domains[action.domain] = action.configuration
+            case Metadata():
+                self.metadata = action
+            case Protocol():
+                self.protocol = action
+            case _:
+                pass
+
+
+def put_commit(store: LocalStore, version: int, actions: list[Action]) -> None:
+    lines = [encode_action(CommitInfo({"inCommitTimestamp": 1000 + version})), *map(encode_action, actions)]
+    store.put(commit_key(version), b"\n".join(lines))
+
+
+def check(snapshot: Snapshot, model: Model) -> None:
+    assert snapshot.protocol == model.protocol
+    assert snapshot.metadata == model.metadata
+    assert snapshot.txns == model.txns
+    assert snapshot.domains == model.domains
+    assert {add.key: add for add in snapshot.adds()} == model.files
+    assert sorted(snapshot.files["key"].to_pylist()) == sorted(model.files)
+    assert snapshot.num_files == len(model.files)
+    assert snapshot.size_bytes == sum(add.size for add in model.files.values())
+    rows = snapshot.tombstones.to_pylist()
+    assert {row["key"]: (row["path"], row["deletionTimestamp"], row["size"]) for row in rows} == {
+        key: (remove.path, remove.deletion_timestamp, remove.size) for key, remove in model.tombstones.items()
+    }
+    assert snapshot.timestamp_ms == 1000 + snapshot.version
+
+
+def content(snapshot: Snapshot) -> Any:
+    def rows(table: Any) -> list[Any]:
+        return sorted(map(repr, table.to_pylist()))
+
+    return (
+        snapshot.version,
+        snapshot.protocol,
+        snapshot.metadata,
+        snapshot.schema,
+        snapshot.txns,
+        snapshot.domains,
+        snapshot.timestamp_ms,
+        snapshot.commit_sha256,
+        rows(snapshot.files),
+        rows(snapshot.tombstones),
+    )
+
+
+@given(st.lists(commits, max_size=6), st.sets(st.integers(0, 6), max_size=3), st.integers(0, 6))
+def test_replay_advance_and_checkpoints_agree_with_the_model(
+    history: list[list[Action]], checkpoints: set[int], start: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder))
+        model = Model()
+        for version, actions in enumerate([[PROTOCOL, METADATA], *history]):
+            put_commit(store, version, actions)
+            for action in actions:
+                model.apply(action)
+            check(load_snapshot(store), model)
+        last = len(history)
+        plain = [load_snapshot(store, version) for version in range(last + 1)]
+        for version in sorted(checkpoints & set(range(last + 1))):
+            write_checkpoint(store, load_snapshot(store, version))
+        first = min(start, last)
+        for version in range(last + 1):
+            loaded = load_snapshot(store, version)
+            assert content(loaded) == content(plain[version])
+            if version >= first:
+                assert content(plain[first].advance(read_commits(store, first + 1, version))) == content(loaded)
+        stepwise = plain[first]
+        for version in range(first + 1, last + 1):
+            stepwise = stepwise.advance([read_commit(store, version)])
+        assert content(stepwise) == content(plain[last])
+
+
+@given(st.lists(commits, min_size=2, max_size=5))
+def test_a_checkpoints_bytes_depend_on_the_log_alone(history: list[list[Action]]) -> None:
+    with TemporaryDirectory() as folder:
+        store = LocalStore(Path(folder))
+        for version, actions in enumerate([[PROTOCOL, METADATA], *history]):
+            put_commit(store, version, actions)
+        last = len(history)
+        write_checkpoint(store, load_snapshot(store))
+        whole = store.get(checkpoint_key(last))
+        pointer = store.get("_delta_log/_last_checkpoint")
+        store.delete([checkpoint_key(last), "_delta_log/_last_checkpoint"])
+        write_checkpoint(store, load_snapshot(store, 1))
+        write_checkpoint(store, load_snapshot(store, 1).advance(read_commits(store, 2, last)))
+        assert store.get(checkpoint_key(last)) == whole
+        assert store.get("_delta_log/_last_checkpoint") == pointer
+        store.delete([commit_key(version) for version in range(last)])
+        write_checkpoint(store, load_snapshot(store))
+        assert store.get(checkpoint_key(last)) == whole
+
+
+def test_the_snapshot_knows_its_commits_bytes(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA])
+    put_commit(store, 1, [])
+    write_checkpoint(store, load_snapshot(store))
+    assert load_snapshot(store).commit_sha256 == read_commit(store, 1).sha256
+    assert load_snapshot(store, 0).commit_sha256 == read_commit(store, 0).sha256
+    store.delete([commit_key(1)])
+    assert load_snapshot(store).commit_sha256 is None
+
+
+@pytest.mark.parametrize(("left_out", "reason"), [(PROTOCOL, "no protocol"), (METADATA, "no metaData")])
+def test_a_log_without_protocol_or_metadata_is_refused(store: LocalStore, left_out: Action, reason: str) -> None:
+    put_commit(store, 0, [action for action in (PROTOCOL, METADATA) if action is not left_out])
+    with pytest.raises(LogCorrupt, match=reason):
+        load_snapshot(store)
+
+
+def test_commits_that_do_not_follow_are_refused(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA])
+    for version in (1, 2):
+        put_commit(store, version, [])
+    base = load_snapshot(store, 0)
+    assert base.advance([]) is base
+    with pytest.raises(LogCorrupt, match="version 1 comes next"):
+        base.advance([read_commit(store, 2)])
+    with pytest.raises(LogCorrupt, match="version 2 comes next"):
+        base.advance([read_commit(store, 1), read_commit(store, 1)])
+
+
+def add(path: str, vector: DeletionVector | None = None) -> Add:
+    return Add(path, {}, 1, 1, True, deletion_vector=vector)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "reason"),
+    [
+        (add("../outside"), LogCorrupt, "leaves the table's folder"),
+        (add("s3://elsewhere/a"), UnsupportedFeature, "absolutePaths"),
+        (add("a", DeletionVector("u", "x", 1, 1)), UnsupportedFeature, "deletionVectors"),
+        (Protocol(99, 7, None, ()), UnsupportedFeature, "reader version 99"),
+        (Protocol(3, 7, ("typeWidening",), ("typeWidening",)), UnsupportedFeature, "typeWidening"),
+        (Metadata("i", SCHEMA, ("nope",)), LogCorrupt, "nope"),
+        (Metadata("i", "{", ()), LogCorrupt, "not JSON"),
+        (Metadata("i", SCHEMA, (), format_provider="orc"), UnsupportedFeature, "orc"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_when_loaded_and_when_advanced(
+    store: LocalStore, bad: Action, error: type[Exception], reason: str
+) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA])
+    put_commit(store, 1, [bad])
+    with pytest.raises(error, match=reason):
+        load_snapshot(store)
+    with pytest.raises(error, match=reason):
+        load_snapshot(store, 0).advance([read_commit(store, 1)])
+
+
+def test_tombstones_of_elsewhere_do_not_matter(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA, Remove("../gone", True), Remove("/abs", True)])
+    assert load_snapshot(store).num_files == 0
+
+
+def test_one_file_with_another_vector_is_another_logical_file(store: LocalStore) -> None:
+    vector = DeletionVector("u", "x", 1, 1, 4)
+    gone = Remove("a", True, deletion_vector=vector)
+    put_commit(store, 0, [PROTOCOL, METADATA, add("a"), gone])
+    snapshot = load_snapshot(store)
+    assert snapshot.files["key"].to_pylist() == ["a"]
+    assert snapshot.tombstones["key"].to_pylist() == ["a"]
+    write_checkpoint(store, snapshot)
+    assert content(load_snapshot(store)) == content(snapshot)
+    put_commit(store, 1, [Remove("a", True), add("b")])
+    assert load_snapshot(store).tombstones.num_rows == 2
+    assert content(snapshot.advance([read_commit(store, 1)])) == content(load_snapshot(store))
+
+
+def test_transaction_identifiers_and_tombstones_expire_by_the_tables_own_time(store: LocalStore) -> None:
+    metadata = Metadata(
+        "i",
+        SCHEMA,
+        (),
+        {
+            **METADATA.configuration,
+            "delta.setTransactionRetentionDuration": "interval 1 second",
+            "delta.deletedFileRetentionDuration": "interval 500 milliseconds",
+        },
+    )
+    old = [Txn("old", 1, 1000), Txn("ageless", 1), Remove("old", True, 1000), Remove("timeless", True)]
+    put_commit(store, 0, [PROTOCOL, metadata, *old])
+    store.put(
+        commit_key(1),
+        b"\n".join(
+            map(
+                encode_action,
+                [CommitInfo({"inCommitTimestamp": 2001}), Txn("new", 1, 1001), Remove("new", True, 1501)],
+            )
+        ),
+    )
+    assert set(load_snapshot(store, 0).txns) == {"old", "ageless"}
+    snapshot = load_snapshot(store)
+    assert set(snapshot.txns) == {"new", "ageless"}
+    assert set(load_snapshot(store, 0).advance([read_commit(store, 1)]).txns) == {"new", "ageless"}
+    write_checkpoint(store, snapshot)
+    assert load_snapshot(store).tombstones["key"].to_pylist() == ["new"]
+
+
+def test_many_appends_keep_the_table_in_few_chunks(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA])
+    snapshot = load_snapshot(store)
+    for version in range(1, 80):
+        put_commit(store, version, [add(f"f{version}")])
+        snapshot = snapshot.advance([read_commit(store, version)])
+    assert snapshot.num_files == 79
+    assert snapshot.files["key"].num_chunks <= 33
+
+
+def test_reading_a_checkpoint_needs_no_older_commit(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
+    put_commit(store, 1, [add("b")])
+    write_checkpoint(store, load_snapshot(store))
+    store.delete([commit_key(0)])
+    assert sorted(load_snapshot(store).files["key"].to_pylist()) == ["a", "b"]
+    file = pq.ParquetFile(store.local_path(checkpoint_key(1)))
+    assert file.schema_arrow.names == ["metaData", "protocol", "txn", "domainMetadata", "remove", "add"]
