@@ -97,7 +97,7 @@ class LocalStore:
             return _info(key, _stat_file(path))
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """As the protocol says; files whose names cannot be keys, and links to folders, are not objects."""
+        """As the protocol says; symbolic links, and files whose names cannot be keys, are not listed."""
         check_prefix(prefix)
         check_start(start_after)
         folder = prefix.rpartition("/")[0]
@@ -196,7 +196,7 @@ class LocalStore:
         with self._translated("list", folder):
             entries: list[tuple[str, os.DirEntry[str]]] = []
             for entry in _entries(self._folder(folder)):
-                if not is_key(entry.name):
+                if entry.is_symlink() or not is_key(entry.name):
                     continue
                 # A folder sorts by its name and "/": "a-b" stands before "a/b", though "a" stands before "a-b".
                 key = folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
@@ -209,8 +209,6 @@ class LocalStore:
             elif key > start and key.startswith(prefix):
                 # What is gone since the folder was read is no object any more.
                 with self._translated("list", key), suppress(FileNotFoundError):
-                    if entry.is_symlink():
-                        self._confined(key)
                     status = entry.stat()
                     if S_ISREG(status.st_mode):
                         yield _info(key, status)
@@ -382,7 +380,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def _holds_objects(folder: os.DirEntry[str]) -> bool:
     return any(
-        _holds_objects(entry) if entry.is_dir(follow_symlinks=False) else is_key(entry.name)
+        _holds_objects(entry) if entry.is_dir(follow_symlinks=False) else entry.is_file(follow_symlinks=False)
         for entry in _entries(Path(folder.path))
     )
 
