@@ -1,0 +1,40 @@
+"""Reading any Delta table, ours or not, as it was at a log version."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.engines.arrow_scan import read_table
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.storage import open_store
+from dagster_versioned.storage.object_store import ObjectStore
+
+PARTITION_TAG = "dagster_versioned/partition"
+ORDINAL_TAG = "dagster_versioned/ordinal"
+
+
+def read_delta(
+    uri: str, version: int | None = None, columns: Sequence[str] | None = None, *, profile: str | None = None
+) -> pa.Table:
+    """The rows of the Delta table in the folder ``uri`` at a log version (``None``: the newest).
+
+    Partition values are columns, in the place that the schema gives them. Rows of tables written by this package come
+    in their order; Delta gives other tables' files none, so theirs come in path order. ``profile`` names a profile of
+    the AWS configuration files. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, and
+    `UnsupportedFeature`, by name, for what the table needs and is not implemented, before a row is returned.
+    """
+    store = open_store(uri, profile=profile)
+    return read_table(delta_scan(store, load_snapshot(store, version), columns))
+
+
+def delta_scan(store: ObjectStore, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Scan:
+    """The scan that reads a snapshot of the table whose folder is the store's root."""
+    adds = sorted(snapshot.adds(), key=lambda add: (*_position(add.tags or {}), add.key))
+    files = tuple(ScanFile(add.key, add.size, partition_values=add.partition_values) for add in adds)
+    return Scan(store, snapshot.schema, files, None if columns is None else tuple(columns))
+
+
+def _position(tags: Mapping[str, str | None]) -> tuple[str, int]:
+    ordinal = tags.get(ORDINAL_TAG) or ""
+    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0
