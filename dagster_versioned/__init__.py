@@ -11,9 +11,15 @@ from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
     from dagster_versioned.errors import VersionedError as VersionedError
+    from dagster_versioned.tables.options import TableOptions as TableOptions
+    from dagster_versioned.tables.project import Project as Project
+    from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
+    "Project": "dagster_versioned.tables.project",
+    "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
+    "VersionedTable": "dagster_versioned.tables.table",
 }
 
 if not TYPE_CHECKING:

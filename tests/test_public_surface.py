@@ -8,7 +8,10 @@ import pytest
 import dagster_versioned
 
 SURFACE = {
+    "Project",
+    "TableOptions",
     "VersionedError",
+    "VersionedTable",
 }
 
 
