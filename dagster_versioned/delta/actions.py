@@ -15,6 +15,9 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
 
+NO_COLUMNS = '{"type":"struct","fields":[]}'
+"""What a metadata action without a ``schemaString`` means: some programs create a table before they know its columns."""
+
 PartitionValues = Mapping[str, str | None]
 
 
@@ -239,7 +242,7 @@ class Metadata:
         storage = members.members("format")
         return cls(
             members.text("id"),
-            members.text("schemaString"),
+            NO_COLUMNS if members.value.get("schemaString") is None else members.text("schemaString"),
             members.texts("partitionColumns"),
             cast("Mapping[str, str]", members.optional_text_map("configuration") or {}),
             members.optional_text("name"),

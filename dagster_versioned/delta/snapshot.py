@@ -192,6 +192,8 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
 
 def _schema_of(metadata: Metadata) -> StructType:
     schema = parse_schema(metadata.schema_string)
+    if not schema.fields:
+        raise LogCorrupt("The table has no columns at this version, so it cannot be read.")
     if unknown := [name for name in metadata.partition_columns if name not in schema.names]:
         raise LogCorrupt(f"The table is partitioned by {unknown}, which its schema does not hold. Nothing was read.")
     return schema

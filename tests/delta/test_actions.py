@@ -94,7 +94,7 @@ def test_unknown_actions_are_ignored(line: bytes) -> None:
 GOOD: dict[str, dict[str, Any]] = {
     "add": {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True},
     "remove": {"path": "a", "dataChange": True},
-    "metaData": {"id": "1", "format": {"provider": "parquet"}, "schemaString": "{}", "partitionColumns": []},
+    "metaData": {"id": "1", "format": {"provider": "parquet"}, "partitionColumns": []},
     "protocol": {"minReaderVersion": 1, "minWriterVersion": 2},
     "txn": {"appId": "a", "version": 1},
     "domainMetadata": {"domain": "a", "configuration": "", "removed": False},
@@ -142,6 +142,7 @@ def test_a_missing_member_is_refused(name: str, member: str) -> None:
         ("remove", {"size": -1}),
         ("remove", {"deletionTimestamp": "now"}),
         ("metaData", {"configuration": {"a": 1}}),
+        ("metaData", {"schemaString": {}}),
         ("protocol", {"minReaderVersion": 3}),
         ("protocol", {"minWriterVersion": 7}),
         ("protocol", {"readerFeatures": [1]}),

@@ -8,9 +8,10 @@ from typing import Any
 import hypothesis.strategies as st
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from dagster_versioned.delta.actions import (
+    NO_COLUMNS,
     Action,
     Add,
     CommitInfo,
@@ -179,6 +180,7 @@ def test_replay_advance_and_checkpoints_agree_with_the_model(
         assert content(stepwise) == content(plain[last])
 
 
+@settings(max_examples=15)
 @given(st.lists(commits, min_size=2, max_size=5))
 def test_a_checkpoints_bytes_depend_on_the_log_alone(history: list[list[Action]]) -> None:
     with TemporaryDirectory() as folder:
@@ -242,6 +244,7 @@ def add(path: str, vector: DeletionVector | None = None) -> Add:
         (Protocol(3, 7, ("typeWidening",), ("typeWidening",)), UnsupportedFeature, "typeWidening"),
         (Metadata("i", SCHEMA, ("nope",)), LogCorrupt, "nope"),
         (Metadata("i", "{", ()), LogCorrupt, "not JSON"),
+        (Metadata("i", NO_COLUMNS, ()), LogCorrupt, "no columns"),
         (Metadata("i", SCHEMA, (), format_provider="orc"), UnsupportedFeature, "orc"),
     ],
 )

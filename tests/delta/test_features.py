@@ -1,0 +1,208 @@
+import pytest
+
+from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.features import (
+    merge_protocol,
+    protocol_for,
+    reader_features,
+    require_read,
+    require_write,
+    writer_features,
+)
+from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.schema import ArrayType, StructField, StructType
+from dagster_versioned.errors import UnsupportedFeature
+
+LONG = StructType([StructField("x", "long")])
+NTZ = StructType([StructField("x", ArrayType(StructType([StructField("t", "timestamp_ntz")])))])
+
+
+def metadata(**configuration: str) -> Metadata:
+    return Metadata("i", LONG.json(), (), {f"delta.{key}": value for key, value in configuration.items()})
+
+
+def mapped(mode: str) -> Metadata:
+    return metadata(**{"columnMapping.mode": mode})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "table"),
+    [
+        (Protocol(1, 1), metadata()),
+        (Protocol(1, 6), metadata(enableChangeDataFeed="true")),
+        (Protocol(1, 7, None, ("anything",)), metadata()),
+        (Protocol(2, 5), metadata()),
+        (Protocol(2, 5), mapped("none")),
+        (Protocol(1, 2), mapped("name")),  # the property counts only where the protocol supports it
+        (Protocol(3, 7, ("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"), ("new",)), metadata()),
+        (Protocol(3, 7, ("deletionVectors", "columnMapping"), ()), metadata()),
+    ],
+)
+def test_readable(protocol: Protocol, table: Metadata) -> None:
+    require_read(protocol, table)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "table", "name"),
+    [
+        (Protocol(4, 7, ("x",), ("x",)), metadata(), "reader version 4"),
+        (Protocol(0, 1), metadata(), "reader version 0"),
+        (Protocol(2, 5), mapped("name"), "columnMapping"),
+        (Protocol(2, 5), mapped("id"), "columnMapping"),
+        (Protocol(3, 7, ("columnMapping",), ("columnMapping",)), mapped("name"), "columnMapping"),
+        (Protocol(3, 7, (), ("columnMapping",)), mapped("name"), "columnMapping"),
+        (Protocol(3, 7, ("typeWidening",), ("typeWidening",)), metadata(), "typeWidening"),
+        (Protocol(3, 7, ("variantType", "catalogManaged"), ()), metadata(), "catalogManaged, variantType"),
+    ],
+)
+def test_refused_by_name_when_read(protocol: Protocol, table: Metadata, name: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=name):
+        require_read(protocol, table)
+    with pytest.raises(UnsupportedFeature, match=name):
+        require_write(protocol, table, LONG)
+
+
+def field(**keys: object) -> StructType:
+    inner = StructType([StructField("y", "long", True, {key.replace("__", "."): value for key, value in keys.items()})])
+    return StructType([StructField("x", ArrayType(inner))])
+
+
+ALL = Protocol(
+    3,
+    7,
+    ("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"),
+    (
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    ),
+)
+
+
+def test_features_that_are_listed_but_not_used_do_not_bind_a_writer() -> None:
+    require_write(ALL, metadata(), LONG)
+    for version in range(1, 7):
+        require_write(Protocol(1, version), metadata(), LONG)
+
+
+@pytest.mark.parametrize(
+    ("table", "schema", "name"),
+    [
+        (metadata(enableChangeDataFeed="true"), LONG, "changeDataFeed"),
+        (metadata(enableIcebergCompatV1="true"), LONG, "icebergCompatV1"),
+        (metadata(enableIcebergCompatV2="true"), LONG, "icebergCompatV2"),
+        (metadata(**{"constraints.c": "x > 1"}), LONG, "checkConstraints"),
+        (metadata(), field(delta__invariants="{}"), "invariants"),
+        (metadata(), field(delta__generationExpression="1"), "generatedColumns"),
+        (metadata(), field(delta__identity__start=1), "identityColumns"),
+        (metadata(), field(CURRENT_DEFAULT="1"), "allowColumnDefaults"),
+    ],
+)
+@pytest.mark.parametrize("legacy", [False, True], ids=["listed", "by version"])
+def test_a_feature_in_use_that_a_writer_must_implement_is_refused(
+    table: Metadata, schema: StructType, name: str, legacy: bool
+) -> None:
+    protocol = Protocol(1, 6) if legacy else ALL
+    if name in writer_features(protocol):
+        with pytest.raises(UnsupportedFeature, match=name):
+            require_write(protocol, table, schema)
+    else:
+        require_write(protocol, table, schema)
+    require_read(protocol, table)
+
+
+@pytest.mark.parametrize("name", ["rowTracking", "clustering", "checkpointProtection", "somethingNew"])
+def test_features_that_bind_by_being_listed(name: str) -> None:
+    protocol = Protocol(1, 7, None, (name,))
+    require_read(protocol, metadata())
+    with pytest.raises(UnsupportedFeature, match=name):
+        require_write(protocol, metadata(), LONG)
+
+
+def test_a_newer_writer_version_is_refused() -> None:
+    with pytest.raises(UnsupportedFeature, match="writer version 8"):
+        require_write(Protocol(1, 8), metadata(), LONG)
+
+
+def test_our_own_protocols_ask_readers_for_nothing_but_timestamps_without_zone() -> None:
+    assert protocol_for(LONG) == Protocol(1, 7, None, ("domainMetadata", "inCommitTimestamp"))
+    assert protocol_for(NTZ) == Protocol(
+        3, 7, ("timestampNtz",), ("domainMetadata", "inCommitTimestamp", "timestampNtz")
+    )
+    for schema in (LONG, NTZ):
+        require_write(protocol_for(schema), metadata(), schema)
+
+
+@pytest.mark.parametrize(
+    ("old", "needed", "merged"),
+    [
+        (protocol_for(LONG), protocol_for(LONG), protocol_for(LONG)),
+        (protocol_for(NTZ), protocol_for(LONG), protocol_for(NTZ)),
+        (protocol_for(LONG), protocol_for(NTZ), protocol_for(NTZ)),
+        (Protocol(1, 2), Protocol(1, 1), Protocol(1, 2)),
+        (
+            Protocol(1, 2),
+            protocol_for(LONG),
+            Protocol(1, 7, None, ("appendOnly", "domainMetadata", "inCommitTimestamp", "invariants")),
+        ),
+        (
+            Protocol(2, 5),
+            protocol_for(NTZ),
+            Protocol(
+                3,
+                7,
+                ("columnMapping", "timestampNtz"),
+                (
+                    "appendOnly",
+                    "changeDataFeed",
+                    "checkConstraints",
+                    "columnMapping",
+                    "domainMetadata",
+                    "generatedColumns",
+                    "inCommitTimestamp",
+                    "invariants",
+                    "timestampNtz",
+                ),
+            ),
+        ),
+        (Protocol(3, 7, ("b", "a"), ("b", "a")), Protocol(1, 7, None, ("a",)), Protocol(3, 7, ("b", "a"), ("b", "a"))),
+    ],
+)
+def test_merged_protocols_lose_nothing(old: Protocol, needed: Protocol, merged: Protocol) -> None:
+    assert merge_protocol(old, needed) == merged
+    for one in (old, needed):
+        assert reader_features(one) <= reader_features(merged)
+        assert writer_features(one) <= writer_features(merged)
+    assert merge_protocol(merged, needed) is merged
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("interval 30 days", 30 * 86_400_000),
+        ("Interval 1 week 2 days 3 hours", 9 * 86_400_000 + 3 * 3_600_000),
+        ("1 second", 1000),
+        ("interval 1500 microseconds", 1),
+        ("interval 1 month", None),
+        ("30", None),
+        ("interval", None),
+        ("interval -1 day", None),
+        ("", None),
+    ],
+)
+def test_intervals(text: str, milliseconds: int | None) -> None:
+    assert interval_ms(metadata(k=text), "delta.k") == milliseconds
+    assert interval_ms(metadata(), "delta.k") is None
