@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
+    from dagster_versioned.engines.delta_table import read_delta as read_delta
     from dagster_versioned.errors import VersionedError as VersionedError
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
@@ -20,6 +21,7 @@ _HOME = {
     "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
     "VersionedTable": "dagster_versioned.tables.table",
+    "read_delta": "dagster_versioned.engines.delta_table",
 }
 
 if not TYPE_CHECKING:

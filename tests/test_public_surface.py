@@ -12,6 +12,7 @@ SURFACE = {
     "TableOptions",
     "VersionedError",
     "VersionedTable",
+    "read_delta",
 }
 
 
