@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,8 @@ from dagster_versioned.errors import AccessDenied, StoreUnavailable
 ROW_GROUP_ROWS = 1_048_576
 IN_MEMORY_BYTES = 8 * MEBIBYTE
 """Parts stay in memory while all that a writer holds there is no more than this; other parts become files."""
+
+STREAM_BYTES = 4 * MEBIBYTE
 
 PARTITION_ENTRY = "dagster_versioned.partition"
 ORDINAL_ENTRY = "dagster_versioned.ordinal"
@@ -55,6 +57,7 @@ class PartWriter:
         self._rows = 0
         self._bytes = 0
         self._sink: _Spool | None = None
+        self._stream: pa.BufferedOutputStream | None = None
         self._writer: pq.ParquetWriter | None = None
         self._nan_columns: set[str] = set()
 
@@ -98,7 +101,7 @@ class PartWriter:
         for part in self._parts:
             if isinstance(part.source, Path):
                 part.source.unlink(missing_ok=True)
-        self._sink, self._writer, self._parts = None, None, []
+        self._sink, self._stream, self._writer, self._parts = None, None, None, []
 
     def _write_row_group(self) -> None:
         table = pa.Table.from_batches(self._buffered, self.schema).combine_chunks()
@@ -106,14 +109,17 @@ class PartWriter:
         writer, sink = self._open_part()
         writer.write_table(table, row_group_size=table.num_rows)
         self._nan_columns |= _nan_columns(table)
+        self._flush()
         if not self._options.single_part and sink.size >= self._options.target_part_bytes:
             self._end_part()
 
     def _open_part(self) -> "tuple[pq.ParquetWriter, _Spool]":
         if self._writer is None or self._sink is None:
             self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory)
+            # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
+            self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
             self._writer = pq.ParquetWriter(
-                cast("IO[bytes]", self._sink),
+                self._stream,
                 self.schema,
                 version="2.6",
                 data_page_version="1.0",
@@ -133,9 +139,14 @@ class PartWriter:
             self._writer.add_key_value_metadata(entries)
         return self._writer, self._sink
 
+    def _flush(self) -> None:
+        if self._stream is not None:
+            self._stream.flush()
+
     def _end_part(self) -> None:
         writer, sink = self._open_part()
         writer.close()
+        self._flush()
         metadata = writer.writer.metadata
         sha256, source = sink.finish()
         self._parts.append(
@@ -151,7 +162,7 @@ class PartWriter:
         if isinstance(source, bytes):
             self._in_memory += sink.size
         self._ordinal += 1
-        self._sink, self._writer, self._nan_columns = None, None, set()
+        self._sink, self._stream, self._writer, self._nan_columns = None, None, None, set()
 
 
 class _Spool(io.RawIOBase):
