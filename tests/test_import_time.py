@@ -32,12 +32,16 @@ def test_the_probe_sees_a_heavy_import():
     assert "pyarrow" in probe("pyarrow")[1]
 
 
+def test_importing_everything_public_imports_neither_spark_nor_a_frame_library():
+    seconds, heavy = probe("dagster_versioned; from dagster_versioned import *")
+    print(f"from dagster_versioned import *: {seconds * 1000:.0f} ms")
+    assert not {"pandas", "polars", "pyspark"} & set(heavy)
+
+
 @pytest.mark.slow
-def test_importing_everything_public_adds_little_to_dagster_itself():
-    """At most 0.3 s more than ``import dagster``, on the best of three each, and still no Spark."""
-    everything = "dagster, dagster_versioned; from dagster_versioned import *"
+def test_importing_the_package_adds_at_most_300_ms_to_dagster_itself():
+    """The best of three each, so that a busy machine does not decide."""
     plain = min(probe("dagster")[0] for _ in range(3))
-    ours, heavy = min(probe(everything) for _ in range(3))
-    print(f"import dagster: {plain * 1000:.0f} ms; with everything public of ours: {ours * 1000:.0f} ms")
-    assert "pyspark" not in heavy
+    ours = min(probe("dagster, dagster_versioned")[0] for _ in range(3))
+    print(f"import dagster: {plain * 1000:.0f} ms; with dagster_versioned: {ours * 1000:.0f} ms")
     assert ours - plain <= 0.3
