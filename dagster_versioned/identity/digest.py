@@ -337,13 +337,13 @@ def _decimals(array: Array) -> tuple[Words, Words]:
 
 @dataclass(frozen=True, slots=True)
 class _Ragged:
-    """Values of any length: rows ``starts`` to ``starts + lengths`` of what holds them; no length under a null."""
+    """Values of any length: ``starts`` to ``starts + lengths`` of what holds them, under a null too."""
 
     starts: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, array: Array, valid: Valid) -> Self:
+    def of(cls, array: Array) -> Self:
         types, arrow, count = pa.types, array.type, len(array)
         if types.is_fixed_size_binary(arrow) or types.is_fixed_size_list(arrow):
             size = arrow.byte_width if types.is_fixed_size_binary(arrow) else arrow.list_size
@@ -361,7 +361,7 @@ class _Ragged:
                 every = np.frombuffer(array.buffers()[1], "<i8" if large else "<i4")
                 offsets = every[array.offset : array.offset + count + 1].astype(np.int64)
             starts, lengths = offsets[:-1], np.diff(offsets)
-        return cls(starts, lengths if valid is None else lengths * valid)
+        return cls(starts, lengths)
 
     def items(self, values: Array) -> Array:
         """The items of all rows, one row after the other, out of the array that holds them."""
@@ -424,14 +424,14 @@ def _validity_words(valid: list[Valid], count: int) -> list[Words]:
 
 def _lanes(array: Array, valid: Valid) -> _Lanes:
     """The two hashes of each value; 0 for a null."""
-    lanes = _value_lanes(array, valid)
+    lanes = _value_lanes(array)
     if valid is not None:
         for lane in lanes:
             lane *= valid
     return lanes
 
 
-def _value_lanes(array: Array, valid: Valid) -> _Lanes:
+def _value_lanes(array: Array) -> _Lanes:
     types, arrow = pa.types, array.type
     if (words := _words(array)) is not None:
         return hash_single_words(words)
@@ -440,7 +440,7 @@ def _value_lanes(array: Array, valid: Valid) -> _Lanes:
         return hash_words(words, 0), hash_words(words, 1)
     if types.is_struct(arrow):
         return _record_lanes([array.field(index) for index in range(arrow.num_fields)])
-    ragged = _Ragged.of(array, valid)
+    ragged = _Ragged.of(array)
     if types.is_map(arrow):
         return _map_lanes(ragged, _values(array))
     if _is_list(arrow):
@@ -523,7 +523,7 @@ class _NodeHash:
             for index, child in enumerate(self._children):
                 child.update(array.field(index))
         else:
-            ragged = _Ragged.of(array, None)
+            ragged = _Ragged.of(array)
             self._lengths.update(ragged.lengths.view(np.uint8).data)
             if types.is_map(arrow) or _is_list(arrow):
                 items = ragged.items(_values(array))

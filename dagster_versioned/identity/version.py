@@ -208,8 +208,8 @@ class Facts:
 
     ``created_at`` is RFC 3339 in UTC with microseconds and ``Z`` (`created_at_text`), ``size_bytes`` the sum over the
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
-    digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts`` the
-    nulls in each top-level column. FORMAT, "Identity".
+    digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts``
+    the nulls in each top-level column. FORMAT, "Identity".
     """
 
     created_at: str
