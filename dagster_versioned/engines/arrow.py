@@ -11,7 +11,7 @@ from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow_scan import read_table, stream_table
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame
-from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import row_sizes
@@ -20,7 +20,8 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import UnsupportedFrame
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = ROW_GROUP_ROWS
+"""Frames in memory are cut like row groups, so that a row group mostly is one slice and nothing is copied to join it."""
 
 
 class ArrowEngine:
