@@ -61,7 +61,8 @@ _DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "Invali
 class S3Options:
     """How patiently and how widely to talk to S3: times in seconds, sizes in bytes.
 
-    ``attempts`` counts the first one. Files above ``part_bytes`` are uploaded in parts of that size; copies above
+    ``attempts`` counts the first one; a client whose calls keep failing makes fewer (botocore's retry quota). Files
+    above ``part_bytes`` are uploaded in parts of that size; copies above
     ``whole_copy_bytes`` are made in parts (S3 copies at most 5 GiB at once).
     """
 
@@ -464,7 +465,7 @@ def _from_failure(where: str, error: BaseException) -> Exception:
         )
     if isinstance(error, (NoConnectionError, HTTPClientError, ResponseStreamingError, IncompleteReadError)):
         return StoreUnavailable(
-            f"{where}: no answer after the configured attempts ({name}). A write may or may not have landed; check the "
+            f"{where}: no answer ({name}). A write may or may not have landed; check the "
             "network and the endpoint and run again."
         )
     return StorageError(f"{where}: the request could not be made ({name}). Nothing was sent; check the location.")

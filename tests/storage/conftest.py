@@ -3,37 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from dagster_versioned.storage import LocalStore, Location, ObjectStore, S3Credentials, S3Options, S3Store
+from dagster_versioned.storage import LocalStore, ObjectStore, S3Options, S3Store
 from dagster_versioned.storage.wrappers import CountingStore
 from support.s3_server import S3Server, running_s3_server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
 SMALL_PARTS = S3Options(part_bytes=5 * 1024**2, whole_copy_bytes=6 * 1024**2)
-
-
-@dataclass(frozen=True)
-class FixedCredentials:
-    """A source of credentials that another process can be given."""
-
-    access_key: str
-    secret_key: str
-
-    def __call__(self) -> S3Credentials:
-        return S3Credentials(self.access_key, self.secret_key)
-
-
-def open_s3(server: S3Server, bucket: str, options: S3Options = SMALL_PARTS) -> S3Store:
-    location = Location(
-        type="s3", root=bucket, prefix="some/pre-fix", region=server.region, endpoint_url=server.endpoint_url
-    )
-    credentials = FixedCredentials(server.access_key, server.secret_key)
-    return S3Store(location, credentials=credentials, options=options)
 
 
 @pytest.fixture(scope="session")
@@ -73,12 +53,12 @@ def _atomic_puts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def s3_store(s3_server: S3Server) -> S3Store:
-    return open_s3(s3_server, s3_server.new_bucket())
+    return s3_server.store(s3_server.new_bucket(), "some/pre-fix", SMALL_PARTS)
 
 
 @pytest.fixture(scope="session")
 def moto_store(moto_server: S3Server) -> S3Store:
-    return open_s3(moto_server, moto_server.new_bucket())
+    return moto_server.store(moto_server.new_bucket(), "some/pre-fix", SMALL_PARTS)
 
 
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from dagster_versioned.storage import Location, S3Credentials, S3Options, S3Store
+
 START_SECONDS = 60
 
 
@@ -39,6 +41,18 @@ class S3Server:
             aws_secret_access_key=self.secret_key,
             region_name=self.region,
         )
+
+    def credentials(self) -> S3Credentials:
+        """The keys, as a source of credentials for a store."""
+        return S3Credentials(self.access_key, self.secret_key)
+
+    def location(self, bucket: str, prefix: str = "") -> Location:
+        """A place on this server."""
+        return Location(type="s3", root=bucket, prefix=prefix, region=self.region, endpoint_url=self.endpoint_url)
+
+    def store(self, bucket: str, prefix: str = "", options: S3Options | None = None) -> S3Store:
+        """The store at a place on this server."""
+        return S3Store(self.location(bucket, prefix), credentials=self.credentials, options=options)
 
     def new_bucket(self) -> str:
         """Create a bucket with a name of its own."""
