@@ -304,7 +304,8 @@ class Collector:
         claims = Claims(read_commits(self._store, 0, state.log_version))
         leaving = set(versions)
         retained = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        return {path: claims.sizes[path] for path in claims.of(versions) - claims.of(retained)}
+        current = {add.key for add in parts_of(state.snapshot)}
+        return {path: claims.sizes[path] for path in claims.of(versions) - claims.of(retained) - current}
 
     def _orphans(self, state: TableState, before: datetime) -> _Plan:
         claims = Claims(read_commits(self._store, 0, state.log_version))
@@ -325,7 +326,10 @@ def _old(history: History, keep_last: int | None, older_than: datetime | None) -
     seen: dict[str | None, int] = defaultdict(int)
     old: list[Version] = []
     heads = set(history.heads.values())
+    newest_own = max((version.log_version for version in heads), default=-1)
     for version in reversed(history.versions):
+        if version.is_foreign and version.log_version > newest_own:
+            continue  # nobody adopted it yet, and it is what the table holds now
         seen[version.partition] += 1
         beyond_count = keep_last is None or seen[version.partition] > keep_last
         beyond_age = older_than is None or version.timestamp < older_than

@@ -189,6 +189,8 @@ class History:
 
     def until(self, log_version: int) -> "History":
         """The history as it was at an earlier log version, but knowing what was collected since."""
+        if log_version >= self.log_version:
+            return self
         older = History(self.records[: log_version + 1])
         older.versions = tuple(version for version in self.versions if version.log_version <= log_version)
         return older
@@ -197,6 +199,17 @@ class History:
     def heads(self) -> dict[str | None, Version]:
         """The newest own version of each partition; key ``None`` for a table without partitions."""
         return {version.partition: version for version in self.versions if not version.is_foreign}
+
+    @property
+    def unadopted(self) -> Version | None:
+        """The last foreign commit with file actions that no own version came after, or ``None``."""
+        newest_own = max((version.log_version for version in self.heads.values()), default=-1)
+        return self.foreign_since(newest_own)
+
+    @property
+    def current(self) -> tuple[Version, ...]:
+        """The versions that the table consists of now; none where a foreign commit came after them."""
+        return () if self.unadopted is not None else tuple(self.heads.values())
 
     @cached_property
     def whole(self) -> "WholeTable":
@@ -216,15 +229,13 @@ class History:
         return {version.metadata_sha for version in heads if version.metadata_sha is not None}
 
     def foreign_since(self, log_version: int) -> Version | None:
-        """The first foreign commit with file actions after a log version, or ``None``."""
-        return next(
-            (
-                v
-                for v in self.versions
-                if v.log_version > log_version and v.is_foreign and self.records[v.log_version].changes_files
-            ),
-            None,
-        )
+        """The last foreign commit with file actions after a log version, or ``None``."""
+        for version in reversed(self.versions):
+            if version.log_version <= log_version:
+                return None
+            if version.is_foreign and self.records[version.log_version].changes_files:
+                return version
+        return None
 
     def recent(self, partition: str | None, count: int) -> Iterator[Version]:
         """Up to ``count`` versions of a partition whose bytes are kept, newest first."""

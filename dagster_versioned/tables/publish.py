@@ -4,7 +4,8 @@ Each is a function of the log alone, so any of them can be deleted and comes bac
 commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -35,6 +36,8 @@ METADATA_KEY = ".metadata/metadata.json"
 HISTORY_KEY = ".metadata/version_history.json"
 DATOM_SCHEMA_VERSION = 2
 
+_DATOM = re.compile(r"\.metadata/([0-9a-f]{64}|metadata|version_history)\.json")
+
 
 class Publisher:
     """Writes the derived documents of one table.
@@ -54,9 +57,10 @@ class Publisher:
         Documents other than heads are put without a condition, so an older publisher may overwrite a newer one's;
         therefore each looks at the head once more afterwards and, if it was overtaken, publishes what is current.
         """
-        while not self._publish_heads(state, _touched_after):
-            versions = readable_by_datom(state.history)
-            self._publish_datom(versions, versions[:1])
+        while True:
+            if self._publish_heads(state) > state.log_version:
+                return
+            self._publish_datom(readable_by_datom(state.history))
             if state.log_version and state.log_version % CHECKPOINT_INTERVAL == 0:
                 self._publish_checkpoint(state)
             if read_head(self._data, head_key(self._table)).log_version <= state.log_version:
@@ -65,9 +69,9 @@ class Publisher:
 
     def rebuild(self, state: TableState) -> None:
         """Write every derived document again from the log, whatever is there now."""
-        self._publish_heads(state, lambda history, _: set(history.heads))
-        versions = readable_by_datom(state.history)
-        self._publish_datom(versions, versions)
+        self._publish_heads(state, since=-1)
+        self._store.delete([key for info in self._store.list(".metadata/") if _DATOM.fullmatch(key := info.key)])
+        self._publish_datom(readable_by_datom(state.history))
         for log_version in checkpoint_versions(state):
             try:
                 self._store.head(checkpoint_key(log_version))
@@ -97,26 +101,48 @@ class Publisher:
         last = max(checkpoint_versions(state), default=None)
         return {} if last is None else {index_key(last): index_bytes(state.history.until(last))}
 
-    def _publish_heads(self, state: TableState, touched: "_Touched") -> bool:
-        """Publish the heads that changed since the stored one; returns whether a later one was there already."""
-        key = head_key(self._table)
-        if state.history.is_partitioned:
-            seen = read_head(self._data, key).log_version
-            for partition in sorted(touched(state.history, seen) - {None}, key=str):
-                assert partition is not None
-                head = partition_head(self._table, state.history.heads[partition], state)
-                publish_head(self._data, partition_head_key(self._table, partition), head, state.log_version)
-        before = publish_head(self._data, key, table_head(self._table, state), state.log_version)
-        return before.log_version > state.log_version
+    def _publish_heads(self, state: TableState, since: int | None = None) -> int:
+        """Publish the table's head, and before it those of partitions that changed after ``since``.
 
-    def _publish_datom(self, versions: Sequence[Version], changed: Sequence[Version]) -> None:
-        if versions:
-            for version in changed:
+        ``since`` is by default what the stored head has seen. Returns the log version of the head that was there.
+        """
+        key = head_key(self._table)
+        history = state.history
+        if history.is_partitioned:
+            touched = _touched(history)
+            since = read_head(self._data, key).log_version if since is None else since
+            for partition in sorted(p for p, at in touched.items() if p is not None and at > since):
+                head = partition_head(self._table, history.heads[partition], state)
+                publish_head(self._data, partition_head_key(self._table, partition), head, touched[partition])
+        return publish_head(self._data, key, table_head(self._table, state), state.log_version).log_version
+
+    def _publish_datom(self, versions: Sequence[Version]) -> None:
+        """Publish what datom readers need; the history last, so that every version it names has its document."""
+        published = self._published()
+        history = [_history_entry(version) for version in versions]
+        for version, entry in zip(versions, history, strict=True):
+            if published.get(entry["version"]) != entry["log_version"]:
                 self._store.put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
-            self._store.put(HISTORY_KEY, encode([_history_entry(version) for version in versions]))
+        if versions:
+            self._store.put(HISTORY_KEY, encode(history))
             self._store.put(METADATA_KEY, metadata_document(versions[0]))
         else:
             self._store.delete([METADATA_KEY, HISTORY_KEY])
+        gone = published.keys() - {entry["version"] for entry in history}
+        if gone:
+            self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
+        self._publish_manifest(versions)
+
+    def _published(self) -> dict[str, int]:
+        """The versions, with their log versions, that the stored history names."""
+        try:
+            history = orjson.loads(self._store.get(HISTORY_KEY))
+            found = {str(entry["version"]): int(entry["log_version"]) for entry in history}
+        except (ObjectNotFound, ValueError, KeyError, TypeError):
+            return {}  # whatever is there is derived, and is about to be written again
+        return {sha: at for sha, at in found.items() if _DATOM.fullmatch(f".metadata/{sha}.json")}
+
+    def _publish_manifest(self, versions: Sequence[Version]) -> None:
         entry = _manifest_entry(versions)
 
         def enter(data: bytes | None) -> bytes | None:
@@ -136,9 +162,6 @@ class Publisher:
         key = index_key(state.log_version)
         self._store.put(key, index_bytes(state.history))
         self._store.delete([info.key for info in self._store.list(FOLDER) if info.key < key])
-
-
-_Touched = Callable[[History, int], set[str | None]]
 
 
 def checkpoint_versions(state: TableState) -> range:
@@ -222,11 +245,12 @@ def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
     }
 
 
-def _touched_after(history: History, log_version: int) -> set[str | None]:
-    """Partitions whose head, or whose hold, changed after a log version."""
-    held = {
-        record.info["held"].get("partition")
-        for record in history.records[log_version + 1 :]
-        if record.info is not None and "held" in record.info
-    }
-    return held | {version.partition for version in history.versions if version.log_version > log_version}
+def _touched(history: History) -> dict[str | None, int]:
+    """For every partition the log version of the last commit that changed its head, or its hold."""
+    touched = {version.partition: version.log_version for version in history.heads.values()}
+    for record in history.records:
+        if record.info is not None and "held" in record.info:
+            partition = record.info["held"].get("partition")
+            if partition in touched:
+                touched[partition] = max(touched[partition], record.log_version)
+    return touched

@@ -45,7 +45,8 @@ def version_files(
 ) -> VersionFiles:
     """The files to read for a selection; ``snapshot`` is the table at the selection's log version.
 
-    ``current`` are the versions that were heads then. Raises `ExpiredVersion`, `IntegrityError` where the log's parts
+    ``current`` are the versions that the table consisted of then; none where a foreign commit had the last word, whose
+    files are read as the log lists them. Raises `ExpiredVersion`, `IntegrityError` where the log's parts
     are not the ones that the version's ``data_sha`` names, and `VersionNotFound` for a partition that has no version.
     """
     if selection.version is not None:
@@ -71,7 +72,6 @@ def version_files(
     by_version = {version: parts_of(snapshot, version.partition) for version in chosen}
     for version, parts in by_version.items():
         check_parts(version, parts)
-    # A whole table that a foreign commit touched holds files of no version, so it is read as the log lists it.
     whole = selection.version is None and partitions is None
     adds = parts_of(snapshot) if whole else tuple(add for parts in by_version.values() for add in parts)
     schema = snapshot.schema

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib.metadata import version as installed_version
 from typing import TYPE_CHECKING, Any
 
+from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
-from dagster_versioned.engines.row_diff import RowDiff, diff_rows
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput, InvalidName, StorageError, VersionNotFound
 from dagster_versioned.identity.names import TableName
@@ -44,11 +43,12 @@ from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write import CollectionInProgress, Description, Proposal, WriteResult, Writing
 
 if TYPE_CHECKING:
+    from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
 
 logger = logging.getLogger("dagster_versioned")
 
-WRITER = Writer("dagster-versioned", installed_version("dagster-versioned"))
+WRITER = Writer("dagster-versioned", __version__)
 
 VersionLike = str | int | datetime | None
 """What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, or ``None`` for the head."""
@@ -127,7 +127,8 @@ class VersionedTable:
         """`write` several partitions in one commit: all of them become current, or none does."""
         began = time.monotonic()
         options = options or TableOptions()
-        description = _describe(self.name, asset_key, list(parents), code_version, message, options)
+        others = [upstream for upstream in parents if not self._is_itself(upstream.parent, frames)]
+        description = _describe(self.name, asset_key, others, code_version, message, options)
         self._check_name_is_free()
         staging = Staging(self.store, str(uuid.uuid4()))
         try:
@@ -252,7 +253,7 @@ class VersionedTable:
             self.store,
             self._snapshot(state, selection.log_version),
             selection,
-            list(state.history.until(selection.log_version).heads.values()),
+            state.history.until(selection.log_version).current,
             partitions=chosen,
             columns=columns,
         )
@@ -265,7 +266,8 @@ class VersionedTable:
     def version(self, reference: VersionLike = None, *, partition: str | None = None) -> Version:
         """The one version that a reference means. Raises `VersionNotFound`, `AmbiguousVersion`.
 
-        A log version or a time means the table's head then; of a partitioned table, name the ``partition``.
+        A log version or a time means the table's head then, which is a foreign commit where one came last; of a
+        partitioned table, name the ``partition``.
         """
         state = self._cache.require()
         selection = self._select(state, reference)
@@ -284,11 +286,10 @@ class VersionedTable:
             raise VersionNotFound(
                 f"{self.name} has {len(history.heads)} partitions, each with versions of its own. Name the partition."
             )
+        if partition is None and (foreign := history.unadopted) is not None:
+            return foreign
         found = history.heads.get(partition)
         if found is None:
-            foreign = history.versions[-1] if history.versions else None
-            if foreign is not None and foreign.is_foreign and partition is None:
-                return foreign
             raise VersionNotFound(f"{self.name} has no version of partition {partition!r} at @{selection.log_version}.")
         return found
 
@@ -346,12 +347,14 @@ class VersionedTable:
         key: Sequence[str],
         partition: str | None = None,
         as_type: type | None = None,
-    ) -> RowDiff[Any]:
+    ) -> "RowDiff[Any]":
         """Which rows were added, removed and changed between two versions, matched by the ``key`` columns.
 
         Compared by Arrow, or by Spark where ``as_type`` is PySpark's DataFrame. Raises `InvalidInput` where the key is
         not unique or holds nulls.
         """
+        from dagster_versioned.engines.row_diff import diff_rows
+
         frames = [self.read(self._exactly(one, partition), as_type=as_type) for one in (before, after)]
         return diff_rows(frames[0], frames[1], key)
 
@@ -508,6 +511,9 @@ class VersionedTable:
                     f"The table {self.name!r} cannot be created beside {folder!r}: their names differ only in case. "
                     "Nothing was written. Choose another asset key."
                 )
+
+    def _is_itself(self, parent: Parent, partitions: Iterable[str | None]) -> bool:
+        return (parent.source, parent.table) == (self.project.name, self.name) and parent.partition in partitions
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)

@@ -12,7 +12,7 @@ from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName
+from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Facts,
@@ -293,6 +293,11 @@ def table_actions(state: TableState | None, schema: StructType, timestamp: int) 
     if state is None:
         return [needed, Metadata(str(uuid.uuid4()), schema.json(), configuration=CONFIGURATION, created_time=timestamp)]
     metadata = state.snapshot.metadata
+    if metadata.configuration.get("delta.enableInCommitTimestamps") != "true":
+        raise UnsupportedFeature(
+            "This Delta table was created by another program, without in-commit timestamps: it cannot hold versions. "
+            "Nothing was written. Read it with read_delta() and write it under another asset key."
+        )
     require_write(state.snapshot.protocol, metadata, state.snapshot.schema)
     protocol = merge_protocol(state.snapshot.protocol, needed)
     changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]

@@ -1,0 +1,14 @@
+"""What tests ask of a store as a whole."""
+
+import hashlib
+
+from dagster_versioned.storage import ObjectStore
+
+
+def contents(store: ObjectStore, *, without: tuple[str, ...] = ()) -> dict[str, str]:
+    """Every object by key, with the SHA-256 of its bytes."""
+    return {
+        info.key: hashlib.sha256(store.get(info.key)).hexdigest()
+        for info in store.list()
+        if not any(part in info.key for part in without)
+    }

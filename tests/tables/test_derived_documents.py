@@ -1,0 +1,192 @@
+"""Heads, datom documents, manifest, checkpoints and index: functions of the log, and never in the way of a commit."""
+
+from datetime import UTC, datetime, timedelta
+
+import datom
+import orjson
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.errors import StoreUnavailable
+from dagster_versioned.storage import ObjectStore
+from dagster_versioned.storage.wrappers import Call, Fault, FaultStore
+from dagster_versioned.tables import publish
+from dagster_versioned.tables.head import HeadDocument, Pending, head_key, read_head
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.project import Project
+from support.stores import contents
+
+LOG = ("_delta_log/0000", ".parquet")
+
+
+def numbered(n: int) -> pa.Table:
+    return pa.table({"n": [n]})
+
+
+def derived(project: Project) -> dict[str, str]:
+    """Everything that is neither a commit nor a part."""
+    everything = contents(project.data)
+    return {
+        key: sha
+        for key, sha in everything.items()
+        if not (key.endswith(".json") and "/_delta_log/" in key and ".checkpoint" not in key)
+        and not (key.endswith(".parquet") and ".metadata" not in key and "_delta_log" not in key)
+    }
+
+
+def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    plain, parted = project.table("plain"), project.table("parted")
+    for n in range(10):
+        plain.write(numbered(n % 7), message=f"{n}")
+        parted.write(numbered(n), partition=f"p{n % 3}")
+    plain.revert(1, hold=True, why="wrong")
+    plain.expire(keep_last=5, dry_run=False)
+    before = derived(project)
+    assert any("_last_checkpoint" in key for key in before)
+    assert any("versions/" in key for key in before)
+    project.data.delete(before)
+    for table in (project.table("plain"), project.table("parted")):
+        table.repair()
+        assert table.verify().ok
+    assert derived(project) == before
+
+
+def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    table = project.table("flights")
+    for n in range(9):
+        table.write(numbered(n))
+    history = table.history()
+    project.data.delete(derived(project))
+    fresh = project.table("flights")
+    assert fresh.history() == history
+    assert fresh.read().equals(table.read())
+
+
+def test_a_corrupt_index_or_head_stops_nobody(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    table = project.table("flights")
+    for n in range(9):
+        table.write(numbered(n))
+    for key in [info.key for info in table.store.list(".metadata/versions/")]:
+        table.store.put(key, b"not parquet")
+    project.data.put(head_key(table.name), b"{")
+    fresh = project.table("flights")
+    assert len(fresh.history()) == 9
+    assert not fresh.verify().ok
+    assert fresh.write(numbered(100)).change == "full"
+    assert read_head(project.data, head_key(table.name)).log_version == 9
+
+
+def test_datom_reads_every_version_of_a_table_of_one_part(project: Project) -> None:
+    table = project.table("flights")
+    frames = {table.write(numbered(n), message=f"m{n}").version.metadata_sha: numbered(n) for n in range(3)}
+    table.write(numbered(1), message="m1")
+    store = datom.store_local(str(project.store.local_path("x").parent))  # type: ignore[union-attr]
+    connection = datom.get_conn(store, project_name="NYC")
+    for sha, frame in frames.items():
+        assert sha is not None
+        assert datom.read(connection, "flights", version=sha[:10], as_arrow=True).equals(frame)
+    assert datom.read(connection, "flights", as_arrow=True).equals(numbered(1))
+    assert list(datom.list_artifacts(connection)["name"]) == ["flights"]
+    history = datom.history(connection, "flights")
+    assert list(history["version"]) == [v.metadata_sha for v in table.history() if v.log_version in (3, 2, 0)]
+    assert set(history["author"]) == {"Ada <ada@example.org>"}
+
+
+def test_what_datom_could_not_read_is_left_out_whole(project: Project) -> None:
+    table = project.table("flights")
+    table.write(numbered(1))
+    assert "flights" in manifest(project)
+    many = pa.table({"n": list(range(1_500_000))})
+    table.write(many, options=TableOptions(target_part_bytes=1, row_group_bytes=1_000_000))
+    assert "flights" not in manifest(project)
+    assert not [key for key in contents(table.store) if key.endswith(("/metadata.json", "version_history.json"))]
+    table.write(many, options=TableOptions(single_part=True))
+    assert "flights" in manifest(project)
+    project.table("parted").write(numbered(1), partition="a")
+    assert set(manifest(project)) == {"flights"}
+
+
+def test_a_commit_stands_where_its_documents_could_not_be_written(project: Project) -> None:
+    def fail_after_commit(call: Call) -> Fault | None:
+        nonlocal committed
+        committed = committed or call.verb == "put_if_absent"
+        broken = committed and call.verb != "put_if_absent" and call.verb.startswith("put")
+        return Fault.BEFORE if broken else None
+
+    committed = False
+    failing = Project("NYC", FaultStore(project.store, fail_after_commit)).table("flights")
+    result = failing.write(numbered(1))
+    assert result.change == "full"
+    table = project.table("flights")
+    head = table.head()
+    assert head.log_version == -1
+    assert head.pending is not None
+    assert head.pending.log_version == 0
+    resolved = table.resolve()
+    assert resolved.log_version == 0
+    assert resolved.pending is None
+    assert table.verify().ok
+
+
+def test_a_failed_commit_leaves_the_table_as_it_was(project: Project) -> None:
+    table = project.table("flights")
+    table.write(numbered(1))
+    before = contents(project.store, without=("heads",))
+
+    def fail(call: Call) -> Fault | None:
+        return Fault.BEFORE if call.verb == "put_if_absent" else None
+
+    with pytest.raises(StoreUnavailable):
+        Project("NYC", FaultStore(project.store, fail)).table("flights").write(numbered(2))
+    after = contents(project.store, without=("heads",))
+    assert {key: sha for key, sha in after.items() if key in before} == before
+    assert all(key.endswith(".parquet") for key in after.keys() - before.keys())
+    assert table.read().equals(numbered(1))
+    assert table.write(numbered(2)).change == "full"
+
+
+def test_a_mark_stays_until_a_later_head_or_a_day_passes(project: Project) -> None:
+    table = project.table("flights")
+    table.write(numbered(1))
+    key = head_key(table.name)
+
+    def mark(age: timedelta, version: int) -> HeadDocument:
+        document = table.head()
+        since = (datetime.now(UTC) - age).isoformat()
+        marked = HeadDocument(document.log_version, document.head, Pending(version, since))
+        project.data.put(key, marked.to_bytes())
+        return marked
+
+    young = mark(timedelta(hours=1), 1)
+    assert table.resolve() == young
+    mark(timedelta(days=2), 1)
+    assert table.resolve().pending is None
+    mark(timedelta(hours=1), 7)
+    table.write(numbered(2))
+    assert table.head().pending is not None, "a mark for a later commit is not taken away by an earlier one"
+
+
+def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> None:
+    table = project.table("flights")
+    odd = "2013/01 ../x%"
+    table.write(numbered(1), partition=odd)
+    table.write(numbered(2), partition="b")
+    head = table.head(partition=odd).head
+    assert head is not None
+    assert head.partition == odd
+    assert head.metadata_sha == table.partitions()[odd].metadata_sha
+    whole = table.head().head
+    assert whole is not None
+    assert whole.partitions == 2
+    assert [info.key for info in project.data.list(".metadata/partition-heads/flights/")] == [
+        ".metadata/partition-heads/flights/2013%2F01%20..%2Fx%25.json",
+        ".metadata/partition-heads/flights/b.json",
+    ]
+
+
+def manifest(project: Project) -> dict[str, object]:
+    store: ObjectStore = project.data
+    return orjson.loads(store.get(".metadata/manifest.json"))["artifacts"]

@@ -1,0 +1,109 @@
+"""Commits of other Delta writers: shown, readable, adopted, never mistaken for ours."""
+
+import time
+import uuid
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned.errors import InvalidInput, UnsupportedFeature, VersionNotFound
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+
+
+def append_as_another_program(table: VersionedTable, frame: pa.Table) -> None:
+    """What a Delta writer that knows our writer features, but not us, would commit."""
+    name = f"part-00000-{uuid.uuid4()}.snappy.parquet"
+    path = table.store.local_path(name)
+    assert path is not None
+    pq.write_table(frame, path)
+    version = table.state.log_version + 1
+    now = max(time.time_ns() // 1_000_000, table.state.snapshot.timestamp_ms + 1)
+    add = {
+        "path": name,
+        "partitionValues": {},
+        "size": path.stat().st_size,
+        "modificationTime": now,
+        "dataChange": True,
+    }
+    lines = [
+        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "APPEND"}},
+        {"add": add},
+    ]
+    data = b"\n".join(orjson.dumps(line) for line in lines) + b"\n"
+    table.store.put_if_absent(f"_delta_log/{version:020d}.json", data)
+
+
+def test_a_foreign_commit_is_shown_and_read_and_has_no_identity(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    append_as_another_program(table, rows)
+    assert [v.is_foreign for v in table.history()] == [True, False]
+    assert table.read().num_rows == 6
+    assert table.read(0).num_rows == 3
+    assert table.version().is_foreign
+    with pytest.raises(VersionNotFound, match="adopt"):
+        table.upstream()
+    assert table.verify().ok
+
+
+def test_writing_the_old_rows_over_a_foreign_commit_is_not_none(table: VersionedTable, rows: pa.Table) -> None:
+    first = table.write(rows)
+    append_as_another_program(table, rows)
+    again = table.write(rows)
+    assert again.change == "full"
+    assert again.version.metadata_sha == first.version.metadata_sha
+    assert table.read().num_rows == 3
+
+
+def test_adopt_gives_what_is_there_an_identity(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    append_as_another_program(table, rows)
+    result = table.adopt(message="backfilled by hand")
+    assert result is not None
+    assert result.version.identity.nrow == 6
+    assert result.version.identity.message == "backfilled by hand"
+    assert table.read(result.version.metadata_sha).num_rows == 6
+    assert table.adopt() is None
+    assert table.verify().ok
+    assert table.write(rows).change == "full"
+    assert table.read(result.version.metadata_sha).num_rows == 6
+    assert table.verify().ok
+
+
+def test_a_partition_is_not_written_over_files_that_belong_to_none(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows, partition="1")
+    append_as_another_program(table, rows)
+    with pytest.raises(Exception, match="no partition"):
+        table.write(rows, partition="2")
+    with pytest.raises(InvalidInput, match="partition"):
+        table.adopt()
+
+
+def test_a_table_that_another_program_created_is_not_written(project: Project, rows: pa.Table) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    path = project.data.local_path("theirs")
+    deltalake.write_deltalake(str(path), rows)
+    table = project.table("theirs")
+    assert table.read().num_rows == 3
+    with pytest.raises(UnsupportedFeature, match="another program"):
+        table.write(rows)
+    assert table.state.log_version == 0
+
+
+def test_deltalake_refuses_to_write_to_our_tables(table: VersionedTable, rows: pa.Table) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    table.write(rows)
+    with pytest.raises(Exception, match=r"(?i)feature"):
+        deltalake.write_deltalake(str(table.store.local_path("x").parent), rows, mode="append")  # type: ignore[union-attr]
+    assert table.read().num_rows == 3
+
+
+def test_expire_never_takes_what_a_foreign_commit_left(table: VersionedTable, rows: pa.Table, more: pa.Table) -> None:
+    table.write(rows)
+    table.write(more)
+    append_as_another_program(table, rows)
+    table.expire(keep_last=1, dry_run=False)
+    assert table.read().num_rows == 7
+    assert table.verify().ok
