@@ -21,7 +21,7 @@ from dagster_versioned.errors import UnsupportedFrame
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 
 BATCH_ROWS = ROW_GROUP_ROWS
-"""Frames in memory are cut like row groups, so that a row group mostly is one slice and nothing is copied to join it."""
+"""Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
 
 
 class ArrowEngine:

@@ -54,6 +54,21 @@ def test_bytes_do_not_depend_on_batch_boundaries(tmp_path_factory, data):
     assert rows_of(whole, table.schema).equals(table)
 
 
+def test_pages_do_not_depend_on_batch_boundaries(tmp_path):
+    """Small tables have one page a column; these have many, dictionary pages and the fallback from them included."""
+    rng = np.random.default_rng(3)
+    table = pa.table(
+        {
+            "x": rng.normal(size=400_000),
+            "few": [f"value {i}" for i in rng.integers(0, 50, 400_000)],
+            "list": pa.ListArray.from_arrays(np.arange(0, 800_001, 2, dtype=np.int32), rng.integers(0, 9, 800_000)),
+        }
+    )
+    (whole,) = write(table, tmp_path, WriteOptions())
+    (pieces,) = write(table, tmp_path, WriteOptions(), batches=table.to_batches(max_chunksize=1777))
+    assert pieces.sha256 == whole.sha256
+
+
 @given(st.data())
 @settings(max_examples=20)
 def test_row_groups_end_at_the_same_rows_whatever_lies_under_nulls(tmp_path_factory, data):
@@ -71,6 +86,17 @@ def test_hidden_bytes_under_nulls_do_not_reach_the_part(tmp_path):
         [pa.array(["a", "hidden" * 1000, "b"]), pa.array([[1], [2] * 5000, [3]])], names=["s", "l"], mask=mask
     )
     shown = pa.array([{"s": "a", "l": [1]}, None, {"s": "b", "l": [3]}], hidden.type)
+    assert hidden.equals(shown)
+    options = WriteOptions(row_group_bytes=30)
+    first, second = (write(pa.table({"c": column}), tmp_path, options) for column in (hidden, shown))
+    assert [part.sha256 for part in first] == [part.sha256 for part in second]
+
+
+def test_a_range_hidden_under_a_null_list_does_not_reach_the_part(tmp_path):
+    values = pa.array([1, *[2] * 5000, 3])
+    offsets, mask = pa.array([0, 1, 5001, 5002], pa.int32()), pa.array([False, True, False])
+    hidden = pa.ListArray.from_arrays(offsets, values, mask=mask)
+    shown = pa.array([[1], None, [3]], hidden.type)
     assert hidden.equals(shown)
     options = WriteOptions(row_group_bytes=30)
     first, second = (write(pa.table({"c": column}), tmp_path, options) for column in (hidden, shown))
