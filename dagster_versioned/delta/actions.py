@@ -16,7 +16,7 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 _LONG = range(-(2**63), 2**63)
 
 NO_COLUMNS = '{"type":"struct","fields":[]}'
-"""What a metadata action without a ``schemaString`` means: some programs create a table before they know its columns."""
+"""What a metadata action without a ``schemaString`` means: some create a table before they know its columns."""
 
 PartitionValues = Mapping[str, str | None]
 

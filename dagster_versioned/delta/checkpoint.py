@@ -1,12 +1,12 @@
 """Checkpoints: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import (
@@ -38,6 +38,7 @@ from dagster_versioned.delta.log import (
     json_checksum,
     last_checkpoint_version,
 )
+from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
@@ -105,14 +106,14 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
     files = with_keys(pa.concat_tables([piece.adds for piece in pieces]))
     tombstones = with_keys(pa.concat_tables([piece.removes for piece in pieces]))
     for table in (files, tombstones):
-        if pc.count_distinct(identities(table)).as_py() != table.num_rows:
+        if len(compute.unique(identities(table))) != table.num_rows:
             raise LogCorrupt(f"{checkpoint.keys[0]}: a file occurs twice in the checkpoint. Nothing was read.")
     return Checkpoint(tuple(action for piece in pieces for action in piece.actions), files, tombstones)
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    actions: list[Action]
+    actions: Sequence[Action]
     sidecars: list[str]
     adds: pa.Table
     removes: pa.Table
@@ -164,7 +165,7 @@ def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> 
             if columns[name][column].null_count:
                 raise LogCorrupt(f"{key}: a {name} action has no {column}. Nothing was read.")
     sizes = columns[Add.NAME]["size"]
-    if sizes.length() and pc.min(sizes).as_py() < 0:
+    if sizes.length() and compute.min(sizes).as_py() < 0:
         raise LogCorrupt(f"{key}: an add action has a negative size. Nothing was read.")
     few = [
         action
@@ -173,54 +174,57 @@ def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> 
         for row in columns[name].to_pylist()
         if (action := parse_action({name: _plain(row, wanted[name])}, f"{key}, {name}")) is not None
     ]
-    names = [_sidecar_name(path, key) for path in columns["sidecar"]["path"].to_pylist()] if not of_sidecar else []
+    names = (
+        [_sidecar_name(path, key) for path in cast("list[str]", columns["sidecar"]["path"].to_pylist())]
+        if not of_sidecar
+        else []
+    )
     return _Piece(few, names, columns[Add.NAME], columns[Remove.NAME])
+
+
+def _members(shape: pa.DataType) -> "list[pa.Field[Any]]":
+    return list(cast("Any", shape))
 
 
 def _leaf_columns(schema: pa.Schema, wanted: dict[str, pa.StructType]) -> list[str]:
     """Dotted paths of the wanted members that the file has, which leaves out parsed statistics and the unknown."""
-    return [
-        f"{name}.{member.name}"
+    present = {
+        name: shape
         for name, shape in wanted.items()
         if name in schema.names and pa.types.is_struct(schema.field(name).type)
-        for member in shape
-        if schema.field(name).type.get_field_index(member.name) >= 0
+    }
+    held = {name: {member.name for member in _members(cast("Any", schema.field(name).type))} for name in present}
+    return [
+        f"{name}.{member.name}" for name in present for member in _members(present[name]) if member.name in held[name]
     ]
 
 
 def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
     """The rows in which the struct column ``name`` is present, its members as columns of the types in ``shape``."""
+    schema = pa.schema(_members(shape))
     if name not in table.column_names:
-        return pa.schema(list(shape)).empty_table()
-    column = table[name]
-    column = column.filter(pc.is_valid(column))
-    arrays: list[pa.ChunkedArray] = []
-    for member in shape:
-        if column.type.get_field_index(member.name) < 0:
-            arrays.append(pa.chunked_array([pa.nulls(len(column), member.type)]))
-        else:
-            arrays.append(_cast(pc.struct_field(column, member.name), member.type))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(list(shape)))
+        return schema.empty_table()
+    column: Column = table[name]
+    column = column.filter(compute.is_valid(column))
+    return pa.Table.from_arrays([_member(column, member) for member in _members(shape)], schema=schema)
 
 
-def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """Cast a member: structs by the names of their members, since writers order them and leave them out as they like."""
+def _member(column: Column, wanted: "pa.Field[Any]") -> Column:
+    """A member of a struct column by its name, since writers order members and leave them out as they like."""
+    held: Any = column.type
+    if held.get_field_index(wanted.name) < 0:
+        return pa.chunked_array([pa.nulls(len(column), wanted.type)])
+    return _cast(compute.struct_field(column, wanted.name), wanted.type)
+
+
+def _cast(column: Column, wanted: pa.DataType) -> Column:
     if column.type == wanted:
         return column
     if not pa.types.is_struct(wanted):
         return column.cast(wanted)
-    arrays = [
-        _cast(pc.struct_field(column, member.name), member.type)
-        if column.type.get_field_index(member.name) >= 0
-        else pa.chunked_array([pa.nulls(len(column), member.type)])
-        for member in wanted
-    ]
-    whole = pa.StructArray.from_arrays(
-        [array.combine_chunks() for array in arrays],
-        fields=list(wanted),
-        mask=pc.is_null(column).combine_chunks(),
-    )
-    return pa.chunked_array([whole])
+    arrays: list[Any] = [_member(column, member).combine_chunks() for member in _members(wanted)]
+    absent = compute.is_null(column).combine_chunks()
+    return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=_members(wanted), mask=absent)])
 
 
 def _plain(value: Any, data_type: pa.DataType) -> Any:
@@ -230,7 +234,7 @@ def _plain(value: Any, data_type: pa.DataType) -> Any:
     if pa.types.is_map(data_type):
         return dict(value)
     if pa.types.is_struct(data_type):
-        return {member.name: _plain(value[member.name], member.type) for member in data_type}
+        return {member.name: _plain(value[member.name], member.type) for member in _members(data_type)}
     return value
 
 
@@ -250,7 +254,7 @@ def checkpoint_key(version: int) -> str:
 
 
 def write_checkpoint(store: ObjectStore, snapshot: "Snapshot") -> None:
-    """Write the classic V1 checkpoint of a snapshot, then point ``_last_checkpoint`` at it unless that names a newer one.
+    """Write the classic V1 checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
     The bytes depend on the log alone: rows are sorted, and tombstones expire by the snapshot's own timestamp, not by a
     clock. Raises `UnsupportedFeature` for a table whose checkpoints must hold statistics as structs.
@@ -267,8 +271,8 @@ def write_checkpoint(store: ObjectStore, snapshot: "Snapshot") -> None:
 def _unexpired_tombstones(snapshot: "Snapshot") -> pa.Table:
     retention = interval_ms(snapshot.metadata, "delta.deletedFileRetentionDuration")
     oldest = snapshot.timestamp_ms - (_WEEK_MS if retention is None else retention)
-    times = pc.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
-    return snapshot.tombstones.filter(pc.greater_equal(times, oldest))
+    times = compute.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
+    return snapshot.tombstones.filter(compute.greater_equal(times, oldest))
 
 
 def _encode(checkpoint: Checkpoint) -> tuple[bytes, int]:
@@ -291,7 +295,7 @@ def _encode(checkpoint: Checkpoint) -> tuple[bytes, int]:
         ordered = in_order(table).select(schema.names)
         blocks.append((name, pa.concat_arrays(ordered.to_struct_array().chunks or [_no_rows(schema)])))
     total = sum(len(rows) for _, rows in blocks)
-    columns: dict[str, pa.Array] = {}
+    columns: dict[str, Any] = {}
     start = 0
     for name, rows in blocks:
         columns[name] = pa.concat_arrays(
@@ -303,12 +307,12 @@ def _encode(checkpoint: Checkpoint) -> tuple[bytes, int]:
     return sink.getvalue().to_pybytes(), total
 
 
-def _no_rows(schema: pa.Schema) -> pa.StructArray:
+def _no_rows(schema: pa.Schema) -> Any:
     return pa.array([], pa.struct(list(schema)))
 
 
 def _sorted(checkpoint: Checkpoint, name: str) -> list[Action]:
-    chosen = [action for action in checkpoint.actions if action.NAME == name]
+    chosen = [action for action in checkpoint.actions if name == action.NAME]
     return sorted(chosen, key=encode_action)
 
 
@@ -321,7 +325,7 @@ def _row(action: Action, shape: pa.StructType) -> dict[str, Any]:
         if pa.types.is_map(data_type):
             return sorted(value.items())
         if pa.types.is_struct(data_type):
-            return {member.name: entries(value.get(member.name), member.type) for member in data_type}
+            return {member.name: entries(value.get(member.name), member.type) for member in _members(data_type)}
         return value
 
     return cast("dict[str, Any]", entries(action.to_json(), shape))

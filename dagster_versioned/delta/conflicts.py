@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.snapshot import Snapshot
 
 Rule = Literal["created", "protocol", "metadata", "txn", "domain", "same file", "new rows", "removed rows"]
@@ -107,14 +107,12 @@ def _files(intent: Intent, read: Snapshot, winner: Commit) -> Iterator[tuple[Rul
     for action in (*winner.adds, *winner.removes):
         if action.key in ours:
             yield "same file", f"the file {action.key!r} was {'added' if isinstance(action, Add) else 'removed'}"
-    if intent.reads.files is _no_file:
-        return
     for add in winner.adds:
         if add.data_change and intent.reads.files(add):
             yield "new rows", f"rows were added to what was read, in {add.key!r}"
     gone = pa.array([remove.key for remove in winner.removes], pa.string())
     if len(gone):
-        removed = read.files.filter(pc.is_in(read.files["key"], value_set=gone))
+        removed = read.files.filter(compute.is_in(read.files["key"], value_set=gone))
         for add in to_adds(removed):
             if intent.reads.files(add):
                 yield "removed rows", f"rows that were read were removed, in {add.key!r}"

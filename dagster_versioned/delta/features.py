@@ -4,8 +4,7 @@ What is missing is refused by the protocol's own name for it (*Valid Feature Nam
 returned or a byte written: a wrong answer is the one thing that must never happen.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
@@ -151,7 +150,7 @@ def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) ->
     _refuse(used, "written")
 
 
-def _refuse(features: Any, operation: str) -> None:
+def _refuse(features: Collection[str], operation: str) -> None:
     if features:
         raise UnsupportedFeature(
             f"The table uses {', '.join(sorted(features))}, which is not supported yet, so it cannot be {operation}."
@@ -186,7 +185,7 @@ def merge_protocol(old: Protocol, needed: Protocol) -> Protocol:
     writer = max(old.min_writer_version, needed.min_writer_version)
     if reader == 3:
         writer = 7
-    listed = writers | (readers if writer == 7 else frozenset())
+    listed = writers | readers
     merged = Protocol(
         reader,
         writer,

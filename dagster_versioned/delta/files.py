@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, DeletionVector, Remove
-from dagster_versioned.delta.paths import keys_of
+from dagster_versioned.delta.paths import Column, compute, keys_of
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
 
@@ -106,7 +105,7 @@ def removes_table(removes: Sequence[Remove]) -> pa.Table:
 
 
 def _table(columns: list[list[Any]], schema: pa.Schema) -> pa.Table:
-    arrays = [pa.array(values, member.type) for values, member in zip(columns, schema, strict=True)]
+    arrays: list[Any] = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -138,15 +137,15 @@ def _vector(row: dict[str, Any] | None) -> DeletionVector | None:
     )
 
 
-def identities(table: pa.Table) -> pa.ChunkedArray:
+def identities(table: pa.Table) -> Column:
     """One string per logical file: its key, and the unique id of its deletion vector where the table has any."""
     keys, vectors = table["key"], table["deletionVector"]
     if vectors.null_count == len(vectors):
         return keys
-    parts = [pc.struct_field(vectors, name) for name in ("storageType", "pathOrInlineDv", "offset")]
-    offset = pc.binary_join_element_wise(pa.scalar(""), pc.cast(parts[2], pa.string()), "@")
-    unique = pc.binary_join_element_wise(parts[0], parts[1], pc.fill_null(offset, ""), "")
-    return pc.fill_null(pc.binary_join_element_wise(keys, unique, "\0"), keys)
+    parts = [compute.struct_field(vectors, name) for name in ("storageType", "pathOrInlineDv", "offset")]
+    offset = compute.binary_join_element_wise(pa.scalar(""), compute.cast(parts[2], pa.string()), "@")
+    unique = compute.binary_join_element_wise(parts[0], parts[1], compute.fill_null(offset, ""), "")
+    return compute.fill_null(compute.binary_join_element_wise(keys, unique, "\0"), keys)
 
 
 def identity_text(identity: tuple[str, str | None]) -> str:
@@ -160,8 +159,8 @@ def without(table: pa.Table, gone: Iterable[str]) -> pa.Table:
     values = pa.array(list(gone), pa.string())
     if not len(values) or not table.num_rows:
         return table
-    hit = pc.is_in(identities(table), values)
-    return table.filter(pc.invert(hit)) if pc.any(hit).as_py() else table
+    hit = compute.is_in(identities(table), values)
+    return table.filter(compute.invert(hit)) if compute.any(hit).as_py() else table
 
 
 def appended(table: pa.Table, more: pa.Table) -> pa.Table:
@@ -176,4 +175,4 @@ def appended(table: pa.Table, more: pa.Table) -> pa.Table:
 
 def in_order(table: pa.Table) -> pa.Table:
     """The rows sorted by identity, so that what is written from them depends on the set alone."""
-    return table.take(pc.sort_indices(identities(table))).combine_chunks()
+    return table.take(compute.sort_indices(identities(table))).combine_chunks()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -135,7 +136,7 @@ def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
     if len(versions) < 2 or store.local_path(commit_key(first)) is not None:
         return [read_commit(store, version) for version in versions]
     with ThreadPoolExecutor(min(_READERS, len(versions))) as pool:
-        return list(pool.map(lambda version: read_commit(store, version), versions))
+        return list(pool.map(partial(read_commit, store), versions))
 
 
 def commits_after(store: ObjectStore, version: int) -> list[Commit]:

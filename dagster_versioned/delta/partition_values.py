@@ -10,8 +10,8 @@ from decimal import Decimal, localcontext
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.schema import StructType, decimal_of, type_to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
@@ -35,8 +35,8 @@ _UNSAFE_IN_FOLDER = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 def encode(value: Value, data_type: str) -> str | None:
     """The string that the log holds for a value; ``None`` is null.
 
-    ``timestamp`` takes an aware `datetime`, ``timestamp_ntz`` a naive one. Raises `InvalidInput` for a value that is not
-    of the type, and for empty strings, which the protocol reads as null.
+    ``timestamp`` takes an aware `datetime`, ``timestamp_ntz`` a naive one. Raises `InvalidInput` for a value that is
+    not of the type, and for empty strings, which the protocol reads as null.
     """
     if value is None:
         return None
@@ -54,31 +54,41 @@ def _encode(value: Value, data_type: str) -> str | None:
     match data_type, value:
         case "string", str():
             return value
-        case "boolean", bool():
-            return "true" if value else "false"
-        case (("byte" | "short" | "integer" | "long"), int()) if not isinstance(value, bool):
+        case "binary", bytes():
+            return _text(value)
+        case "timestamp" | "timestamp_ntz" | "date", date():
+            return _encode_time(value, data_type)
+        case _, bool():
+            return str(value).lower() if data_type == "boolean" else None
+        case _, int() if data_type in _BITS:
             bound = 1 << (_BITS[data_type] - 1)
             return str(value) if -bound <= value < bound else None
-        case (("float" | "double"), float() | int()) if not isinstance(value, bool):
+        case "float" | "double", float() | int():
             text = repr(float(value))
             return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text, text)
-        case "binary", bytes():
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return None
-        case "timestamp", datetime() if value.tzinfo is not None:
-            # With its zone, so that no reader takes it for its own session's (the seed's spelling leaves it open).
-            return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-        case "timestamp_ntz", datetime() if value.tzinfo is None:
-            return value.isoformat(sep=" ", timespec="microseconds")
-        case "date", date() if not isinstance(value, datetime):
-            return value.isoformat()
-        case _, Decimal() if decimal_of(data_type):
+        case _, Decimal():
             exact = _rescaled(value, data_type)
             return None if exact is None else f"{exact:f}"
         case _:
             return None
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _encode_time(value: date, data_type: str) -> str | None:
+    if not isinstance(value, datetime):
+        return value.isoformat() if data_type == "date" else None
+    if data_type == "timestamp" and value.tzinfo is not None:
+        # With its zone: the older spelling leaves it open, and a reader may take it for that of its own session.
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if data_type == "timestamp_ntz" and value.tzinfo is None:
+        return value.isoformat(sep=" ", timespec="microseconds")
+    return None
 
 
 def decode(text: str | None, data_type: str) -> Value:
@@ -153,15 +163,14 @@ def typed_columns(files: pa.Table, schema: StructType, columns: Sequence[str]) -
     Each distinct string is decoded once. Raises `LogCorrupt` where a file has no value for a column, or one that is not
     of its type.
     """
-    return pa.table(
-        {name: decode_column(_texts(files, name), cast("str", schema.field(name).type)) for name in columns}
-    )
+    arrays: list[Any] = [decode_column(_texts(files, name), cast("str", schema.field(name).type)) for name in columns]
+    return pa.Table.from_arrays(arrays, names=list(columns))
 
 
-def _texts(files: pa.Table, name: str) -> pa.ChunkedArray:
-    found = pc.map_lookup(files["partitionValues"].combine_chunks(), name, "all")
-    wrong = pc.fill_null(pc.not_equal(pc.list_value_length(found), 1), True)
-    if pc.any(wrong).as_py():
+def _texts(files: pa.Table, name: str) -> Column:
+    found = compute.map_lookup(files["partitionValues"].combine_chunks(), name, "all")
+    wrong = compute.fill_null(compute.not_equal(compute.list_value_length(found), 1), True)
+    if compute.any(wrong).as_py():
         path = files["path"].filter(wrong)[0].as_py()
         raise LogCorrupt(
             f"The file {path!r} does not have one value for the partition column {name!r}. Nothing was read."
@@ -169,10 +178,10 @@ def _texts(files: pa.Table, name: str) -> pa.ChunkedArray:
     return pa.chunked_array([found.flatten()])
 
 
-def decode_column(texts: pa.ChunkedArray, data_type: str) -> pa.ChunkedArray:
+def decode_column(texts: Column, data_type: str) -> Column:
     """`decode` of a column, in the Arrow type of ``data_type``."""
-    encoded = texts.combine_chunks().dictionary_encode()
-    values = [decode(text, data_type) for text in encoded.dictionary.to_pylist()]
+    encoded = cast("Any", texts.combine_chunks().dictionary_encode())
+    values: list[Any] = [decode(text, data_type) for text in encoded.dictionary.to_pylist()]
     return pa.chunked_array([pa.array(values, type_to_arrow(data_type)).take(encoded.indices)])
 
 

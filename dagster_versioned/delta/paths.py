@@ -2,12 +2,17 @@
 
 import re
 from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+
+compute: Any = pc  # The published stubs refuse scalars where these functions take them.
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
 
 # What a URI path segment may hold as it is (RFC 2396 *pchar* without the colon, which could read as a scheme).
 _UNRESERVED = "/=@&+$,;!'()*~-._"
@@ -60,19 +65,20 @@ def confined_key(path: str) -> str:
     return key
 
 
-def keys_of(paths: pa.ChunkedArray) -> pa.ChunkedArray:
+def keys_of(paths: Column) -> Column:
     """`decode_path` of a column. Shares the column's memory where no path needs decoding."""
     return _where_unusual(paths, decode_path)
 
 
-def confine(paths: pa.ChunkedArray) -> None:
+def confine(paths: Column) -> None:
     """Check a column with `confined_key`; raises as it does."""
     _where_unusual(paths, confined_key)
 
 
-def _where_unusual(paths: pa.ChunkedArray, function: Callable[[str], str]) -> pa.ChunkedArray:
-    unusual = pc.match_substring_regex(paths, _UNUSUAL)
-    if not pc.any(unusual).as_py():
+def _where_unusual(paths: Column, function: Callable[[str], str]) -> Column:
+    unusual: Column = compute.match_substring_regex(paths, _UNUSUAL)
+    if not compute.any(unusual).as_py():
         return paths
-    changed = pa.array([function(path) for path in paths.filter(unusual).to_pylist()], pa.string())
-    return pa.chunked_array([pc.replace_with_mask(paths.combine_chunks(), unusual.combine_chunks(), changed)])
+    odd = cast("list[str]", paths.filter(unusual).to_pylist())
+    changed: Any = pa.array([function(path) for path in odd], pa.string())
+    return pa.chunked_array([compute.replace_with_mask(paths.combine_chunks(), unusual.combine_chunks(), changed)])

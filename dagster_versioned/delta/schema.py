@@ -302,7 +302,7 @@ def _dotted(path: tuple[str, ...]) -> str:
 def schema_to_arrow(schema: StructType) -> pa.Schema:
     """The canonical Arrow schema: ``string`` and ``binary`` with 32-bit offsets, timestamps in microseconds.
 
-    ``timestamp`` is UTC, ``timestamp_ntz`` has no zone, ``void`` is ``null``; nullability is kept, field metadata is not.
+    ``timestamp`` is UTC, ``timestamp_ntz`` has no zone, ``void`` is ``null``. Nullability is kept, field metadata not.
     """
     return pa.schema([_field_to_arrow(member.name, member.type, member.nullable) for member in schema.fields])
 
@@ -315,13 +315,14 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
         case ArrayType(element_type=element, contains_null=nullable):
             return pa.list_(_field_to_arrow("element", element, nullable))
         case MapType(key_type=key, value_type=value, value_contains_null=nullable):
-            return pa.map_(_field_to_arrow("key", key, False), _field_to_arrow("value", value, nullable))
+            entry: Any = pa.map_  # which takes fields, though the stubs ask for types
+            return entry(_field_to_arrow("key", key, False), _field_to_arrow("value", value, nullable))
         case _:
             decimal = decimal_of(data_type)
             return pa.decimal128(*decimal) if decimal else _ARROW_OF[data_type]
 
 
-def _field_to_arrow(name: str, data_type: DataType, nullable: bool) -> pa.Field:
+def _field_to_arrow(name: str, data_type: DataType, nullable: bool) -> "pa.Field[Any]":
     return pa.field(name, type_to_arrow(data_type), nullable)
 
 
@@ -336,7 +337,7 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
     return _struct_from_arrow(list(schema), ())
 
 
-def _struct_from_arrow(fields: list[pa.Field], path: tuple[str, ...]) -> StructType:
+def _struct_from_arrow(fields: "list[pa.Field[Any]]", path: tuple[str, ...]) -> StructType:
     seen: dict[str, str] = {}
     for member in fields:
         if (other := seen.get(member.name.casefold())) is not None:

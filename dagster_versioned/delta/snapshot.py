@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Remove, Txn
 from dagster_versioned.delta.checkpoint import read_checkpoint
@@ -20,7 +19,7 @@ from dagster_versioned.delta.files import (
     without,
 )
 from dagster_versioned.delta.log import CheckpointFiles, Commit, list_log, read_commit, read_commits
-from dagster_versioned.delta.paths import confine
+from dagster_versioned.delta.paths import compute, confine
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, UnsupportedFeature
@@ -35,9 +34,9 @@ class Snapshot:
     `UnsupportedFeature`), every live path stays below the table's folder (else `LogCorrupt`).
 
     ``files`` has the schema `files.FILES`, its rows are in no particular order and unique by (key, deletion vector);
-    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them. ``domains`` maps the name of a domain to its
-    configuration. ``timestamp_ms`` is the in-commit timestamp, else the file's time. ``commit_sha256`` is of the bytes
-    of commit ``version``, ``None`` where only a checkpoint is left of it.
+    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them. ``domains`` maps the name of a domain to
+    its configuration. ``timestamp_ms`` is the in-commit timestamp, else the file's time. ``commit_sha256`` is of the
+    bytes of commit ``version``, ``None`` where only a checkpoint is left of it.
     """
 
     version: int
@@ -58,7 +57,7 @@ class Snapshot:
     @property
     def size_bytes(self) -> int:
         """The sum of the live files' sizes."""
-        return pc.sum(self.files["size"]).as_py() or 0
+        return compute.sum(self.files["size"]).as_py() or 0
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
@@ -155,7 +154,7 @@ def _state_at(store: ObjectStore, checkpoint: CheckpointFiles, *, alone: bool) -
 
 
 def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None) -> Snapshot:
-    """Apply ``commits`` to ``base`` and check the result; ``checked`` is the snapshot that ``base`` came from, if any."""
+    """Apply ``commits`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
     for expected, commit in enumerate(commits, base.version + 1):
         if commit.version != expected:
             raise LogCorrupt(f"Version {commit.version} was given where version {expected} comes next.")

@@ -87,7 +87,7 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     merged["nullCount"] = {}
     for path in dict.fromkeys(path for null in nulls for path in null):
         if all(path in null for null in nulls):
-            _nest(merged["nullCount"], path, sum(null[path] for null in nulls))
+            _nest(cast("dict[str, Any]", merged["nullCount"]), path, sum(null[path] for null in nulls))
     return merged
 
 
@@ -155,7 +155,7 @@ def _row_group(
     row_group = metadata.row_group(group)
     result: dict[str, Any] = {"numRecords": row_group.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for leaf in leaves:
-        chunk = row_group.column(leaf.column).statistics
+        chunk = cast("Any", row_group.column(leaf.column).statistics)
         if chunk is None:
             continue
         if chunk.has_null_count:
@@ -173,7 +173,7 @@ def _row_group(
     return result
 
 
-def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, Any]:
+def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, ...]:
     match leaf.primitive:
         case "byte" | "short" | "integer" | "long":
             return chunk.min_raw, chunk.max_raw

@@ -181,8 +181,9 @@ class Transaction:
                 confined_key(action.path)
                 if set(action.partition_values) != columns:
                     raise InvalidInput(
-                        f"The file {action.path!r} has values for the partition columns {sorted(action.partition_values)},"
-                        f" but the table is partitioned by {sorted(columns)}. Nothing was written."
+                        f"The file {action.path!r} has values for the partition columns"
+                        f" {sorted(action.partition_values)}, but the table is partitioned by {sorted(columns)}."
+                        " Nothing was written."
                     )
             elif isinstance(action, Remove) and action.data_change and metadata.is_set("delta.appendOnly"):
                 raise InvalidInput(

@@ -1,6 +1,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,22 @@ def test_commits_are_read_in_order(put_log: PutLog) -> None:
     assert read_commits(store, 5, 4) == []
     with pytest.raises(ObjectNotFound):
         read_commits(store, 10, 12)
+
+
+class Remote(LocalStore):
+    """A store without files of its own, as one over a network."""
+
+    def local_path(self, key: str) -> None:
+        return None
+
+
+def test_a_remote_stores_commits_are_read_in_parallel_and_in_order(tmp_path: Path) -> None:
+    store = Remote(tmp_path)
+    for number in range(40):
+        store.put(commit_key(number), b'{"commitInfo":{"n":%d}}' % number)
+    assert [commit.version for commit in read_commits(store, 1, 38)] == list(range(1, 39))
+    with pytest.raises(ObjectNotFound):
+        read_commits(store, 30, 40)
 
 
 @pytest.mark.parametrize(("count", "after"), [(3, 2), (3, 0), (9, 0), (40, 0), (40, -1)])

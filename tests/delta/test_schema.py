@@ -223,3 +223,27 @@ def test_spark_reads_the_same_json() -> None:
         ]
     )
     assert parse_schema(types.StructType.fromJson(schema.to_json()).json()) == schema
+
+
+def test_fields_are_found_selected_and_dropped_by_name() -> None:
+    schema = StructType(
+        [StructField("a", "long"), StructField("b", ArrayType("timestamp_ntz")), StructField("c", "date")]
+    )
+    assert schema.field("b").type == ArrayType("timestamp_ntz")
+    assert schema.select(["c", "a"]).names == ("c", "a")
+    assert schema.drop(["a", "c"]).names == ("b",)
+    assert schema.holds("timestamp_ntz")
+    assert not schema.drop(["b"]).holds("timestamp_ntz")
+    with pytest.raises(KeyError):
+        schema.field("A")
+
+
+def test_a_user_defined_type_is_the_type_it_is_made_of() -> None:
+    udt = {"type": "udt", "class": "x.Y", "sqlType": {"type": "array", "elementType": "double", "containsNull": False}}
+    assert parse_schema(field_json(udt)).field("x").type == ArrayType("double", False)
+    with pytest.raises(UnsupportedType, match="'x' has the type 'enum'"):
+        parse_schema(field_json({"type": "enum"}))
+
+
+def test_decimal_without_arguments_is_hives_default() -> None:
+    assert parse_schema(field_json("decimal")).field("x").type == "decimal(10,0)"
