@@ -59,7 +59,7 @@ def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
         families = {family_of(cast("type[Any]", type(frame))) for frame in (before, after)}
         diff = _diff_tables(_table(before), _table(after), key)
         if len(families) == 1 and families <= {"pandas.DataFrame", "polars.DataFrame", "polars.LazyFrame"}:
-            return _as_frames(diff, type(before))
+            return _as_frames(diff, cast("type[Any]", type(before)))
         return diff
     if any(on_arrow):
         raise UnsupportedFrame(
@@ -120,8 +120,13 @@ def _table(frame: Any) -> pa.Table:
 
 
 def _as_frames(diff: RowDiff[pa.Table], frame_type: type) -> RowDiff[Any]:
-    tables = (diff.added, diff.removed, diff.changed_before, diff.changed_after)
-    return RowDiff(*(to_frame(table, frame_type) for table in tables), diff.counts)
+    return RowDiff(
+        to_frame(diff.added, frame_type),
+        to_frame(diff.removed, frame_type),
+        to_frame(diff.changed_before, frame_type),
+        to_frame(diff.changed_after, frame_type),
+        diff.counts,
+    )
 
 
 def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDiff[pa.Table]:
