@@ -188,15 +188,12 @@ def _members(shape: pa.DataType) -> "list[pa.Field[Any]]":
 
 def _leaf_columns(schema: pa.Schema, wanted: dict[str, pa.StructType]) -> list[str]:
     """Dotted paths of the wanted members that the file has, which leaves out parsed statistics and the unknown."""
-    present = {
-        name: shape
-        for name, shape in wanted.items()
-        if name in schema.names and pa.types.is_struct(schema.field(name).type)
-    }
-    held = {name: {member.name for member in _members(cast("Any", schema.field(name).type))} for name in present}
-    return [
-        f"{name}.{member.name}" for name in present for member in _members(present[name]) if member.name in held[name]
-    ]
+    columns: list[str] = []
+    for name, shape in wanted.items():
+        held: Any = schema.field(name).type if name in schema.names else None
+        if held is not None and pa.types.is_struct(held):
+            columns += [f"{name}.{member.name}" for member in _members(shape) if held.get_field_index(member.name) >= 0]
+    return columns
 
 
 def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
@@ -214,7 +211,7 @@ def _member(column: Column, wanted: "pa.Field[Any]") -> Column:
     held: Any = column.type
     if held.get_field_index(wanted.name) < 0:
         return pa.chunked_array([pa.nulls(len(column), wanted.type)])
-    return _cast(compute.struct_field(column, wanted.name), wanted.type)
+    return _cast(compute.struct_field(column, wanted.name), cast("pa.DataType", wanted.type))
 
 
 def _cast(column: Column, wanted: pa.DataType) -> Column:

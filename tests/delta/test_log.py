@@ -1,7 +1,6 @@
 import hashlib
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ from dagster_versioned.delta.log import (
 )
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
-from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper
 
 PutLog = Callable[..., LocalStore]
 EMPTY = b'{"commitInfo":{}}\n'
@@ -81,17 +80,15 @@ def test_commits_are_read_in_order(put_log: PutLog) -> None:
         read_commits(store, 10, 12)
 
 
-class Remote(LocalStore):
+class Remote(StoreWrapper):
     """A store without files of its own, as one over a network."""
 
     def local_path(self, key: str) -> None:
         return None
 
 
-def test_a_remote_stores_commits_are_read_in_parallel_and_in_order(tmp_path: Path) -> None:
-    store = Remote(tmp_path)
-    for number in range(40):
-        store.put(commit_key(number), b'{"commitInfo":{"n":%d}}' % number)
+def test_a_remote_stores_commits_are_read_in_parallel_and_in_order(put_log: PutLog) -> None:
+    store = Remote(put_log(*[b'{"commitInfo":{"n":%d}}' % number for number in range(40)]))
     assert [commit.version for commit in read_commits(store, 1, 38)] == list(range(1, 39))
     with pytest.raises(ObjectNotFound):
         read_commits(store, 30, 40)
