@@ -12,14 +12,18 @@ from dagster_versioned.__about__ import __version__ as __version__
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
     from dagster_versioned.engines.delta_table import read_delta as read_delta
     from dagster_versioned.errors import VersionedError as VersionedError
+    from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
+    from dagster_versioned.resources.project import ProjectResource as ProjectResource
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
     "Project": "dagster_versioned.tables.project",
+    "ProjectResource": "dagster_versioned.resources.project",
     "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
+    "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedTable": "dagster_versioned.tables.table",
     "read_delta": "dagster_versioned.engines.delta_table",
 }

@@ -9,8 +9,10 @@ import dagster_versioned
 
 SURFACE = {
     "Project",
+    "ProjectResource",
     "TableOptions",
     "VersionedError",
+    "VersionedParquetIOManager",
     "VersionedTable",
     "read_delta",
 }

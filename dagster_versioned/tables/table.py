@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Add, DomainMetadata
@@ -118,21 +118,37 @@ class VersionedTable:
         frames: Mapping[str | None, Any],
         *,
         asset_key: Sequence[str] | None = None,
-        parents: Iterable[Upstream] = (),
+        parents: Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]] = (),
         code_version: str | None = None,
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
     ) -> list[WriteResult]:
-        """`write` several partitions in one commit: all of them become current, or none does."""
+        """`write` several partitions in one commit: all of them become current, or none does.
+
+        ``parents`` are those of every partition, or a mapping with each partition's own.
+        """
         began = time.monotonic()
         options = options or TableOptions()
-        others = [upstream for upstream in parents if not self._is_itself(upstream.parent, frames)]
-        description = _describe(self.name, asset_key, others, code_version, message, options)
+        if isinstance(parents, Mapping):
+            parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
+        else:
+            parents_of = dict.fromkeys(frames, tuple(parents))
+        descriptions = {
+            partition: _describe(
+                self.name,
+                asset_key,
+                [one for one in parents_of.get(partition, ()) if not self._is_itself(one.parent, frames)],
+                code_version,
+                message,
+                options,
+            )
+            for partition in frames
+        }
         self._check_name_is_free()
         staging = Staging(self.store, str(uuid.uuid4()))
         try:
-            proposals = [_propose(frame, key, description, staging, options) for key, frame in frames.items()]
+            proposals = [_propose(frame, key, descriptions[key], staging, options) for key, frame in frames.items()]
             writing = Writing(self.store, staging, proposals, WRITER, run, self.project.author)
             state = self._commit(writing.draft)
         finally:

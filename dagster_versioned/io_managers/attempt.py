@@ -1,0 +1,109 @@
+"""What one attempt of a step was handed: the exact versions, by asset."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import dagster as dg
+from dagster._core.events import EngineEventData
+
+from dagster_versioned.identity.version import Parent, SourceVersion
+from dagster_versioned.tables.table import Upstream
+
+if TYPE_CHECKING:
+    from dagster._core.execution.context.system import StepExecutionContext
+
+Versions = dict[dg.AssetKey, tuple[Upstream, ...]]
+
+NOTE_KEY = "dagster_versioned/read"
+"""Metadata key of the engine event that tells the writing step of a graph-backed asset what an earlier step read."""
+
+# Dagster makes one step context per attempt and passes it to every IO manager of the step, so a retry starts with an
+# empty note, and what an attempt noted goes when the attempt does.
+_noted: "WeakKeyDictionary[StepExecutionContext, Versions]" = WeakKeyDictionary()
+
+
+def note(step: "StepExecutionContext", asset_key: dg.AssetKey, versions: Iterable[Upstream]) -> None:
+    """Remember that the attempt read these versions of an asset, or made them for a later output of the same step.
+
+    A graph-backed asset reads in one step and writes in another, in another process perhaps, so there the note also
+    goes to the event log of the run.
+    """
+    versions = tuple(versions)
+    _noted.setdefault(step, {})[asset_key] = versions
+    if step.is_op_in_graph:
+        step.instance.report_engine_event(
+            f"Read {len(versions)} versions of {asset_key.to_user_string()}.",
+            step.dagster_run,
+            EngineEventData({NOTE_KEY: dg.JsonMetadataValue(_to_json(asset_key, versions))}),
+            step_key=step.step.key,
+        )
+
+
+def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstream]]:
+    """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
+    own = _noted.get(step, {})
+    return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+
+
+def started_at(step: "StepExecutionContext") -> float:
+    """When the attempt started, in seconds since the epoch; for a graph-backed asset, when its first step did.
+
+    By the clock of the machine that logged the start.
+    """
+    keys = [step.step.key] if not step.is_op_in_graph else None
+    starts = [
+        started
+        for run in (_runs(step) if step.is_op_in_graph else [step.dagster_run])
+        for stats in step.instance.get_run_step_stats(run.run_id, keys)
+        if keys or _is_sibling(step, stats.step_key)
+        if (started := stats.partial_attempt_start or stats.start_time) is not None
+    ]
+    return min(starts)
+
+
+def _noted_by_graph(step: "StepExecutionContext") -> Versions:
+    """From the event log; where a step was tried again, or executed again by a later run, its last note counts."""
+    found: Versions = {}
+    for run in reversed(_runs(step)):
+        for entry in step.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+            event = entry.dagster_event
+            if event is not None and event.step_key is not None and _is_sibling(step, event.step_key):
+                value = event.engine_event_data.metadata.get(NOTE_KEY)
+                if isinstance(value, dg.JsonMetadataValue):
+                    found.update([_from_json(value.value)])
+    return found
+
+
+def _is_sibling(step: "StepExecutionContext", step_key: str) -> bool:
+    """Whether the step belongs to the same graph-backed asset."""
+    return step_key.startswith(f"{step.node_handle.root.name}.")
+
+
+def _runs(step: "StepExecutionContext") -> list[dg.DagsterRun]:
+    """The run and those it is a re-execution of, the newest first."""
+    return list(_ancestry(step.instance, step.dagster_run))
+
+
+def _ancestry(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> Iterator[dg.DagsterRun]:
+    while run is not None:
+        yield run
+        run = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
+
+
+def _to_json(asset_key: dg.AssetKey, versions: Sequence[Upstream]) -> dict[str, Any]:
+    return {
+        "asset_key": list(asset_key.path),
+        "versions": [
+            {"parent": one.parent.to_json(), "sources": [source.to_json() for source in one.sources]}
+            for one in versions
+        ],
+    }
+
+
+def _from_json(raw: Any) -> tuple[dg.AssetKey, tuple[Upstream, ...]]:
+    versions = tuple(
+        Upstream(Parent.from_json(one["parent"]), tuple(SourceVersion.from_json(source) for source in one["sources"]))
+        for one in raw["versions"]
+    )
+    return dg.AssetKey(raw["asset_key"]), versions

@@ -1,0 +1,100 @@
+"""What Dagster shows of a version: the metadata of a materialization."""
+
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write import WriteResult
+
+OURS = "dagster_versioned"
+PREVIEW_BYTES = 4 * 1024 * 1024
+"""A preview reads the version's first part, if it is at most this large."""
+PREVIEW_COLUMNS = 20
+PREVIEW_CHARACTERS = 40
+
+
+def table_metadata(table: VersionedTable, version: Version) -> dict[str, Any]:
+    """What holds for the asset, whichever partitions were written: Dagster's standard keys."""
+    fields = parse_schema(version.identity.schema).fields
+    return {
+        "dagster/table_name": f"{table.project.name}.{table.name}",
+        "dagster/uri": table.store.uri,
+        "dagster/storage_kind": "deltalake",
+        "dagster/column_schema": dg.TableSchema(
+            [dg.TableColumn(field.name, type_text(field.type)) for field in fields]
+        ),
+    }
+
+
+def version_metadata(table: VersionedTable, result: WriteResult, preview_rows: int) -> dict[str, Any]:
+    """What a write came to.
+
+    ``commit_sha256`` is the SHA-256 of the bytes of the commit that holds the version: with it, Dagster's event log is
+    a witness to the table's history that lies outside of the table's store (`VersionedTable.verify`, ``witnesses``).
+    ``size_bytes`` is a float, because an integer in Dagster's GraphQL has 32 bits.
+    """
+    version = result.version
+    facts, identity = version.facts, version.identity
+    rows = "dagster/row_count" if identity.partition is None else "dagster/partition_row_count"
+    shown = {
+        rows: identity.nrow,
+        f"{OURS}/change": version.change if result.replayed else result.change,
+        f"{OURS}/metadata_sha": version.metadata_sha,
+        f"{OURS}/data_sha": version.data_sha,
+        f"{OURS}/log_version": version.log_version,
+        f"{OURS}/commit_sha256": table.state.history.records[version.log_version].sha256,
+        f"{OURS}/size_bytes": float(facts.size_bytes),
+        f"{OURS}/part_count": facts.part_count,
+        f"{OURS}/write_seconds": round(result.seconds, 3),
+    }
+    preview = _preview(table, version, preview_rows) if preview_rows else None
+    return shown if preview is None else {**shown, f"{OURS}/preview": dg.MarkdownMetadataValue(preview)}
+
+
+def type_text(data_type: DataType) -> str:
+    """A stored type as SQL spells it."""
+    match data_type:
+        case ArrayType(element_type=element):
+            return f"array<{type_text(element)}>"
+        case MapType(key_type=key, value_type=value):
+            return f"map<{type_text(key)},{type_text(value)}>"
+        case StructType(fields=fields):
+            return f"struct<{','.join(f'{field.name}:{type_text(field.type)}' for field in fields)}>"
+        case _:
+            return str(data_type)
+
+
+def markdown(rows: pa.RecordBatch, nrow: int) -> str:
+    """The rows as a Markdown table, long values and wide tables cut, with a line that says of how many they are."""
+    names = rows.schema.names[:PREVIEW_COLUMNS]
+    lines = [
+        [_cell(name) for name in names],
+        ["---"] * len(names),
+        *([_cell(value) for value in row.values()] for row in rows.select(names).to_pylist()),
+    ]
+    cut = f", {len(names)} of {rows.num_columns} columns" if len(names) < rows.num_columns else ""
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{table}\n\n{rows.num_rows} of {nrow} rows{cut}"
+
+
+def _preview(table: VersionedTable, version: Version, rows: int) -> str | None:
+    files = table.files(version.metadata_sha)
+    first = files.scan.files[:1]
+    if not first or first[0].size > PREVIEW_BYTES:
+        return None
+    reader: pa.RecordBatchReader = table.read_files(
+        replace(files, scan=replace(files.scan, files=first)), pa.RecordBatchReader
+    )
+    return markdown(reader.read_next_batch().slice(0, rows), version.identity.nrow)
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    if len(text) > PREVIEW_CHARACTERS:
+        text = text[: PREVIEW_CHARACTERS - 1] + "…"
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("\r", " ")

@@ -1,0 +1,251 @@
+"""`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+
+import dagster as dg
+from pydantic import ConfigDict, Field
+
+from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.identity.version import Run, partitions_sha
+from dagster_versioned.io_managers.attempt import note
+from dagster_versioned.io_managers.data_version import set_data_version
+from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
+from dagster_versioned.io_managers.parents import parents_of, reads_whole
+from dagster_versioned.resources.project import Engine, ProjectResource
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write import WriteResult
+
+if TYPE_CHECKING:
+    from dagster._core.execution.context.system import StepExecutionContext
+
+VERSION_KEY = "dagster_versioned/version"
+"""`AssetIn` metadata that pins the input to a version, spelled as in `VersionedTable.read`."""
+COLUMNS_KEY = "dagster_versioned/columns"
+"""`AssetIn` metadata that limits the input to some columns."""
+ALLOW_MISSING_KEY = "allow_missing_partitions"
+"""`AssetIn` metadata that leaves out partitions that were never materialized; the key is Dagster's own."""
+PIN_TAG = "dagster_versioned/pin/"
+"""Prefix of a run tag that pins a table, whose name follows, to a version."""
+MESSAGE_TAG = "dagster_versioned/message"
+"""Run tag with a message that becomes part of the identity of what the run writes."""
+
+_DEFAULT_TYPES: Mapping[Engine, tuple[str, str]] = {
+    "arrow": ("pyarrow", "Table"),
+    "pandas": ("pandas", "DataFrame"),
+    "polars": ("polars", "DataFrame"),
+    "spark": ("pyspark.sql", "DataFrame"),
+}
+
+
+class VersionedParquetIOManager(dg.ConfigurableIOManager):
+    """Stores assets as versioned tables of a project, and loads exact versions of them.
+
+    **Out.** What an asset returns decides how it is written: a PySpark (classic or Connect), pandas or Polars (eager or
+    lazy) frame, a pyarrow Table or RecordBatchReader. The output's metadata may hold `TableOptions`. Equal data with
+    equal parents, code version and message is the version that is there already: nothing is written, and the
+    materialization says ``change: none``. A run over several partitions returns a dict of frames by partition key; all
+    of them become current in one commit.
+
+    **In.** An input is read as its annotation says, ``dict[str, …]`` of it by partition key, else as the project's
+    default engine says; several partitions without a dict come as one frame. It is the head, or the version that it is
+    pinned to: by the run tag ``dagster_versioned/pin/<table>``, else by ``pins`` in the run config of this resource,
+    else by ``dagster_versioned/version`` in the metadata of the `AssetIn`. ``dagster_versioned/columns`` there limits
+    the columns. Partitions follow the input's partition mapping.
+
+    **Lineage.** The exact versions that were handed to a step are the parents of what it writes (`parents_of`).
+
+    Dagster passes by the IO manager, so that nothing is stored, where an asset is annotated ``-> None``, returns a
+    `MaterializeResult` without a value, or is a ``multi_asset(specs=…)``: give the latter ``outs={…: AssetOut()}``.
+    What passes between the ops of a graph-backed asset is not an asset: give those outputs an IO manager of their own.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    project: ProjectResource
+    pins: dict[str, str] = Field(default={}, description="Versions to read instead of heads, by table name.")
+    preview_rows: int = Field(
+        default=5, ge=0, le=100, description="Rows that a materialization shows in Dagster; they go into its event log."
+    )
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Make the value the current version of the asset's table, or of the run's partitions of it.
+
+        Raises what `VersionedTable.write` does; `InvalidInput` for an output that is not an asset, and for partitions
+        that are not those of the run.
+        """
+        if not context.has_asset_key:
+            raise InvalidInput(
+                f"The output {context.name!r} of op {context.op_def.name!r} is not an asset, so it has no table. "
+                "Nothing was written. Give it an IO manager of its own, as with "
+                "@op(out=dg.Out(io_manager_key='scratch')) and resources={'scratch': dg.mem_io_manager} "
+                "(dg.fs_io_manager where steps are processes)."
+            )
+        asset_key = context.asset_key
+        frames = _frames(context, obj)
+        table = self.project.project().table(asset_key.path)
+        step = _step(context)
+        results = table.write_partitions(
+            frames,
+            asset_key=list(asset_key.path),
+            parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
+            code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+            message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+            options=TableOptions.from_metadata(context.definition_metadata),
+            run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+        )
+        self._report(context, step, table, results)
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """The version of the upstream asset that the input is to see, as the type it is annotated with.
+
+        Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
+        """
+        if not context.has_asset_key:
+            raise InvalidInput(
+                f"The input {context.name!r} is not an asset, so it has no table. Nothing was read. Give the output "
+                "that it comes from an IO manager of its own, such as dg.fs_io_manager."
+            )
+        table = self.project.project().table(context.asset_key.path)
+        step = _step(context)
+        frame_type, by_partition = self._frame_type(context)
+        files = self._files(context, table, step)
+        if step:
+            note(step, context.asset_key, table.upstream_of(files))
+        if not by_partition:
+            return table.read_files(files, frame_type)
+        columns = files.scan.columns
+        return {
+            version.partition: table.read_files(
+                table.files(files.log_version, columns=columns, partition=version.partition), frame_type
+            )
+            for version in files.versions
+        }
+
+    def _files(
+        self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
+    ) -> VersionFiles:
+        """The files of the version and the partitions that the input is to see."""
+        version = self._pin(context, table, step)
+        columns: Sequence[str] | None = _plain(context.definition_metadata, COLUMNS_KEY)
+        try:
+            files = table.files(version, columns=columns)
+        except TableNotFound as error:
+            raise TableNotFound(_never_materialized(context, table, [])) from error
+        if not context.has_asset_partitions:
+            return files
+        wanted = list(map(str, context.asset_partition_keys))
+        known = {one.partition for one in files.versions}
+        present = [key for key in wanted if key in known]
+        missing = [key for key in wanted if key not in known]
+        if missing and not (present and _plain(context.definition_metadata, ALLOW_MISSING_KEY)):
+            raise VersionNotFound(_never_materialized(context, table, missing))
+        if known <= set(wanted) and (step is None or reads_whole(step, context.asset_key)):
+            return files
+        return table.files(version, columns=columns, partitions=present)
+
+    def _pin(
+        self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
+    ) -> str | int | None:
+        """What the input is pinned to; ``None`` for the head."""
+        tagged = step.dagster_run.tags.get(PIN_TAG + table.name) if step else None
+        return tagged or self.pins.get(table.name) or _plain(context.definition_metadata, VERSION_KEY)
+
+    def _frame_type(self, context: dg.InputContext) -> tuple[Any, bool]:
+        """The type to read as, and whether the input wants a dict of it by partition."""
+        annotation: Any = context.dagster_type.typing_type
+        by_partition = get_origin(annotation) in (dict, Mapping)
+        if by_partition:
+            annotation = get_args(annotation)[1]
+        if annotation is Any:
+            module, name = _DEFAULT_TYPES[self.project.default_engine]
+            annotation = getattr(import_module(module), name)
+        return annotation, by_partition
+
+    def _report(
+        self,
+        context: dg.OutputContext,
+        step: "StepExecutionContext | None",
+        table: VersionedTable,
+        results: Sequence[WriteResult],
+    ) -> None:
+        """Tell Dagster what was written, and later outputs of the same step."""
+        asset_key = context.asset_key
+        context.add_output_metadata(table_metadata(table, results[0].version))
+        for result in results:
+            metadata = version_metadata(table, result, self.preview_rows)
+            if len(results) == 1:
+                context.add_output_metadata(metadata)
+            elif step:
+                step.add_asset_metadata(metadata, asset_key, result.version.partition)
+        if step is None:
+            return
+        shas = {result.version.partition: result.version.entry.metadata_sha for result in results}
+        whole = partitions_sha({key: sha for key, sha in shas.items() if key is not None}) if len(shas) > 1 else None
+        set_data_version(asset_key, whole or next(iter(shas.values())))
+        if len(context.step_context.op_def.output_defs) > 1:
+            note(step, asset_key, [one for sha in shas.values() for one in table.upstream(sha)])
+
+
+def _frames(context: dg.OutputContext, obj: Any) -> dict[str | None, Any]:
+    """The frames to write by partition, the whole table as ``None``."""
+    asset = context.asset_key.to_user_string()
+    if obj is None:
+        raise InvalidInput(
+            f"The asset {asset} returned None, which is no table. Nothing was written. Return a frame, or annotate the "
+            "function with -> None, so that it is not asked for one."
+        )
+    if not context.has_asset_partitions:
+        return {None: obj}
+    keys = list(map(str, context.asset_partition_keys))
+    if not isinstance(obj, Mapping):
+        if len(keys) == 1:
+            return {keys[0]: obj}
+        raise InvalidInput(
+            f"The run covers {len(keys)} partitions of {asset} ({_some(keys)}), but the value is one "
+            f"{type(obj).__name__}. Nothing was written. Return a dict of frames by partition key, or give the asset "
+            "backfill_policy=dg.BackfillPolicy.multi_run(1)."
+        )
+    frames = {str(key): frame for key, frame in cast("Mapping[Any, Any]", obj).items()}
+    if frames.keys() != set(keys):
+        missing, extra = sorted(set(keys) - frames.keys()), sorted(frames.keys() - set(keys))
+        faults = [f"{word} {_some(named)}" for word, named in (("lacks", missing), ("also has", extra)) if named]
+        raise InvalidInput(
+            f"The value of {asset} {' and '.join(faults)}: the run covers {len(keys)} partitions. Nothing was written. "
+            "Return exactly one frame for each of context.partition_keys."
+        )
+    return {key: frames[key] for key in keys}
+
+
+def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:
+    asset = context.asset_key.to_user_string()
+    which = f"Partition {_some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
+    option = f" --partition '{partitions[0]}'" if partitions else ""
+    allow = f", or let the input do without: AssetIn(metadata={{'{ALLOW_MISSING_KEY}': True}})" if partitions else ""
+    return (
+        f"{which} has no version in project {table.project.name} ({table.store.uri}), so the input {context.name!r} "
+        f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
+        f"--select 'key:\"{asset}\"'{option}`{allow}."
+    )
+
+
+def _some(keys: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, keys[:5]))
+    return shown if len(keys) <= 5 else f"{shown} and {len(keys) - 5} more"
+
+
+def _plain(metadata: Mapping[str, Any], key: str) -> Any:
+    """A metadata value as the user wrote it; Dagster wraps some."""
+    value = metadata.get(key)
+    return getattr(value, "value", value)
+
+
+def _step(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
+    """The running step; there is none in unit tests and where an asset's value is loaded outside of a run."""
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None

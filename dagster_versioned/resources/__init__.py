@@ -1,0 +1,1 @@
+"""Dagster's configuration of the package: what a project is called and where its bytes live."""
