@@ -132,6 +132,7 @@ def _as_frames(diff: RowDiff[pa.Table], frame_type: type) -> RowDiff[Any]:
 def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDiff[pa.Table]:
     schemas = stored_schema(before.schema), stored_schema(after.schema)
     compared = compared_columns(*schemas, key)
+    before, after = (_takeable(table, schema) for table, schema in zip((before, after), schemas, strict=True))
     # What is joined is narrow: keys, two hashes of the compared values, and where the row is.
     old, new = (
         _index(side, table, schema, key, compared)
@@ -206,6 +207,15 @@ def _comparable(column: Any) -> Any:
         return column
     nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
     return _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
+
+
+def _takeable(table: pa.Table, schema: StructType) -> pa.Table:
+    """The table itself, or in canonical types where Arrow 26 cannot gather its own: views and runs."""
+    try:
+        table.slice(0, 0).take(pa.array([], pa.int64()))
+    except pa.ArrowNotImplementedError:
+        return pa.Table.from_batches(_stored(table, schema), schema_to_arrow(schema))
+    return table
 
 
 def _take(table: pa.Table, rows: Any) -> pa.Table:
