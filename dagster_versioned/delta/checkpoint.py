@@ -190,8 +190,9 @@ def _leaf_columns(schema: pa.Schema, wanted: dict[str, pa.StructType]) -> list[s
     """Dotted paths of the wanted members that the file has, which leaves out parsed statistics and the unknown."""
     columns: list[str] = []
     for name, shape in wanted.items():
-        held: Any = schema.field(name).type if name in schema.names else None
-        if held is not None and pa.types.is_struct(held):
+        position = schema.get_field_index(name)
+        held = cast("Any", pa.null() if position < 0 else schema.field(position).type)
+        if pa.types.is_struct(held):
             columns += [f"{name}.{member.name}" for member in _members(shape) if held.get_field_index(member.name) >= 0]
     return columns
 
@@ -206,12 +207,11 @@ def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
     return pa.Table.from_arrays([_member(column, member) for member in _members(shape)], schema=schema)
 
 
-def _member(column: Column, wanted: "pa.Field[Any]") -> Column:
+def _member(column: Any, wanted: "pa.Field[Any]") -> Column:
     """A member of a struct column by its name, since writers order members and leave them out as they like."""
-    held: Any = column.type
-    if held.get_field_index(wanted.name) < 0:
+    if column.type.get_field_index(wanted.name) < 0:
         return pa.chunked_array([pa.nulls(len(column), wanted.type)])
-    return _cast(compute.struct_field(column, wanted.name), cast("pa.DataType", wanted.type))
+    return _cast(compute.struct_field(column, wanted.name), wanted.type)
 
 
 def _cast(column: Column, wanted: pa.DataType) -> Column:
