@@ -274,7 +274,9 @@ VALUES = st.tuples(
 SIDES = st.dictionaries(
     st.tuples(st.integers(0, 6), st.sampled_from([0.0, 1.0, math.inf])), VALUES, max_size=12
 ).flatmap(lambda side: st.permutations(list(side.items())))
-SCHEMA = pa.schema({"i": pa.int32(), "x": pa.float64(), "f": pa.float64(), "s": pa.string(), "l": pa.list_(pa.float64())})
+SCHEMA = pa.schema(
+    {"i": pa.int32(), "x": pa.float64(), "f": pa.float64(), "s": pa.string(), "l": pa.list_(pa.float64())}
+)
 
 
 @given(SIDES, SIDES, st.integers(1, 4))
