@@ -11,11 +11,14 @@ import pyarrow as pa
 
 from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import StructType, type_to_arrow
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.engines.delta_table import delta_scan
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.part_cache import PartCache
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
+from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,6 +52,23 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     from dagster_versioned.engines.spark.source import read_through_executors
 
     return read_through_executors(scan, session)
+
+
+def read_delta(
+    session: "SparkSession",
+    uri: str,
+    version: int | None = None,
+    *,
+    profile: str | None = None,
+    s3_scheme: str | None = None,
+) -> "DataFrame":
+    """The Delta table in the folder ``uri`` at a log version (``None``: the newest), without any JAR.
+
+    ``profile`` names a profile of the AWS configuration files. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`,
+    `IntegrityError`, and `UnsupportedFeature`, by name, for what the table needs and is not implemented.
+    """
+    store = open_store(uri, profile=profile)
+    return read(delta_scan(store, load_snapshot(store, version)), session, s3_scheme=s3_scheme)
 
 
 def _check(scan: Scan, file: ScanFile, check: Check) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dagster_versioned.engines.arrow_scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
@@ -75,9 +75,9 @@ class FilteringReader(PartsReader):
 
     def __init__(self, scan: Scan) -> None:
         super().__init__(scan)
-        self.filters: list[Filter] = []
+        self.filters: list[Any] = []
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         self.filters = list(filters)
         yield from filters
 

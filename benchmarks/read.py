@@ -1,0 +1,60 @@
+"""Reading a version's parts, which are checked first, against Spark's and Arrow's plain readers on the same files."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import pyarrow.dataset as ds
+from frame_of_seven import spark_session, write_rows
+from rounds import alternate, print_ratios, ratio
+
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark import SparkEngine
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.storage import LocalStore
+
+
+def written_scan(frame, folder: Path) -> Scan:
+    """The frame as a version of a table."""
+    staging = Staging(LocalStore(folder), "benchmark")
+    written = SparkEngine().write(frame, staging, WriteOptions(target_part_bytes=32 * 2**20))
+    named = [(part, f"{part.sha256}.parquet") for part in written.parts]
+    staging.promote_all(named)
+    staging.discard()
+    files = tuple(ScanFile(key, part.size, part.sha256, part.num_records) for part, key in named)
+    return Scan(staging.store, written.contents.schema, files)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: under 50 s")
+    quick = parser.parse_args().quick
+    rounds, rows = (3, 2_000_000) if quick else (5, 3_000_000)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name, spark_session() as session:
+        write_rows(session, rows, Path(name, "source"))
+        scan = written_scan(session.read.parquet(str(Path(name, "source"))), Path(name, "table"))
+        paths = [str(scan.store.local_path(file.key)) for file in scan.files]
+
+        def consume(frame) -> None:
+            """Every value of every column, without a sink's own cost."""
+            frame.write.format("noop").mode("overwrite").save()
+
+        seconds = alternate(
+            {
+                "spark: ours": lambda: consume(SparkEngine(session).read(scan)),
+                "spark: spark.read.parquet": lambda: consume(session.read.parquet(*paths)),
+                "arrow: ours": lambda: ArrowEngine().read(scan),
+                "arrow: pyarrow.dataset": lambda: ds.dataset(paths).to_table(),
+            },
+            rounds,
+        )
+    print_ratios(
+        ratio("spark_read_vs_parquet", seconds["spark: ours"], seconds["spark: spark.read.parquet"]),
+        ratio("arrow_read_vs_dataset", seconds["arrow: ours"], seconds["arrow: pyarrow.dataset"]),
+    )
+
+
+if __name__ == "__main__":
+    main()

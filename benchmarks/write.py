@@ -1,0 +1,81 @@
+"""Writing a frame as parts, with digest and SHA-256, against plain Parquet and deltalake from the same frame."""
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
+from frame_of_seven import spark_session, write_rows
+from rounds import alternate, print_ratios, ratio
+
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.spark import SparkEngine
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.storage import LocalStore
+
+
+def emptied(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def write_parts(engine, frame, folder: Path) -> None:
+    """Everything up to the commit: parts under their final names, and what identifies them."""
+    staging = Staging(LocalStore(emptied(folder)), "benchmark")
+    written = engine.write(frame, staging, WriteOptions())
+    staging.promote_all([(part, f"{part.sha256}.parquet") for part in written.parts])
+    staging.discard()
+
+
+def spark_half(source: Path, folder: Path, rounds: int, rows: int) -> tuple[str, ...]:
+    with spark_session() as session:
+        write_rows(session, rows, source)
+        write_rows(session, rows // 6, folder / "small")
+        frame, small = session.read.parquet(str(source)), session.read.parquet(str(folder / "small"))
+        seconds = alternate(
+            {
+                "spark: ours": lambda: write_parts(SparkEngine(), frame, folder / "ours"),
+                "spark: df.write.parquet": lambda: frame.write.parquet(str(emptied(folder / "plain"))),
+                "spark: deltalake, toArrow": lambda: write_deltalake(emptied(folder / "delta"), frame.toArrow()),
+                "spark, small: ours": lambda: write_parts(SparkEngine(), small, folder / "small_ours"),
+                "spark, small: df.write": lambda: small.write.parquet(str(emptied(folder / "small_plain"))),
+            },
+            rounds,
+        )
+    return (
+        # A table that fits one part is written twice, so that its bytes do not depend on Spark's partitioning.
+        ratio("spark_write_one_part_vs_parquet", seconds["spark, small: ours"], seconds["spark, small: df.write"]),
+        ratio("spark_write_vs_parquet", seconds["spark: ours"], seconds["spark: df.write.parquet"]),
+        ratio("spark_write_vs_deltalake", seconds["spark: ours"], seconds["spark: deltalake, toArrow"]),
+    )
+
+
+def arrow_half(table: pa.Table, folder: Path, rounds: int) -> tuple[str, ...]:
+    seconds = alternate(
+        {
+            "arrow: ours": lambda: write_parts(ArrowEngine(), table, folder / "ours"),
+            "arrow: pq.write_table": lambda: pq.write_table(table, folder / "plain.parquet", compression="zstd"),
+        },
+        rounds,
+    )
+    return (ratio("arrow_write_vs_parquet", seconds["arrow: ours"], seconds["arrow: pq.write_table"]),)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: under 50 s")
+    quick = parser.parse_args().quick
+    rounds, rows = (3, 2_000_000) if quick else (5, 3_000_000)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        ratios = spark_half(folder / "source", folder, rounds, rows)
+        ratios += arrow_half(pq.read_table(folder / "source"), folder, rounds)
+    print_ratios(*ratios)
+
+
+if __name__ == "__main__":
+    main()
