@@ -211,7 +211,7 @@ def _member(column: Any, wanted: "pa.Field[Any]") -> Column:
     """A member of a struct column by its name, since writers order members and leave them out as they like."""
     if column.type.get_field_index(wanted.name) < 0:
         return pa.chunked_array([pa.nulls(len(column), wanted.type)])
-    return _cast(compute.struct_field(column, wanted.name), wanted.type)
+    return _cast(compute.struct_field(column, wanted.name), cast("Any", wanted).type)
 
 
 def _cast(column: Column, wanted: pa.DataType) -> Column:

@@ -11,6 +11,7 @@ from dagster_versioned.delta.log import (
     commit_key,
     commits_after,
     json_checksum,
+    last_checkpoint_version,
     list_log,
     parse_commit,
     read_commit,
@@ -238,6 +239,13 @@ def test_an_honest_one_spares_the_listing_of_what_is_older(put_log: PutLog) -> N
     assert list_log(store).commits == range(5, 8)
     with pytest.raises(LogCorrupt, match=r"0002\.json is missing"):
         list_log(store, 3)
+
+
+def test_a_last_checkpoint_is_believed_only_with_the_right_checksum(store: LocalStore) -> None:
+    members = {"version": 4, "size": 1}
+    for checksum, believed in [(None, 4), (json_checksum(members), 4), ("0" * 32, None), (7, None)]:
+        store.put("_delta_log/_last_checkpoint", json.dumps({**members, "checksum": checksum}).encode())
+        assert last_checkpoint_version(store) == believed
 
 
 class Flickering(LocalStore):
