@@ -1,0 +1,18 @@
+"""What verbs have in common: how a table, a version and a partition are named."""
+
+from typing import Annotated
+
+import typer
+
+Table = Annotated[str, typer.Argument(metavar="TABLE", help="The table's name, or its asset key with slashes.")]
+Tables = Annotated[
+    list[str] | None, typer.Argument(metavar="TABLE", help="Tables by name; all of the project if none is named.")
+]
+SomeTables = Annotated[list[str], typer.Argument(metavar="TABLE", help="Tables by name.")]
+VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, or pin:name.")]
+MaybeVersion = Annotated[
+    str | None, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, or pin:name; the head if left out.")
+]
+Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
+Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]
+Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]

@@ -1,0 +1,157 @@
+"""The options that every verb takes, before or after its name, and the project that they open."""
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.failures import ExitCode, reported
+from dagster_versioned.cli.terminal import plain
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.table import VersionedTable
+
+_PANEL = "Options of every command"
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the global options said, or else the environment; `open` makes a project of it."""
+
+    project: str | None = None
+    location: str | None = None
+    profile: str | None = None
+    author: str | None = None
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+
+    def open(self) -> "Project":
+        """The project at the location. Raises `InvalidInput` where it is not said which, or the two do not fit."""
+        from dagster_versioned.tables.project import Project
+
+        if not self.location:
+            raise InvalidInput(
+                "No location. Give --location (a local path, file:///… or s3://bucket/prefix), "
+                "or set DAGSTER_VERSIONED_LOCATION."
+            )
+        named = Project.open(self.project or "-", self.location, profile=self.profile, author=self.author)
+        recorded = _recorded_name(named)
+        if self.project is None and recorded is None:
+            raise InvalidInput(
+                f"No project is recorded at {named.store.uri}, and none is named. Give --project, or set "
+                "DAGSTER_VERSIONED_PROJECT; check the location."
+            )
+        if self.project is not None and recorded not in (None, self.project):
+            # Under a wrong name, what kept versions were built from would not be known as this project's own.
+            raise InvalidInput(
+                f"{named.store.uri} holds the project {recorded!r}, not {self.project!r}. Nothing was changed. Correct "
+                "--project or --location."
+            )
+        return named if self.project else Project(str(recorded), named.store, author=self.author)
+
+    def table(self, name: str) -> "VersionedTable":
+        """A table by its name, or by an asset key with its parts joined by ``/``."""
+        return table_of(self.open(), name)
+
+    def note(self, text: str) -> None:
+        """Say something on stderr that is not the result."""
+        if not self.quiet:
+            sys.stderr.write(f"{plain(text)}\n")
+
+
+def table_of(project: "Project", name: str) -> "VersionedTable":
+    """A table by its name, or by an asset key with its parts joined by ``/``."""
+    return project.table(name.split("/") if "/" in name else name)
+
+
+ProjectName = Annotated[
+    str | None,
+    typer.Option(
+        "--project", metavar="NAME", help="The project's name; by default the one recorded at the location.",
+        rich_help_panel=_PANEL,
+    ),
+]  # fmt: skip
+LocationUri = Annotated[
+    str | None,
+    typer.Option(
+        "--location", metavar="URI", help="A local path, file:///… or s3://bucket/prefix.", rich_help_panel=_PANEL
+    ),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="A profile of the AWS configuration files.", rich_help_panel=_PANEL),
+]
+Author = Annotated[
+    str | None,
+    typer.Option("--author", metavar="TEXT", help="Recorded with what is committed.", rich_help_panel=_PANEL),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Nothing but JSON on stdout.", rich_help_panel=_PANEL)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.", rich_help_panel=_PANEL)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_PANEL)]
+
+_GLOBAL: dict[str, tuple[Any, Any]] = {
+    "project": (ProjectName, None),
+    "location": (LocationUri, None),
+    "profile": (Profile, None),
+    "author": (Author, None),
+    "json": (AsJson, False),
+    "quiet": (Quiet, False),
+    "debug": (Debug, False),
+}
+
+
+def verb(
+    app: typer.Typer, *, panel: str, examples: Sequence[str], name: str | None = None
+) -> Callable[[Callable[..., ExitCode | None]], Callable[..., None]]:
+    """Register a command whose first parameter is the `Session`; it returns its exit code, ``None`` for 0.
+
+    The command gets the global options beside its own; one given after the verb wins over one given before.
+    """
+
+    def register(command: Callable[..., ExitCode | None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(ctx: typer.Context, **given: Any) -> None:
+            before = ctx.find_object(Session) or Session()
+            after: dict[str, Any] = {name: value for name in _GLOBAL if (value := given.pop(name)) not in (None, False)}
+            session = replace(before, **after)
+            with reported(debug=session.debug):
+                code = command(session, **given)
+                sys.stdout.flush()
+            if code:
+                raise typer.Exit(code)
+
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != "session"]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("ctx", kind, annotation=typer.Context),
+            *(p.replace(kind=kind) for p in own),
+            *(inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _GLOBAL.items()),
+        ]
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        epilog = "\n\n".join(["Examples:", *(f"  dagster-versioned {example}" for example in examples)])
+        app.command(name, rich_help_panel=panel, epilog=epilog)(run)
+        return run
+
+    return register
+
+
+def _recorded_name(project: "Project") -> str | None:
+    """The name in the project's manifest, or ``None`` where no manifest is, or none that can be read."""
+    import orjson
+
+    from dagster_versioned.errors import ObjectNotFound
+    from dagster_versioned.tables.publish import MANIFEST_KEY
+
+    try:
+        name = orjson.loads(project.data.get(MANIFEST_KEY))["project_name"]
+    except (ObjectNotFound, ValueError, KeyError, TypeError):
+        return None  # derived, so its absence says nothing
+    return name if isinstance(name, str) else None
