@@ -1,0 +1,1 @@
+"""Frames into parts and back: Arrow (pandas and Polars through it) and Spark."""
