@@ -82,7 +82,8 @@ class FilteringReader(PartsReader):
         yield from filters
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if may_match(self.scan.store, self.scan.files[partition.value], self.filters):
+        index: int = partition.value
+        if may_match(self.scan.store, self.scan.files[index], self.filters):
             yield from super().read(partition)
 
 

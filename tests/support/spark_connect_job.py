@@ -1,0 +1,96 @@
+"""A Connect session in a process of its own, since it cannot share one with a classic session. Argument: a folder."""
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
+from pyspark.sql import SparkSession
+
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark import SparkEngine, default_session, read_delta
+from dagster_versioned.engines.spark.source import read_through_executors
+from dagster_versioned.errors import EmptyTable, StorageError, UnsupportedType
+from dagster_versioned.storage import LocalStore
+from support.spark import SETTINGS, round_trip, staging_in
+
+
+def raised(kind, action):
+    try:
+        action()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def main(spark, folder):
+    assert type(spark).__module__ == "pyspark.sql.connect.session"
+    assert default_session() is spark
+    frame = spark.range(1000).selectExpr(
+        "id", "cast(id % 5 as string) as `a.b`", "named_struct('x', id) as s", "timestamp_seconds(id) as t"
+    )
+    assert SparkEngine().accepts(frame)
+    assert isinstance(engine_for(frame), SparkEngine)
+    for name, options in {
+        "ignored": WriteOptions(row_order="ignored"),
+        "significant": WriteOptions(row_order="significant"),
+        "sorted": WriteOptions(sort_rows=("a.b",), sort_columns=True),
+    }.items():
+        read, written = round_trip(
+            spark, frame.repartition(3) if name != "significant" else frame, folder / name, options
+        )
+        table = pq.read_table(next((folder / name).rglob("*.parquet")))
+        arrow = ArrowEngine().write(table, staging_in(folder / "arrow"), options)
+        assert written.contents == arrow.contents
+        assert [part.sha256 for part in written.parts] == [part.sha256 for part in arrow.parts]
+        assert sorted(map(str, read.select(*map("`{}`".format, frame.columns)).collect())) == sorted(
+            map(str, frame.collect())
+        )
+
+    # An empty relation of Connect returns no result rows at all.
+    nothing = spark.createDataFrame([], "a int, b string")
+    raised(EmptyTable, lambda: SparkEngine().write(nothing, staging_in(folder / "n"), WriteOptions()))
+    empty = SparkEngine().write(nothing, staging_in(folder / "n"), WriteOptions(allow_empty=True))
+    assert (empty.contents.nrow, empty.contents.schema.names, empty.parts) == (0, ("a", "b"), ())
+    raised(
+        UnsupportedType,
+        lambda: SparkEngine().write(spark.sql("select null as v"), staging_in(folder / "v"), WriteOptions()),
+    )
+
+    write_deltalake(folder / "delta", pa.table({"k": ["a", "b"], "n": [1, 2]}), partition_by=["k"])
+    assert sorted(map(tuple, read_delta(spark, str(folder / "delta")).collect())) == [("a", 1), ("b", 2)]
+
+    pq.write_table(pa.table({"n": pa.array([1, 2, None]), "s": ["x", None, "z"]}), folder / "part.parquet")
+    stored = Scan(
+        LocalStore(folder),
+        SparkEngine().write(spark.sql("select 1L n, '' s"), staging_in(folder / "s"), WriteOptions()).contents.schema,
+        (ScanFile("part.parquet", (folder / "part.parquet").stat().st_size),),
+    )
+    for pushed in ("false", "true"):
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", pushed)
+        source = read_through_executors(stored, spark)
+        assert source.count() == 3
+        assert source.where("n >= 2").collect() == [(2, None)]
+
+    # What a task raises arrives as our own error, from a server as well.
+    from dagster_versioned.engines.spark import worker
+
+    def unwilling(*_):
+        raise StorageError("No room.")
+
+    worker._compressed = unwilling
+    assert (
+        raised(StorageError, lambda: SparkEngine().write(frame, staging_in(folder / "e"), WriteOptions())) == "No room."
+    )
+    print("done")
+
+
+if __name__ == "__main__":
+    builder = SparkSession.builder.remote("local[2]")
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    main(builder.getOrCreate(), Path(sys.argv[1]))
