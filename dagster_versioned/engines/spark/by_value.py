@@ -1,10 +1,11 @@
 """Shipping this package's code to Spark's workers by value, so that executors need not have it installed."""
 
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import dagster_versioned
+_PACKAGE = sys.modules[__name__.partition(".")[0]]
 
 _lock = threading.Lock()
 _depth = 0
@@ -19,11 +20,11 @@ def pickled_by_value() -> Generator[None]:
     with _lock:
         _depth += 1
         if _depth == 1:
-            cloudpickle.register_pickle_by_value(dagster_versioned)
+            cloudpickle.register_pickle_by_value(_PACKAGE)
     try:
         yield
     finally:
         with _lock:
             _depth -= 1
             if _depth == 0:
-                cloudpickle.unregister_pickle_by_value(dagster_versioned)
+                cloudpickle.unregister_pickle_by_value(_PACKAGE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned import errors
+import dagster_versioned.errors as errors
 from dagster_versioned.delta.schema import ArrayType, MapType, StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
