@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from dagster_versioned.storage.credentials import CredentialsSource, S3Credentials
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location, open_store
-from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
 
 if TYPE_CHECKING:
     from dagster_versioned.storage.s3 import S3Options, S3Store
 
 __all__ = [
     "CredentialsSource",
+    "Durability",
     "LocalStore",
     "Location",
     "ObjectInfo",

@@ -9,9 +9,10 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
 from operator import itemgetter
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from typing import BinaryIO, Self
 from uuid import uuid4
 
@@ -32,7 +33,7 @@ from dagster_versioned.storage.keys import (
     check_start,
     is_key,
 )
-from dagster_versioned.storage.object_store import ObjectInfo
+from dagster_versioned.storage.object_store import Durability, ObjectInfo
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -53,7 +54,8 @@ class LocalStore:
 
     Files are never changed in place: each write makes a new one in ``{root}/.tmp`` and links or renames it, so a hard
     link may share bytes between keys. The ETag is inode, modification time in nanoseconds and size. As in any file
-    system, a key cannot be both an object and a folder of others. Links that lead out of the root are refused.
+    system, a key cannot be both an object and a folder of others. Links that lead out of the root are refused. A put
+    whose durability is "later" leaves the writing to disk to the system: on its own time, in any order.
     """
 
     def __init__(self, root: Path | str, *, within: Path | str | None = None) -> None:
@@ -61,6 +63,7 @@ class LocalStore:
         self._root = Path(root).resolve()
         self._top = Path(within).resolve() if within is not None else self._root
         self._temporary = self._top / TEMPORARY
+        self._links_from = len(str(self._top).rstrip("/"))
 
     def __repr__(self) -> str:
         return f"LocalStore({self.uri!r})"
@@ -80,11 +83,11 @@ class LocalStore:
 
     def get(self, key: str) -> bytes:
         with self._opened("get", key) as file:
-            return file.read()
+            return file.readall()
 
     def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
         with self._opened("get", key) as file:
-            return file.read(), _info(key, os.fstat(file.fileno()))
+            return file.readall(), _info(key, os.fstat(file.fileno()))
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self._opened("get_range", key) as file:
@@ -114,8 +117,8 @@ class LocalStore:
             ]
         return iter(sorted(names))
 
-    def put(self, key: str, data: bytes) -> ObjectInfo:
-        return self._replace("put", key, lambda path: _write(path, data))
+    def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
+        return self._replace("put", key, lambda path: _write(path, data, durability), durability=durability)
 
     def put_file(self, key: str, path: Path) -> ObjectInfo:
         # A copy, not a link: the caller may go on changing its file.
@@ -130,10 +133,12 @@ class LocalStore:
             )
         return info
 
-    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
+    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         if etag is not None:
-            return self._replace("put_if_match", key, lambda path: _write(path, data), expected=etag)
-        info = self._create("put_if_match", key, data)
+            return self._replace(
+                "put_if_match", key, lambda path: _write(path, data, durability), expected=etag, durability=durability
+            )
+        info = self._create("put_if_match", key, data, durability)
         if info is None:
             raise self._mismatch(key, "no object", "one")
         return info
@@ -175,21 +180,34 @@ class LocalStore:
 
     def _confined(self, relative: str) -> Path:
         path = self._root / relative
-        real = os.path.realpath(path)
-        if real != str(self._top) and not real.startswith(f"{str(self._top).rstrip('/')}/"):
+        if self._meets_link(str(path)) and not path.resolve().is_relative_to(self._top):
             raise InvalidName(
                 f"The storage key {relative!r} in {self.uri} is refused: a symbolic link leads out of the root. "
                 "Nothing was touched. Replace the link by what it points to."
             )
         return path
 
+    def _meets_link(self, path: str) -> bool:
+        """Whether a symbolic link is on the way from the outer root to a path; asked anew for every call, because
+        links may be planted at any time."""
+        end = self._links_from
+        while True:
+            try:
+                if S_ISLNK(os.lstat(path[:end] or "/").st_mode):
+                    return True
+            except OSError:  # nothing is there, and so nothing below it
+                return False
+            if end == len(path):
+                return False
+            end = path.find("/", end + 1) % (len(path) + 1)  # the end of the path where no "/" follows
+
     def _folder(self, prefix: str) -> Path:
-        return self._confined(prefix.rstrip("/")) if prefix else self._root
+        return self._confined(prefix.rstrip("/"))
 
     @contextmanager
-    def _opened(self, operation: str, key: str) -> Generator[BinaryIO]:
+    def _opened(self, operation: str, key: str) -> Generator[FileIO]:
         path = self.local_path(key)
-        with self._translated(operation, key), path.open("rb") as file:
+        with self._translated(operation, key), FileIO(path) as file:
             yield file
 
     def _walk(self, folder: str, prefix: str, start: str) -> Iterator[ObjectInfo]:
@@ -213,15 +231,15 @@ class LocalStore:
                     if S_ISREG(status.st_mode):
                         yield _info(key, status)
 
-    def _create(self, operation: str, key: str, data: bytes) -> ObjectInfo | None:
+    def _create(self, operation: str, key: str, data: bytes, durability: Durability = "now") -> ObjectInfo | None:
         """Create the object, or return ``None`` if there is one."""
         path = self.local_path(key)
         if os.path.lexists(path):  # spares the write; only the link decides
             return None
         with self._translated(operation, key), self._making() as temporary:
-            status = _write(temporary, data)
+            status = _write(temporary, data, durability)
             try:
-                self._into_folder(path, lambda: _link_new(temporary, path))
+                self._into_folder(path, lambda: _link_new(temporary, path), durability)
             except FileExistsError:
                 return None
             return _info(key, status)
@@ -233,6 +251,7 @@ class LocalStore:
         make: Callable[[Path], os.stat_result],
         *,
         expected: str | None = None,
+        durability: Durability = "now",
     ) -> ObjectInfo:
         path = self.local_path(key)
         with self._translated(operation, key), self._making() as temporary:
@@ -246,7 +265,7 @@ class LocalStore:
                         self._check_etag(path, key, expected)
                     temporary.replace(path)
 
-            self._into_folder(path, move)
+            self._into_folder(path, move, durability)
             return _info(key, status)
 
     def _check_etag(self, path: Path, key: str, expected: str) -> None:
@@ -305,7 +324,7 @@ class LocalStore:
         finally:
             os.close(lock)
 
-    def _into_folder(self, path: Path, place: Callable[[], None]) -> None:
+    def _into_folder(self, path: Path, place: Callable[[], None], durability: Durability) -> None:
         """Run ``place`` with the folder of ``path`` in existence, though concurrent deletes may prune it."""
         for attempt in range(_FOLDER_ATTEMPTS):
             try:
@@ -315,9 +334,10 @@ class LocalStore:
                 if attempt == _FOLDER_ATTEMPTS - 1:
                     raise
                 _make_folder(path.parent)
-        # Gone already: somebody deleted the object and its folder after it was placed.
-        with suppress(FileNotFoundError):
-            _sync_folder(path.parent)
+        if durability == "now":
+            # Gone already: somebody deleted the object and its folder after it was placed.
+            with suppress(FileNotFoundError):
+                _sync_folder(path.parent)
 
     def _prune(self, folder: Path) -> None:
         with suppress(FileNotFoundError):
@@ -385,10 +405,10 @@ def _holds_objects(folder: os.DirEntry[str]) -> bool:
     )
 
 
-def _write(path: Path, data: bytes) -> os.stat_result:
+def _write(path: Path, data: bytes, durability: Durability) -> os.stat_result:
     with path.open("xb") as file:
         file.write(data)
-        return _settle(file)
+        return _settle(file, durability)
 
 
 def _copy_bytes(source: Path, target: Path) -> os.stat_result:
@@ -397,13 +417,14 @@ def _copy_bytes(source: Path, target: Path) -> os.stat_result:
         return _settle(file)
 
 
-def _settle(file: BinaryIO) -> os.stat_result:
+def _settle(file: BinaryIO, durability: Durability = "now") -> os.stat_result:
     file.flush()
     # The kernel stamps files with a clock of some milliseconds, and inodes are used again: two writes within a tick
     # could have one ETag. The precise time, set by hand, keeps them apart.
     now = time.time_ns()
     os.utime(file.fileno(), ns=(now, now))
-    os.fsync(file.fileno())
+    if durability == "now":
+        os.fsync(file.fileno())
     return os.fstat(file.fileno())
 
 

@@ -4,7 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
+
+Durability = Literal["now", "later"]
+"""``"now"``: what was put survives a power failure from when the put returns. ``"later"``: it is atomic and visible at
+once, but a power failure may take it back or leave it unreadable; for documents that can be derived again, and whose
+readers bear that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,8 @@ class ObjectStore(Protocol):
 
     Keys are relative POSIX paths; a key that could leave the root (``..``, absolute, empty segment, NUL, backslash)
     raises `InvalidName` before anything is touched. Every write is atomic: a reader sees the old object, the new
-    one, or none, never a part of one; when a write returns, it is durable. Implementations are thread-safe and
-    picklable, and a pickle holds no credential.
+    one, or none, never a part of one; when a write returns, it is durable, unless `Durability` says otherwise.
+    Implementations are thread-safe and picklable, and a pickle holds no credential.
     """
 
     @property
@@ -77,7 +82,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put(self, key: str, data: bytes) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
         """Create or replace the object."""
         ...
 
@@ -93,7 +98,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
+    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         """Replace the object if its ETag still is ``etag``; ``None`` means "if it does not exist".
 
         Raises `PreconditionFailed`.

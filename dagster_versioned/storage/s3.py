@@ -50,7 +50,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.location import Location
-from dagster_versioned.storage.object_store import ObjectInfo
+from dagster_versioned.storage.object_store import Durability, ObjectInfo
 
 _WRITE_ID = "write-id"
 _DELETE_BATCH = 1000  # S3's limit
@@ -152,7 +152,7 @@ class S3Store:
         ]
         return iter(sorted(filter(is_key, found)))
 
-    def put(self, key: str, data: bytes) -> ObjectInfo:
+    def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
         with self._translated("put", key):
             answer = self._client.put_object(**self._at(key), Body=data)
             return _info(key, len(data), answer)
@@ -177,7 +177,7 @@ class S3Store:
             )
         return info
 
-    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
+    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
         if info is None:
             raise PreconditionFailed(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from dagster_versioned.errors import StoreUnavailable
-from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
 
 T = TypeVar("T")
 
@@ -70,8 +70,8 @@ class StoreWrapper:
     def folders(self, prefix: str = "") -> Iterator[str]:
         return self._call("folders", prefix, lambda: self._store.folders(prefix))
 
-    def put(self, key: str, data: bytes) -> ObjectInfo:
-        return self._call("put", key, lambda: self._store.put(key, data), len(data))
+    def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
+        return self._call("put", key, lambda: self._store.put(key, data, durability=durability), len(data))
 
     def put_file(self, key: str, path: Path) -> ObjectInfo:
         return self._call("put_file", key, lambda: self._store.put_file(key, path), path.stat().st_size)
@@ -79,8 +79,10 @@ class StoreWrapper:
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         return self._call("put_if_absent", key, lambda: self._store.put_if_absent(key, data), len(data))
 
-    def put_if_match(self, key: str, data: bytes, etag: str | None) -> ObjectInfo:
-        return self._call("put_if_match", key, lambda: self._store.put_if_match(key, data, etag), len(data))
+    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
+        return self._call(
+            "put_if_match", key, lambda: self._store.put_if_match(key, data, etag, durability=durability), len(data)
+        )
 
     def copy(self, source: str, target: str) -> ObjectInfo:
         return self._call("copy", target, lambda: self._store.copy(source, target))

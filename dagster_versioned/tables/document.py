@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from dagster_versioned.errors import ObjectNotFound, PreconditionFailed
-from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectStore
 
 
 def encode(document: Any) -> bytes:
@@ -14,7 +14,9 @@ def encode(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
-def update_document(store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None]) -> bool:
+def update_document(
+    store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now"
+) -> bool:
     """Replace a document by ``change(its bytes, or None where there is none)``; ``None`` from ``change`` leaves it.
 
     ``change`` may run several times, each time on newer bytes, so it must have no effect of its own. Returns whether
@@ -30,7 +32,7 @@ def update_document(store: ObjectStore, key: str, change: Callable[[bytes | None
         if new is None or new == data:
             return False
         try:
-            store.put_if_match(key, new, etag)
+            store.put_if_match(key, new, etag, durability=durability)
         except PreconditionFailed:
             continue
         return True

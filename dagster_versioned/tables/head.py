@@ -4,6 +4,10 @@ A head is derived from the log, except for its *pending* mark, which is put ther
 can hide from someone who reads heads only (FORMAT.md, Order of a write). The invariant: if commit N exists, then the
 head is at N or later, or carries a mark for N or later. So a mark is only taken away by a head at that log version
 or later, or by `resolve` after the log has shown for a whole day that the announced commit never came.
+
+It holds through a power failure: a mark is durable before its commit is attempted. The head after the commit need not
+be: where it is lost the mark is there again, and where it cannot be read it counts as marked. Heads of partitions carry
+no mark, so they are durable before the table's head moves on.
 """
 
 from collections.abc import Mapping
@@ -15,7 +19,7 @@ import orjson
 
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_path
-from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
@@ -142,6 +146,8 @@ class HeadDocument:
 
 
 EMPTY = HeadDocument(-1, None)
+UNREADABLE = HeadDocument(-1, None, Pending(0, "1970-01-01T00:00:00+00:00"))
+"""What bytes that are no head count as: one that says nothing, but that there is something to find in the log."""
 
 
 def head_key(table: TableName) -> str:
@@ -185,9 +191,9 @@ def held_domain(partition: str | None) -> str:
 
 
 def read_head(store: ObjectStore, key: str) -> HeadDocument:
-    """The document under a key; an empty one where there is none, or none that can be read.
+    """The document under a key; an empty one where there is none, a marked one where it cannot be read.
 
-    Whoever writes next replaces an unreadable head from the log, so it stops nobody.
+    Whoever resolves or writes next replaces an unreadable head from the log, so it stops nobody.
     """
     try:
         return _parse(store.get(key), key)
@@ -211,7 +217,9 @@ def announce(store: ObjectStore, key: str, log_version: int) -> None:
     update_document(store, key, mark)
 
 
-def publish_head(store: ObjectStore, key: str, head: Head | None, log_version: int) -> HeadDocument:
+def publish_head(
+    store: ObjectStore, key: str, head: Head | None, log_version: int, *, durability: Durability = "now"
+) -> HeadDocument:
     """Bring a stored head up to what the log says at ``log_version``, never back; a mark for a later commit stays.
 
     Returns the document that was there before.
@@ -226,7 +234,7 @@ def publish_head(store: ObjectStore, key: str, head: Head | None, log_version: i
         pending = before.pending if before.pending and before.pending.log_version > log_version else None
         return HeadDocument(log_version, head, pending).to_bytes()
 
-    update_document(store, key, advance)
+    update_document(store, key, advance, durability=durability)
     return before
 
 
@@ -249,7 +257,7 @@ def _parse(data: bytes | None, key: str) -> HeadDocument:
     try:
         return HeadDocument.from_bytes(data, key)
     except IntegrityError:
-        return EMPTY
+        return UNREADABLE
 
 
 def _head(table: TableName, version: Version, state: TableState, partition: str | None) -> Head:

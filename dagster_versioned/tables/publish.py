@@ -1,7 +1,10 @@
 """Documents that are derived from the log: heads, the datom documents, the manifest, checkpoints, the version index.
 
 Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
-commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date.
+commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
+of one need not wait for the disk (a third of a commit's time): what a power failure does to it, `repair` mends. The
+exceptions: heads of partitions (see `head`), and checkpoints and their index, which other programs and this one load a
+table from.
 """
 
 import re
@@ -114,7 +117,8 @@ class Publisher:
             for partition in sorted(p for p, at in touched.items() if p is not None and at > since):
                 head = partition_head(self._table, history.heads[partition], state)
                 publish_head(self._data, partition_head_key(self._table, partition), head, touched[partition])
-        return publish_head(self._data, key, table_head(self._table, state), state.log_version).log_version
+        head = table_head(self._table, state)
+        return publish_head(self._data, key, head, state.log_version, durability="later").log_version
 
     def _publish_datom(self, versions: Sequence[Version]) -> None:
         """Publish what datom readers need; the history last, so that every version it names has its document."""
@@ -122,10 +126,10 @@ class Publisher:
         history = [_history_entry(version) for version in versions]
         for version, entry in zip(versions, history, strict=True):
             if published.get(entry["version"]) != entry["log_version"]:
-                self._store.put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
+                self._put_derived(f".metadata/{version.metadata_sha}.json", metadata_document(version))
         if versions:
-            self._store.put(HISTORY_KEY, encode(history))
-            self._store.put(METADATA_KEY, metadata_document(versions[0]))
+            self._put_derived(HISTORY_KEY, encode(history))
+            self._put_derived(METADATA_KEY, metadata_document(versions[0]))
         else:
             self._store.delete([METADATA_KEY, HISTORY_KEY])
         gone = published.keys() - {entry["version"] for entry in history}
@@ -155,7 +159,10 @@ class Publisher:
             )
             return encode(manifest)
 
-        update_document(self._data, MANIFEST_KEY, enter)
+        update_document(self._data, MANIFEST_KEY, enter, durability="later")
+
+    def _put_derived(self, key: str, data: bytes) -> None:
+        self._store.put(key, data, durability="later")
 
     def _publish_checkpoint(self, state: TableState) -> None:
         write_checkpoint(self._store, state.snapshot)

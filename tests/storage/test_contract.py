@@ -75,6 +75,19 @@ class TestObjects:
         assert store.get("object") == b"2nd"
         assert first.etag != second.etag
 
+    def test_a_put_that_may_be_lost_with_power_is_visible_at_once(self, store: ObjectStore):
+        first = store.put("object", b"first", durability="later")
+        assert store.get_with_info("object") == (b"first", store.head("object"))
+        second = store.put_if_match("object", b"second", first.etag, durability="later")
+        assert store.get("object") == b"second"
+        assert second.etag == store.head("object").etag != first.etag
+        with pytest.raises(PreconditionFailed, match="object"):
+            store.put_if_match("object", b"third", first.etag, durability="later")
+        with pytest.raises(PreconditionFailed, match="object"):
+            store.put_if_match("object", b"third", None, durability="later")
+        store.put_if_match("new/object", b"new", None, durability="later")
+        assert store.get("new/object") == b"new"
+
     def test_every_verb_reports_the_same_info(self, store: ObjectStore):
         put = store.put("object", b"data")
         head = store.head("object")

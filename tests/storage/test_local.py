@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import InvalidName, ObjectNotFound, StorageError
-from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage import Durability, LocalStore
 from support.racers import add_one
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -82,6 +83,16 @@ class TestLinks:
             with pytest.raises(InvalidName, match="link leads out of the root"):
                 attempt()
 
+    def test_a_link_that_is_planted_later_is_refused(self, root: Path, outside: Path):
+        store = LocalStore(root).subfolder("tables")
+        store.put("folder/object", b"data")
+        shutil.rmtree(root / "tables")
+        (root / "tables").symlink_to(outside)
+        for attempt in (lambda: store.get("secret"), lambda: store.put("new", b""), lambda: list(store.list())):
+            with pytest.raises(InvalidName, match="link leads out of the root"):
+                attempt()
+        assert [path.name for path in outside.iterdir()] == ["secret"]
+
     def test_the_root_itself_may_be_a_link(self, tmp_path: Path, outside: Path):
         (tmp_path / "link").symlink_to(outside)
         store = LocalStore(tmp_path / "link")
@@ -111,6 +122,22 @@ class TestFiles:
         assert sorted(path.name for path in root.iterdir()) == [".tmp", "tables"]
         assert keys_of(LocalStore(root)) == ["tables/t1/log/0", "tables/t1/log/1"]
         assert files_in_the_making(root) == []
+
+    @pytest.mark.parametrize(("durability", "expected"), [("now", [True, False] * 4), ("later", [])])
+    def test_a_write_waits_for_the_disk_unless_told_otherwise(
+        self, root: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, expected: list[bool]
+    ):
+        store = LocalStore(root)
+        store.put("folder/old", b"old")
+        synced: list[bool] = []
+        monkeypatch.setattr(os, "fsync", lambda opened: synced.append(stat.S_ISREG(os.fstat(opened).st_mode)))
+        etag = store.put("folder/new", b"1", durability=durability).etag
+        store.put("folder/new", b"2", durability=durability)
+        store.put_if_match("folder/new", b"3", store.head("folder/new").etag, durability=durability)
+        store.put_if_match("folder/newer", b"4", None, durability=durability)
+        assert synced == expected, "the file, then its folder"
+        assert store.get("folder/new") == b"3"
+        assert etag != store.head("folder/new").etag
 
     def test_foreign_files_whose_names_are_no_keys_are_not_objects(self, root: Path):
         store = LocalStore(root)

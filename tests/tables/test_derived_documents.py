@@ -1,6 +1,8 @@
 """Heads, datom documents, manifest, checkpoints and index: functions of the log, and never in the way of a commit."""
 
+import os
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import datom
 import orjson
@@ -167,6 +169,36 @@ def test_a_mark_stays_until_a_later_head_or_a_day_passes(project: Project) -> No
     mark(timedelta(hours=1), 7)
     table.write(numbered(2))
     assert table.head().pending is not None, "a mark for a later commit is not taken away by an earlier one"
+
+
+@pytest.mark.parametrize("torn", [b"", b"\0" * 64, b'{"log_version": 1'])
+def test_what_a_power_failure_tears_is_resolved_from_the_log(project: Project, torn: bytes) -> None:
+    table = project.table("flights")
+    table.write(numbered(1))
+    table.write(numbered(2))
+    expected = contents(project.store)
+    documents = [key for key in expected if key.endswith(".json") and "_delta_log" not in key]
+    for key in documents:
+        project.store.put(key, torn)
+    head = project.table("flights").head()
+    assert head.head is None
+    assert head.pending is not None, "whoever reads heads only must see that the log has more to say"
+    assert project.table("flights").read().equals(numbered(2))
+    assert project.table("flights").resolve().head is not None
+    assert contents(project.store) == expected
+    for key in documents:
+        project.store.put(key, torn)
+    assert project.table("flights").write(numbered(3)).version.log_version == 2
+    assert project.table("flights").verify().ok
+
+
+def test_only_parts_marks_and_commits_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Project.open("NYC", str(tmp_path)).table("flights")
+    table.write(numbered(1))
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    table.write(numbered(2))
+    assert len(synced) == 6, "three files, each with its folder"
 
 
 def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> None:
