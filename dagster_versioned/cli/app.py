@@ -22,9 +22,6 @@ _EPILOG = """\
 A VERSION is the start of a SHA (a3f8c1), a log version (@12), a time (2026-01-31T12:00:00Z) or a pin (pin:audit).
 A TABLE is its name, or an asset key with slashes.
 
---project, --location and --author can be set as DAGSTER_VERSIONED_PROJECT, DAGSTER_VERSIONED_LOCATION and
-DAGSTER_VERSIONED_AUTHOR.
-
 Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found, 4 integrity, 5 storage, 6 conflict.
 """
 

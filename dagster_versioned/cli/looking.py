@@ -8,7 +8,7 @@ import typer
 from dagster_versioned.cli.arguments import MaybeVersion, Partition, Table, Tables, VersionArgument
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of, verb
-from dagster_versioned.cli.terminal import human_size, progress, say, show_fields, show_table
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
 from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
     version = table.version(reference, partition=partition)
     state = table.state
     entry = None if version.is_foreign else version.entry
-    current = state.history.heads.get(version.partition) == version and not state.history.unadopted
+    current = version == (state.history.unadopted or state.history.heads.get(version.partition))
     held = partition_head(table.name, version, state).held if entry and current else None
     files = () if version.gone else table.files(version.metadata_sha or f"@{version.log_version}").scan.files
     return {
@@ -484,11 +484,11 @@ def _value(value: Any) -> str:
 def _show_reports(documents: list[dict[str, Any]]) -> None:
     for document in documents:
         looked = (
-            f"{document['versions']} versions, {document['parts']} parts ({human_size(document['size_bytes'])}), "
-            f"{document['documents']} documents"
+            f"{counted(document['versions'], 'version')}, {counted(document['parts'], 'part')} "
+            f"({human_size(document['size_bytes'])}), {counted(document['documents'], 'document')}"
         )
         findings = document["findings"]
-        say(f"{document['table']}: {'ok' if document['ok'] else f'{len(findings)} findings'}; {looked}")
+        say(f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}")
         for finding in findings:
             say(f"  {finding['subject']} {finding['where']}: {finding['problem']}")
         for gap in document["gaps"]:

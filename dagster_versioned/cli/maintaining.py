@@ -19,7 +19,7 @@ from dagster_versioned.cli.arguments import (
 )
 from dagster_versioned.cli.session import Session, table_of, verb
 from dagster_versioned.cli.span import parse_moment, parse_span
-from dagster_versioned.cli.terminal import human_size, plain, progress, say, show_table
+from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say, show_table
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -239,11 +239,11 @@ def purge(
 
 
 def _confirm(table: str, planned: "CollectionReport") -> None:
-    count = len(planned.versions)
+    named = ", ".join([*(v.short for v in planned.versions[:10]), *(["…"] if len(planned.versions) > 10 else [])])
     sys.stderr.write(
-        f"{count} version{'s' if count != 1 else ''} ({', '.join(v.short for v in planned.versions[:10])}"
-        f"{', …' if count > 10 else ''}), {len(planned.keys)} files, {human_size(planned.size_bytes)}: "
-        f"they cannot be brought back.\nType the table's name ({plain(table)}) to delete them: "
+        f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}, "
+        f"{human_size(planned.size_bytes)}: they cannot be brought back.\n"
+        f"Type the table's name ({plain(table)}) to delete them: "
     )
     sys.stderr.flush()
     if sys.stdin.readline().strip() != table:
@@ -284,7 +284,7 @@ def _show_collections(session: Session, reports: "list[tuple[str, CollectionRepo
         deleted = "deleted" if document["applied"] else "would be deleted"
         keys = document["keys"]
         say(
-            f"{document['table']}: {len(report.versions)} versions and {len(keys)} files "
+            f"{document['table']}: {counted(len(report.versions), 'version')} and {counted(len(keys), 'file')} "
             f"({human_size(document['size_bytes'])}) {deleted}"
         )
         say(*(f"  version {version.short} (@{version.log_version})" for version in report.versions))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import IOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -93,11 +93,16 @@ def export(schema: pa.Schema, batches: Iterator[pa.RecordBatch], path: Path, pro
     written = 0
     with _complete_or_absent(path) as file:
         sink = _SINKS[path.suffix.lower()](file, schema)
-        for batch in batches:
-            with _writable(path):
-                sink.write(batch)
-            written += batch.num_rows
-            progress(written)
+        try:
+            for batch in batches:
+                with _writable(path):
+                    sink.write(batch)
+                written += batch.num_rows
+                progress(written)
+        except BaseException:
+            with suppress(OSError, pa.ArrowException):
+                sink.close()  # else it is closed when nothing is there to write to
+            raise
         with _writable(path):
             sink.close()
     return written

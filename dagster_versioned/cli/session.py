@@ -74,14 +74,17 @@ def table_of(project: "Project", name: str) -> "VersionedTable":
 ProjectName = Annotated[
     str | None,
     typer.Option(
-        "--project", metavar="NAME", help="The project's name; by default the one recorded at the location.",
+        "--project", metavar="NAME", help="Its name (or DAGSTER_VERSIONED_PROJECT); by default the recorded one.",
         rich_help_panel=_PANEL,
     ),
 ]  # fmt: skip
 LocationUri = Annotated[
     str | None,
     typer.Option(
-        "--location", metavar="URI", help="A local path, file:///… or s3://bucket/prefix.", rich_help_panel=_PANEL
+        "--location",
+        metavar="URI",
+        help="A local path, file:///… or s3://bucket/prefix (or DAGSTER_VERSIONED_LOCATION).",
+        rich_help_panel=_PANEL,
     ),
 ]
 Profile = Annotated[
@@ -90,7 +93,12 @@ Profile = Annotated[
 ]
 Author = Annotated[
     str | None,
-    typer.Option("--author", metavar="TEXT", help="Recorded with what is committed.", rich_help_panel=_PANEL),
+    typer.Option(
+        "--author",
+        metavar="TEXT",
+        help="Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR).",
+        rich_help_panel=_PANEL,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Nothing but JSON on stdout.", rich_help_panel=_PANEL)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.", rich_help_panel=_PANEL)]
@@ -151,7 +159,11 @@ def _recorded_name(project: "Project") -> str | None:
     from dagster_versioned.tables.publish import MANIFEST_KEY
 
     try:
-        name = orjson.loads(project.data.get(MANIFEST_KEY))["project_name"]
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
-        return None  # derived, so its absence says nothing
+        data = project.data.get(MANIFEST_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        name = orjson.loads(data)["project_name"]
+    except (ValueError, KeyError, TypeError):
+        return None  # the manifest is derived: a broken one says nothing
     return name if isinstance(name, str) else None

@@ -52,6 +52,11 @@ def human_size(size: int | None) -> str | None:
     return None if size is None else decimal(size)
 
 
+def counted(count: int, thing: str) -> str:
+    """``1 part``, ``2 parts``."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 @contextmanager
 def progress(label: str, *, quiet: bool) -> Generator[Callable[[int, int], None]]:
     """A bar on stderr while the block runs, fed by calls with (done, total); none where stderr is not a terminal."""

@@ -1,0 +1,330 @@
+"""What every verb owes a person and a script: codes, one message, no surprises on stdout, nothing a terminal obeys."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pyarrow as pa
+import pytest
+from conftest import PROGRAM
+from typer.testing import CliRunner
+
+from dagster_versioned import errors
+from dagster_versioned.cli.app import app
+from dagster_versioned.cli.failures import ExitCode, exit_code
+from dagster_versioned.cli.terminal import plain
+from dagster_versioned.tables.table import VersionedTable
+
+VERBS = "ls history show diff read verify repair vacuum expire revert release pin unpin pins adopt purge".split()
+HOSTILE = "\x1b]0;owned\x07 \x1b[31m [bold]x[/bold] \u202etxt.exe\nline two"
+
+
+def every_class(root):
+    return {root, *(leaf for child in root.__subclasses__() for leaf in every_class(child))}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidInput, 2),
+        (errors.InvalidReference, 2),
+        (errors.UnsupportedFeature, 2),
+        (errors.TableNotFound, 3),
+        (errors.AmbiguousVersion, 3),
+        (errors.ExpiredVersion, 3),
+        (errors.IntegrityError, 4),
+        (errors.LogCorrupt, 4),
+        (errors.ObjectNotFound, 4),
+        (errors.AccessDenied, 5),
+        (errors.StoreUnavailable, 5),
+        (errors.StorageError, 5),
+        (errors.CommitConflict, 6),
+        (errors.HeldHead, 6),
+        (errors.PreconditionFailed, 6),
+    ],
+)
+def test_every_kind_of_error_has_its_code_and_one_line(cli, flights, monkeypatch, error, code):
+    def fail(*args, **kwargs):
+        raise error("What happened.")
+
+    monkeypatch.setattr(VersionedTable, "history", fail)
+    outcome = cli("history", "flights")
+    assert (outcome.code, outcome.out, outcome.err) == (code, "", "Error: What happened.\n")
+
+
+def test_no_error_of_the_tree_is_unexpected():
+    classes = every_class(errors.VersionedError) - {errors.VersionedError}
+    assert [c for c in classes if exit_code(c("x")) == ExitCode.UNEXPECTED] == []
+
+
+def test_what_nobody_foresaw_is_one_line_too_and_a_traceback_on_request(cli, flights, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(VersionedTable, "history", fail)
+    outcome = cli("history", "flights")
+    assert (outcome.code, outcome.out, outcome.err.count("\n")) == (70, "", 1)
+    assert "--debug" in outcome.err
+    debugged = cli("history", "flights", "--debug")
+    assert (debugged.code, "Traceback" in debugged.err, "in fail" in debugged.err) == (70, True, True)
+
+
+def test_a_missing_location_is_said_in_words():
+    result = CliRunner().invoke(app, ["ls"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "DAGSTER_VERSIONED_LOCATION" in result.stderr
+
+
+def test_the_project_s_name_is_the_recorded_one_and_no_other(cli, flights, tmp_path):
+    where = ["--location", str(cli.location)]
+    result = CliRunner().invoke(app, [*where, "ls", "--json"])
+    assert json.loads(result.stdout)["project"] == "NYC"
+    wrong = CliRunner().invoke(app, [*where, "--project", "LAX", "ls"])
+    assert (wrong.exit_code, "'NYC', not 'LAX'" in wrong.stderr) == (2, True)
+    nobody = CliRunner().invoke(app, ["--location", str(tmp_path / "empty"), "ls"])
+    assert (nobody.exit_code, "--project" in nobody.stderr) == (2, True)
+
+
+def test_a_place_that_cannot_be_used_is_not_taken_for_an_empty_one():
+    result = CliRunner().invoke(app, ["--location", "s3://bucket/x", "--profile", "nobody", "ls"])
+    assert (result.exit_code, "nobody" in result.stderr) == (2, True)
+
+
+def test_options_come_from_the_environment_and_yield_to_the_command_line(cli, flights, monkeypatch, tmp_path):
+    monkeypatch.setenv("DAGSTER_VERSIONED_LOCATION", str(cli.location))
+    monkeypatch.setenv("DAGSTER_VERSIONED_PROJECT", "NYC")
+    monkeypatch.setenv("DAGSTER_VERSIONED_AUTHOR", "Environment")
+    assert CliRunner().invoke(app, ["show", "flights"]).exit_code == 0
+    pinned = CliRunner().invoke(app, ["pin", "flights", "p", "--json"])
+    assert json.loads(pinned.stdout)["pin"]["by"] == "Environment"
+    elsewhere = ["--location", str(tmp_path / "elsewhere")]
+    for args in ([*elsewhere, "show", "flights"], ["show", "flights", *elsewhere]):
+        assert CliRunner().invoke(app, args).exit_code == 3
+
+
+def test_an_option_after_the_verb_wins_over_one_before(cli, flights, tmp_path):
+    here, elsewhere = ["--location", str(cli.location)], ["--location", str(tmp_path), "--project", "NYC"]
+    assert CliRunner().invoke(app, [*elsewhere, "show", *here, "flights"]).exit_code == 0
+    assert CliRunner().invoke(app, [*here, "--json", "ls"]).stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    "args", [["nonsense"], ["history"], ["history", "t", "--nope"], ["history", "t", "--limit", "x"]]
+)
+def test_a_wrong_command_line_is_2_and_leaves_stdout_alone(cli, args):
+    outcome = cli(*args)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_of_every_verb_has_examples_and_the_common_options(verb):
+    result = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "120"})
+    assert result.exit_code == 0
+    assert f"dagster-versioned {verb}" in result.stdout.split("Examples")[1] or verb == "ls"
+    for option in ("--location", "--json", "--quiet", "--debug"):
+        assert option in result.stdout
+
+
+def test_help_names_every_verb():
+    listed = CliRunner().invoke(app, ["--help"]).stdout
+    assert [verb for verb in VERBS if not re.search(rf"^│ {verb} ", listed, re.M)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 漢", "plain é 漢"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\u202egpj.exe", r"\u202egpj.exe"),
+        ("\udc80", r"\udc80"),
+        ("[bold]x[/bold]", "[bold]x[/bold]"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text, shown):
+    assert plain(text) == shown
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["history", "t"],
+        ["show", "t"],
+        ["diff", "t", "@0"],
+        ["diff", "t", "@0", "--rows", "--key", "n"],
+        ["read", "t"],
+        ["read", "t", "--columns", HOSTILE],
+        ["pins"],
+        ["history", HOSTILE],
+        ["verify", "--witness", HOSTILE],
+        ["unpin", HOSTILE],
+    ],
+)
+def test_nothing_from_the_store_or_the_caller_reaches_the_terminal_raw(cli, project, args):
+    table = project.table("t")
+    table.write(pa.table({"n": [1], "text": [HOSTILE]}), message=HOSTILE, code_version=HOSTILE)
+    table.write(pa.table({"n": [1, 2], "text": ["x", HOSTILE], HOSTILE: [1, 2]}), message=f"2{HOSTILE}")
+    project.pin(HOSTILE, "t", why=HOSTILE)
+    outcome = cli(*args)
+    for text in (outcome.out, outcome.err):
+        assert not re.search(r"[^\P{C}\n]".replace(r"\P{C}", r"\x20-\x7e\xa0-\u2027\u2030-\uffff"), text), text
+    assert "owned" in outcome.out + outcome.err
+
+
+def test_json_is_json_whatever_the_store_holds(cli, project):
+    table = project.table("t")
+    table.write(pa.table({"text": [HOSTILE]}), message=HOSTILE)
+    outcome = cli("read", "t", "--json", ok=0)
+    assert outcome.out.isascii()
+    assert outcome.json["rows"] == [{"text": HOSTILE}]
+    assert cli.json("history", "t")["versions"][0]["message"] == HOSTILE
+
+
+def test_a_warning_of_the_package_is_a_line_and_no_traceback(cli, flights, monkeypatch):
+    def fail(*args, **kwargs):
+        raise errors.StoreUnavailable("put: no room.")
+
+    monkeypatch.setattr("dagster_versioned.tables.publish.Publisher.publish", fail)
+    outcome = cli("revert", "flights", "@0", ok=0)
+    assert outcome.err.startswith("Warning: flights: log version 3 is committed")
+    assert "Traceback" not in outcome.err
+    assert "no room" in cli("revert", "flights", "@1", "--debug").err
+
+
+def test_an_interrupt_is_130(cli, flights, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(VersionedTable, "verify", interrupted)
+    outcome = cli("verify")
+    assert (outcome.code, outcome.out, outcome.err) == (130, "", "Interrupted.\n")
+
+
+# As processes of their own
+
+
+def test_a_process_exits_with_the_code_and_says_it_on_stderr(cli, flights):
+    outcome = cli.run("history", "nowhere")
+    assert (outcome.code, outcome.out) == (3, "")
+    assert re.fullmatch(r"Error: [^\n]+\n", outcome.err)
+
+
+def test_ctrl_c_while_it_waits_for_an_answer_deletes_nothing(cli, flights):
+    process = cli.process("purge", "flights", "@0", "--why", "x")
+    while "Type the table's name" not in (said := process.stderr.readline(40)):
+        assert said
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, "Interrupted." in err, "Traceback" in err) == (130, True, False)
+    assert flights.version("@0").gone is None
+
+
+@pytest.mark.parametrize("args", [["read", "t", "--limit", "5000"], ["read", "t", "--limit", "5000", "--json"]])
+def test_a_reader_that_goes_away_is_no_traceback(cli, project, args):
+    project.table("t").write(pa.table({"n": range(5000), "text": ["x" * 100] * 5000}))
+    process = cli.process(*args)
+    process.stdout.readline()
+    process.stdout.close()
+    err = process.stderr.read()
+    assert (process.wait(timeout=60), err) == (141, "")
+
+
+def test_a_reader_that_went_away_before_a_short_answer_is_no_traceback(cli, flights):
+    read, write = os.pipe()
+    os.close(read)
+    process = cli.process("verify", stdout=write)
+    os.close(write)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, "")
+
+
+def test_a_pipe_gets_no_colour_no_progress_and_whole_lines(cli, project):
+    project.table("t").write(pa.table({"text": ["x" * 500]}))
+    outcome = cli.run("read", "t", env={"NO_COLOR": "", "COLUMNS": "80"})
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines()[1].strip() == "x" * 500
+    assert cli.run("verify", env={"NO_COLOR": ""}).err == ""
+
+
+def on_a_terminal(cli, *args, **env):
+    """Everything that a process shows on a terminal of its own."""
+    leader, follower = pty.openpty()
+    settings = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **env}
+    process = subprocess.Popen(
+        [*PROGRAM, *cli.where, *args], stdin=follower, stdout=follower, stderr=follower, env=settings
+    )
+    os.close(follower)
+    shown = b""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # how Linux says that nobody holds the other end any more
+            break
+        if not chunk:
+            break
+        shown += chunk
+    os.close(leader)
+    assert process.wait(timeout=30) == 0
+    return shown.decode()
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9][0-9;]*m")
+
+
+def test_a_terminal_gets_progress_and_no_color_is_respected(cli, flights):
+    coloured = on_a_terminal(cli, "verify", NO_COLOR="")
+    assert "Verifying flights" in coloured
+    assert COLOUR.search(coloured)
+    plain_text = on_a_terminal(cli, "verify", NO_COLOR="1")
+    assert "Verifying flights" in plain_text
+    assert not COLOUR.search(plain_text)
+    assert "Verifying" not in on_a_terminal(cli, "verify", "--quiet")
+
+
+def test_what_an_encoding_lacks_is_escaped(cli, project):
+    project.table("t").write(pa.table({"text": ["naïve"]}))
+    outcome = cli.run("read", "t", env={"PYTHONIOENCODING": "ascii"})
+    assert (outcome.code, r"na\xefve" in outcome.out) == (0, True)
+
+
+def test_version_and_help_need_nothing_heavy():
+    probe = (
+        "import sys\nsys.argv = ['dagster-versioned', {arg!r}]\nfrom dagster_versioned.cli import main\n"
+        "try: main()\nexcept SystemExit as ended: code = ended.code\n"
+        "heavy = {{'pyspark', 'pandas', 'polars', 'dagster', 'pyarrow', 'boto3', 'numpy'}} & set(sys.modules)\n"
+        "print(code, sorted(heavy), file=sys.stderr)"
+    )
+    for arg in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", probe.format(arg=arg)], capture_output=True, text=True, timeout=60)
+        assert done.stderr.splitlines()[-1] == "0 []"
+        assert "dagster-versioned" in done.stdout
+
+
+def test_looking_at_a_table_imports_neither_spark_nor_a_frame_library(cli, flights):
+    probe = (
+        "import sys\nfrom dagster_versioned.cli import main\n"
+        f"sys.argv = ['x', *{cli.where!r}, 'read', 'flights']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print(sorted({'pyspark', 'pandas', 'polars', 'dagster', 'boto3'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    assert done.stderr == "[]\n"
+
+
+def test_help_is_there_at_once():
+    """The best of three, so that a busy machine does not decide."""
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([*PROGRAM, "--help"], check=True, capture_output=True, timeout=60)
+        seconds.append(time.perf_counter() - began)
+    print(f"dagster-versioned --help: {min(seconds) * 1000:.0f} ms")
+    assert min(seconds) < 0.5
