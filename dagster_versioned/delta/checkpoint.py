@@ -207,11 +207,11 @@ def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
     return pa.Table.from_arrays([_member(column, member) for member in _members(shape)], schema=schema)
 
 
-def _member(column: Any, wanted: "pa.Field[Any]") -> Column:
+def _member(column: Any, wanted: Any) -> Column:
     """A member of a struct column by its name, since writers order members and leave them out as they like."""
     if column.type.get_field_index(wanted.name) < 0:
         return pa.chunked_array([pa.nulls(len(column), wanted.type)])
-    return _cast(compute.struct_field(column, wanted.name), cast("Any", wanted).type)
+    return _cast(compute.struct_field(column, wanted.name), wanted.type)
 
 
 def _cast(column: Column, wanted: pa.DataType) -> Column:
