@@ -210,7 +210,8 @@ def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
 def _member(column: Any, wanted: Any) -> Column:
     """A member of a struct column by its name, since writers order members and leave them out as they like."""
     if column.type.get_field_index(wanted.name) < 0:
-        return pa.chunked_array([pa.nulls(len(column), wanted.type)])
+        absent: list[Any] = [pa.nulls(len(column), wanted.type)]
+        return pa.chunked_array(absent)
     return _cast(compute.struct_field(column, wanted.name), wanted.type)
 
 
