@@ -79,6 +79,8 @@ SCENARIOS = (
     ),
 )
 
+SPARK_LOG = Path(".example/spark.log")
+
 console = Console()
 
 
@@ -202,7 +204,7 @@ def _spark() -> Iterator["SparkSession"]:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-    with console.status("Starting Spark"):
+    with console.status("Starting Spark"), _stderr_to(SPARK_LOG):
         spark = (
             SparkSession.builder.appName("example")
             .master("local[*]")
@@ -218,6 +220,20 @@ def _spark() -> Iterator["SparkSession"]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let what is started meanwhile complain into a file: a JVM greets with ten lines that nobody needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    terminal = os.dup(2)
+    with path.open("wb") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 def _objects(project: Project) -> dict[str, str]:
@@ -274,7 +290,7 @@ def _outcome_table(results: list[Outcomes]) -> Table:
 
 def _outcome_text(outcome: Counter[str]) -> str:
     several = outcome.total() > 1
-    return ", ".join(
+    return "\n".join(
         f"[{STYLES[change]}]{change}{f' × {outcome[change]}' if several else ''}[/]"
         for change in CHANGES
         if outcome[change]

@@ -33,7 +33,7 @@ def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: Da
         F.avg("dep_delay").alias("mean_delay"),
         F.sum(F.col("precip").cast("decimal(9,2)")).alias("rain"),
     )
-    conditions = conditions.cache()  # computed once, written by month
+    conditions = conditions.coalesce(1).cache()  # a few rows: computed once, written by month
     return {
         key: conditions.where(F.col("month") == pd.Timestamp(key).month).drop("month") for key in context.partition_keys
     }

@@ -1,0 +1,210 @@
+"""What an asset returns becomes a version, and Dagster is told which."""
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dagster_versioned import TableOptions
+from dagster_versioned.errors import InvalidInput, InvalidName, UnsupportedFrame
+from support.house import changes, materializations
+
+ROWS = {"n": [1, 2, 3], "s": ["a", "b|c", None]}
+FRAMES = {
+    "pyarrow table": lambda: pa.table(ROWS),
+    "record batch reader": lambda: pa.table(ROWS).to_reader(),
+    "pandas": lambda: pd.DataFrame(ROWS),
+    "polars": lambda: pl.DataFrame(ROWS),
+    "lazy polars": lambda: pl.LazyFrame(ROWS),
+}
+
+
+def asset_of(make, name="one", **options):
+    @dg.asset(name=name, **options)
+    def asset():
+        return make()
+
+    return asset
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_every_kind_of_frame_is_stored(house, kind):
+    assert changes(house.run(asset_of(FRAMES[kind]))) == {"one": "full"}
+    assert house.project.table("one").read().to_pydict() == ROWS
+
+
+def test_the_same_frame_again_is_none_and_still_reports_its_version(house):
+    one = asset_of(FRAMES["pandas"])
+    first, second = (materializations(house.run(one))["one", None] for _ in range(2))
+    assert second.metadata["dagster_versioned/change"].value == "none"
+    assert second.metadata["dagster_versioned/metadata_sha"] == first.metadata["dagster_versioned/metadata_sha"]
+    assert second.tags["dagster/data_version"] == first.tags["dagster/data_version"]
+    assert len(house.project.table("one").history()) == 1
+
+
+def test_the_data_version_is_the_metadata_sha(house):
+    one = materializations(house.run(asset_of(FRAMES["polars"])))["one", None]
+    assert one.tags["dagster/data_version"] == house.head("one").metadata_sha
+
+
+def test_a_data_version_that_the_asset_sets_itself_is_kept(house):
+    one = asset_of(lambda: dg.Output(pa.table(ROWS), data_version=dg.DataVersion("mine")))
+    assert materializations(house.run(one))["one", None].tags["dagster/data_version"] == "mine"
+
+
+def test_a_materialization_carries_standard_metadata_and_ours(house):
+    one = materializations(house.run(asset_of(FRAMES["pandas"])))["one", None]
+    metadata = {key: value.value for key, value in one.metadata.items()}
+    head = house.head("one")
+    assert metadata["dagster/row_count"] == 3
+    assert metadata["dagster/table_name"] == "HOUSE.one"
+    assert metadata["dagster/uri"].endswith("/datom/one")
+    assert metadata["dagster/storage_kind"] == "deltalake"
+    columns = metadata["dagster/column_schema"].columns
+    assert [(column.name, column.type) for column in columns] == [("n", "long"), ("s", "string")]
+    assert metadata["dagster_versioned/change"] == "full"
+    assert metadata["dagster_versioned/metadata_sha"] == head.metadata_sha
+    assert metadata["dagster_versioned/data_sha"] == head.data_sha
+    assert metadata["dagster_versioned/log_version"] == 0
+    assert metadata["dagster_versioned/size_bytes"] == head.facts.size_bytes
+    assert isinstance(metadata["dagster_versioned/size_bytes"], float)
+    assert metadata["dagster_versioned/write_seconds"] >= 0
+
+
+def test_the_commit_sha_in_the_event_log_witnesses_a_log_that_was_cut(house):
+    """The chain inside the log cannot see that its end is missing; Dagster's event log can."""
+    rows = iter([[1], [2]])
+    one = asset_of(lambda: pa.table({"n": next(rows)}))
+    found = [materializations(house.run(one))["one", None].metadata for _ in range(2)]
+    witnesses = {m["dagster_versioned/log_version"].value: m["dagster_versioned/commit_sha256"].value for m in found}
+    table = house.project.table("one")
+    assert table.verify(witnesses=witnesses).ok
+    table.store.delete(["_delta_log/00000000000000000001.json"])
+    assert not table.verify(witnesses=witnesses).ok
+
+
+def test_the_preview_shows_the_first_rows_and_cannot_break_the_table_it_is_in(house):
+    one = materializations(house.run(asset_of(FRAMES["pandas"]), io_manager=house.io_manager(preview_rows=2)))
+    preview = one["one", None].metadata["dagster_versioned/preview"].value
+    assert preview == "| n | s |\n| --- | --- |\n| 1 | a |\n| 2 | b\\|c |\n\n2 of 3 rows"
+
+
+def test_a_preview_can_be_left_out_of_the_event_log(house):
+    one = materializations(house.run(asset_of(FRAMES["pandas"]), io_manager=house.io_manager(preview_rows=0)))
+    assert "dagster_versioned/preview" not in one["one", None].metadata
+
+
+def test_an_empty_table_has_no_preview(house):
+    options = TableOptions(allow_empty=True).as_metadata()
+    one = asset_of(lambda: pa.table({"n": pa.array([], pa.int64())}), metadata=options)
+    metadata = materializations(house.run(one))["one", None].metadata
+    assert metadata["dagster/row_count"].value == 0
+    assert "dagster_versioned/preview" not in metadata
+
+
+def test_options_in_the_assets_metadata_apply(house):
+    one = asset_of(lambda: pa.table({"n": [3, 1, 2]}), metadata=TableOptions(sort_rows=("n",)).as_metadata())
+    house.run(one)
+    assert house.project.table("one").read().to_pydict() == {"n": [1, 2, 3]}
+
+
+def test_a_wrong_option_is_refused_by_name(house):
+    one = asset_of(FRAMES["pandas"], metadata={"dagster_versioned/options": {"sort_row": ["n"]}})
+    with pytest.raises(InvalidInput, match="sort_row"):
+        house.run(one)
+
+
+def test_another_code_version_is_metadata_only(house):
+    house.run(asset_of(FRAMES["pandas"], code_version="1"))
+    assert changes(house.run(asset_of(FRAMES["pandas"], code_version="2"))) == {"one": "metadata_only"}
+    assert house.head("one").identity.code_version == "2"
+
+
+def test_a_message_is_part_of_the_identity_and_absent_unless_the_run_gives_one(house):
+    one = asset_of(FRAMES["pandas"])
+    house.run(one)
+    assert house.head("one").identity.message is None
+    assert changes(house.run(one, tags={"dagster_versioned/message": "after the audit"})) == {"one": "metadata_only"}
+    assert house.head("one").identity.message == "after the audit"
+
+
+def test_the_version_records_the_run_that_wrote_it(house):
+    result = house.run(asset_of(FRAMES["pandas"]))
+    run = house.head("one").facts.run
+    assert (run.run_id, run.step_key, run.attempt) == (result.run_id, "one", 0)
+
+
+def test_an_asset_key_of_several_parts_is_one_table(house):
+    house.run(asset_of(FRAMES["pandas"], key_prefix=["raw", "daily"]))
+    assert list(house.head("raw__daily__one").identity.asset_key) == ["raw", "daily", "one"]
+
+
+def test_two_asset_keys_that_map_to_one_name_are_refused(house):
+    house.run(asset_of(FRAMES["pandas"], key_prefix="raw"))
+    with pytest.raises(InvalidName, match=r"already belongs to the asset \['raw', 'one'\]"):
+        house.run(asset_of(FRAMES["polars"], name="raw__one"))
+    assert len(house.project.table("raw__one").history()) == 1
+
+
+def test_a_value_that_is_no_frame_is_refused_with_what_is_supported(house):
+    with pytest.raises(UnsupportedFrame, match=r"builtins\.int .*pandas\.DataFrame.*pyspark\.sql\.DataFrame"):
+        house.run(asset_of(lambda: 1))
+    assert not house.project.table("one").exists()
+
+
+def test_none_is_refused_with_the_annotation_that_is_missing(house):
+    with pytest.raises(InvalidInput, match=r"one returned None.*-> None"):
+        house.run(asset_of(lambda: None))
+
+
+def test_assets_without_a_value_pass_by_the_io_manager(house):
+    @dg.asset
+    def nothing() -> None: ...
+
+    @dg.asset
+    def result():
+        return dg.MaterializeResult(metadata={"rows": 1})
+
+    assert house.run(nothing, result).success
+    assert house.project.tables() == []
+
+
+def test_a_materialize_result_with_a_value_is_stored(house):
+    @dg.asset
+    def one():
+        return dg.MaterializeResult(value=pa.table(ROWS))
+
+    assert changes(house.run(one)) == {"one": "full"}
+
+
+def test_a_multi_asset_with_outs_stores_each(house):
+    @dg.multi_asset(outs={"left": dg.AssetOut(), "right": dg.AssetOut()})
+    def both():
+        return pa.table({"n": [1]}), pa.table({"n": [2]})
+
+    assert changes(house.run(both)) == {"left": "full", "right": "full"}
+
+
+def test_an_output_that_is_no_asset_is_refused_with_the_fix(house):
+    @dg.op
+    def loose():
+        return pa.table(ROWS)
+
+    @dg.job(resource_defs={"io_manager": house.io_manager()})
+    def job():
+        loose()
+
+    with pytest.raises(InvalidInput, match=r"op 'loose' is not an asset.*io_manager_key"):
+        job.execute_in_process(instance=house.instance)
+    assert house.project.tables() == []
+
+
+def test_the_io_manager_can_be_called_in_a_unit_test(house):
+    context = dg.build_output_context(asset_key="one", definition_metadata=TableOptions().as_metadata())
+    house.io_manager().handle_output(context, pa.table(ROWS))
+    assert context.get_logged_metadata()["dagster_versioned/change"].value == "full"
+    loaded = house.io_manager().load_input(
+        dg.build_input_context(asset_key="one", dagster_type=dg.PythonObjectDagsterType(pa.Table))
+    )
+    assert loaded.to_pydict() == ROWS
