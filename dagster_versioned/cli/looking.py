@@ -512,7 +512,10 @@ def _column_names(columns: list[str] | None) -> list[str] | None:
     """Names between commas; one that holds a comma stands in double quotes, as in CSV."""
     import csv
 
-    return [name for line in csv.reader(columns) for name in line] if columns else None
+    try:
+        return [name for line in csv.reader(columns) for name in line] if columns else None
+    except csv.Error as error:
+        raise InvalidInput(f"--columns {columns} cannot be read as names between commas: {error}.") from error
 
 
 def _type(delta_type: Any) -> str | None:
