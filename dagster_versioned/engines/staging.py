@@ -55,13 +55,18 @@ class Staging:
 
     def promote_all(self, parts: Iterable[tuple[Part, str]]) -> None:
         """`promote` many parts at once; the first failure is raised after the others have ended."""
+        parts = list(parts)
+        if len(parts) == 1:
+            self.promote(*parts[0])
+            return
         with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
             for done in [pool.submit(self.promote, part, key) for part, key in parts]:
                 done.result()
 
     def discard(self) -> None:
         """Delete everything of this write; may be called again, and after a failure half way."""
-        self.store.delete([info.key for info in self.store.list(self.prefix)])
+        if self._inside is None or self._inside.parent.exists():
+            self.store.delete([info.key for info in self.store.list(self.prefix)])
         for directory in (self._inside and self._inside.parent, self._temporary):
             if directory is not None and directory.exists():
                 shutil.rmtree(directory)

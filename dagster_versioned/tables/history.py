@@ -172,6 +172,14 @@ class History:
         kept = before.versions if before and not new else ()
         self.versions = kept + tuple(v for record in (added if kept else self.records) for v in _versions(record, gone))
 
+        if kept and before:  # once a history is long, only what is new may cost a commit anything
+            self.heads = before.heads | _heads(self.versions[len(kept) :])
+
+    def extends(self, earlier: "History") -> bool:
+        """Whether the versions of an earlier history are still the first ones of this one, with nothing collected."""
+        count = len(earlier.versions)
+        return count <= len(self.versions) and (not count or self.versions[count - 1] is earlier.versions[-1])
+
     @property
     def log_version(self) -> int:
         """The last log version that this history covers."""
@@ -180,7 +188,7 @@ class History:
     @property
     def is_partitioned(self) -> bool:
         """Whether the table's versions are versions of partitions."""
-        return any(version.partition is not None for version in self.versions)
+        return any(partition is not None for partition in self.heads)
 
     def advance(self, commits: Iterable[Commit]) -> "History":
         """The history with later commits appended."""
@@ -198,7 +206,7 @@ class History:
     @cached_property
     def heads(self) -> dict[str | None, Version]:
         """The newest own version of each partition; key ``None`` for a table without partitions."""
-        return {version.partition: version for version in self.versions if not version.is_foreign}
+        return _heads(self.versions)
 
     @property
     def unadopted(self) -> Version | None:
@@ -312,6 +320,10 @@ class Selection:
 
 def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
+    return {version.partition: version for version in versions if not version.is_foreign}
 
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:

@@ -254,8 +254,9 @@ class Writing:
         """The parts of the newest version that says the same, if they are all still there."""
         if state is None:
             return None
+        digest = proposal.contents.digest.text
         for version in state.history.recent(proposal.partition, REUSE_WINDOW):
-            if _says_the_same(version, proposal):
+            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
                 snapshot = state.snapshot
                 if version is not state.history.heads.get(proposal.partition):
                     snapshot = load_snapshot(self._store, version.log_version)
@@ -341,12 +342,12 @@ def _identity(proposal: Proposal, sha: str) -> Identity:
 
 
 def _says_the_same(version: Version, proposal: Proposal) -> bool:
+    """Whether a version of equal digest is the same data under the same schema."""
     if version.raw is None:
         return False
     identity, facts, contents = version.raw["identity"], version.raw["facts"], proposal.contents
     return (
-        facts["digest"] == contents.digest.text
-        and identity["nrow"] == contents.nrow
+        identity["nrow"] == contents.nrow
         and facts.get("null_counts", []) == list(contents.null_counts)
         and identity["schema"] == contents.schema.to_json()
         and not (proposal.single_part and facts["part_count"] > 1)

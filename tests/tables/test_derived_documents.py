@@ -11,7 +11,7 @@ import pytest
 
 from dagster_versioned.errors import StoreUnavailable
 from dagster_versioned.storage import ObjectStore
-from dagster_versioned.storage.wrappers import Call, Fault, FaultStore
+from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables import publish
 from dagster_versioned.tables.head import HeadDocument, Pending, head_key, read_head
 from dagster_versioned.tables.options import TableOptions
@@ -199,6 +199,32 @@ def test_only_parts_marks_and_commits_wait_for_the_disk(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", synced.append)
     table.write(numbered(2))
     assert len(synced) == 6, "three files, each with its folder"
+
+
+def test_documents_are_those_of_the_log_whoever_wrote_them(project: Project) -> None:
+    writers = [Project.open("NYC", project.store.uri).table("flights") for _ in range(2)]
+    for turn, n in [(0, 1), (0, 2), (0, 3), (1, 4), (0, 5), (0, 6), (1, 7), (1, 8)]:
+        writers[turn].write(numbered(n))
+        assert project.table("flights").verify().ok
+    writers[1].revert(1)
+    writers[1].write(numbered(9))
+    assert project.table("flights").verify().ok, "version 1 is listed once, at its newest place"
+    writers[1].expire(keep_last=3, dry_run=False)
+    writers[1].write(numbered(10))
+    writers[0].write(numbered(11))
+    report = project.table("flights").verify()
+    assert report.ok, report.findings
+
+
+def test_a_commit_costs_no_more_for_a_longer_history(project: Project) -> None:
+    store = CountingStore(project.store)
+    table = Project("NYC", store).table("flights")
+    read: list[int] = []
+    for n in range(40):
+        store.reset()
+        table.write(numbered(n))
+        read.append(store.bytes_read)
+    assert read[-1] < read[3] * 1.1
 
 
 def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> None:
