@@ -13,7 +13,7 @@ from dagster_versioned.errors import StoreUnavailable
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables import publish
-from dagster_versioned.tables.head import HeadDocument, Pending, head_key, read_head
+from dagster_versioned.tables.head import HeadDocument, Pending, head_key, publish_head, read_head
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.stores import contents
@@ -248,3 +248,16 @@ def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> Non
 def manifest(project: Project) -> dict[str, object]:
     store: ObjectStore = project.data
     return orjson.loads(store.get(".metadata/manifest.json"))["artifacts"]
+
+
+def test_a_slow_publisher_takes_nothing_back(project: Project) -> None:
+    slow, fast = project.table("flights"), project.table("flights")
+    slow.write(numbered(1))
+    overtaken = slow.state
+    fast.write(numbered(2))
+    fast.write(numbered(3))
+    before = contents(project.store)
+    slow.publisher.publish(slow._cache, overtaken)  # pyright: ignore[reportPrivateUsage]
+    assert contents(project.store) == before
+    assert publish_head(project.data, head_key(slow.name), None, 0).log_version == 2
+    assert contents(project.store) == before
