@@ -28,6 +28,7 @@ from dagster_versioned.delta.files import (
     adds_table,
     identities,
     in_order,
+    no_rows,
     removes_table,
     with_keys,
 )
@@ -201,7 +202,7 @@ def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
     """The rows in which the struct column ``name`` is present, its members as columns of the types in ``shape``."""
     schema = pa.schema(_members(shape))
     if name not in table.column_names:
-        return schema.empty_table()
+        return no_rows(schema)
     column: Column = table[name]
     column = column.filter(compute.is_valid(column))
     return pa.Table.from_arrays([_member(column, member) for member in _members(shape)], schema=schema)

@@ -63,6 +63,11 @@ TOMBSTONES = REMOVE.append(KEY)
 _MANY_CHUNKS = 32
 
 
+def no_rows(schema: pa.Schema) -> pa.Table:
+    """An empty table. Not by `pyarrow.Schema.empty_table`, which imports pandas where it is installed."""
+    return pa.Table.from_batches([], schema)
+
+
 def with_keys(table: pa.Table) -> pa.Table:
     """The table with its ``key`` column, computed from ``path``. Raises `LogCorrupt` for a path that is no URI."""
     return table.append_column(KEY, keys_of(table["path"]))

@@ -14,6 +14,7 @@ from dagster_versioned.delta.files import (
     adds_table,
     appended,
     identity_text,
+    no_rows,
     removes_table,
     to_adds,
     without,
@@ -103,8 +104,8 @@ class _State:
     metadata: Metadata | None = None
     txns: Mapping[str, Txn] = field(default_factory=dict[str, Txn])
     domains: Mapping[str, str] = field(default_factory=dict[str, str])
-    files: pa.Table = field(default_factory=FILES.empty_table)
-    tombstones: pa.Table = field(default_factory=TOMBSTONES.empty_table)
+    files: pa.Table = field(default_factory=lambda: no_rows(FILES))
+    tombstones: pa.Table = field(default_factory=lambda: no_rows(TOMBSTONES))
     timestamp_ms: int = 0
     commit_sha256: str | None = None
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files import no_rows
 from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import schema_to_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
@@ -24,7 +25,7 @@ def read_table(scan: Scan) -> pa.Table:
     Parts are fetched, checked and decoded in parallel. Raises `IntegrityError` for a part that is missing or altered.
     """
     if not scan.files:
-        return _target(scan).empty_table()
+        return no_rows(_target(scan))
     with (
         ThreadPoolExecutor(READERS, thread_name_prefix="check") as checks,
         ThreadPoolExecutor(READERS, thread_name_prefix="read") as readers,

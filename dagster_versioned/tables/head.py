@@ -261,18 +261,20 @@ def _parse(data: bytes | None, key: str) -> HeadDocument:
 
 
 def _head(table: TableName, version: Version, state: TableState, partition: str | None) -> Head:
-    identity = version.identity
+    # As recorded: to check the identity against its SHA is for those who read versions, not for every commit.
+    assert version.raw is not None
+    identity, facts = version.raw["identity"], version.raw["facts"]
     configuration = state.snapshot.domains.get(held_domain(partition))
     held = orjson.loads(configuration) if configuration else None
     return Head(
         table=str(table),
-        asset_key=tuple(identity.asset_key),
+        asset_key=tuple(identity["asset_key"]),
         partition=partition,
         log_version=version.log_version,
-        metadata_sha=identity.metadata_sha(),
-        data_sha=identity.data_sha,
-        code_version=identity.code_version,
-        parents=tuple(parent.to_json() for parent in identity.parents),
-        timestamp=version.facts.created_at,
+        metadata_sha=version.raw["metadata_sha"],
+        data_sha=identity["data_sha"],
+        code_version=identity.get("code_version"),
+        parents=tuple(identity.get("parents", ())),
+        timestamp=facts["created_at"],
         held=Held(held.get("by"), held["why"]) if held else None,
     )

@@ -7,7 +7,14 @@ from typing import Any, Self
 
 import orjson
 
-from dagster_versioned.errors import IntegrityError, InvalidInput, InvalidName, ObjectNotFound, VersionNotFound
+from dagster_versioned.errors import (
+    ExpiredVersion,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    VersionNotFound,
+)
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.storage.object_store import ObjectStore
@@ -79,13 +86,17 @@ class Project:
     ) -> Pin:
         """Give a version (``None``: the head) a name, which keeps it from being expired.
 
-        Raises `InvalidInput` if the name is taken by another version (unpin it first), and `VersionNotFound`.
+        Raises `InvalidInput` if the name is taken by another version (unpin it first), `VersionNotFound`, and
+        `ExpiredVersion`.
         """
         if not name.strip() or len(name) > 200:
             raise InvalidName(f"A pin needs a name of 1 to 200 characters, not {name!r:.100}.")
-        sha = self.table(table).version(version).metadata_sha
+        pinned = self.table(table).version(version)
+        sha = pinned.metadata_sha
         if sha is None:
             raise VersionNotFound("A foreign commit cannot be pinned. Nothing was pinned. Adopt it first: adopt().")
+        if pinned.gone is not None:
+            raise ExpiredVersion(f"The data of version {pinned.short} is not kept any more. Nothing was pinned.")
         new = Pin(name, table, sha, by, why, datetime.now(UTC).isoformat())
 
         def add(pins: dict[str, Pin]) -> dict[str, Pin]:
@@ -98,6 +109,10 @@ class Project:
             return pins | {name: old or new}
 
         self._change_pins(add)
+        # An expiry that was announced before the pin was there looks at pins once more; one that is through does not.
+        if self.table(table).version(sha).gone is not None:
+            self.unpin(name)
+            raise ExpiredVersion(f"Version {pinned.short} was collected while it was being pinned. Nothing was pinned.")
         return self.pins()[name]
 
     def unpin(self, name: str) -> None:

@@ -200,7 +200,7 @@ class Publisher:
         def enter(data: bytes | None) -> bytes | None:
             manifest = _parse_manifest(data, self._project)
             artifacts = manifest["artifacts"]
-            if entry == artifacts.get(self._table):
+            if data is not None and entry == artifacts.get(self._table):
                 return None
             manifest["artifacts"] = {k: v for k, v in artifacts.items() if k != self._table} | (
                 {str(self._table): entry} if entry else {}
@@ -286,6 +286,14 @@ def _manifest_entry(current: Version, count: int) -> dict[str, Any]:
         "last_updated": current.raw["facts"]["created_at"],
         "version_count": count,
     }
+
+
+def recorded_project(data: ObjectStore) -> str | None:
+    """The name of the project that a data folder belongs to, as its manifest records it; ``None`` where it has none."""
+    with suppress(ObjectNotFound, ValueError, AttributeError):
+        name = orjson.loads(data.get(MANIFEST_KEY)).get("project_name")
+        return name if isinstance(name, str) else None
+    return None
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class StateCache:
                 self._state = TableState(self._state.snapshot.advance(commits), self._state.history.advance(commits))
             return self._state
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the table is known to exist, without asking the store."""
+        return self._state is not None
+
     def require(self) -> TableState:
         """The state at the end of the log. Raises `TableNotFound`."""
         state = self.refresh()

@@ -35,7 +35,7 @@ from dagster_versioned.tables.head import (
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
-from dagster_versioned.tables.publish import Publisher
+from dagster_versioned.tables.publish import Publisher, recorded_project
 from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import StateCache, TableState
@@ -509,18 +509,27 @@ class VersionedTable:
             for child in self.project.table(str(other)).history():
                 if child.gone is None and child.raw is not None:
                     for parent in child.raw["identity"].get("parents", ()):
-                        if parent["source"] == self.project.name and parent["table"] == self.name:
-                            for sha in history.versions_of(parent["version"]):
-                                reasons[sha] = f"a parent of {other} {child.short}"
+                        # By SHA alone: whoever opens the project under another name must not lose parents by that.
+                        for sha in history.versions_of(parent["version"]):
+                            reasons[sha] = f"a parent of {other} {child.short}"
         for pin in self.project.pins().values():
             if pin.table == self.name:
                 reasons[pin.version] = f"pinned as {pin.name!r}"
         return reasons
 
     def _check_name_is_free(self) -> None:
-        """Refuse to create a table whose name differs from another's only in case: many file systems cannot tell."""
-        if self._cache.refresh() is not None:
+        """Refuse to create a table under a wrong project name, or beside one whose name differs only in case.
+
+        Lineage names its project for ever; and many file systems cannot tell such table names apart.
+        """
+        if self._cache.is_known or self._cache.refresh() is not None:
             return
+        known = recorded_project(self.project.data)
+        if known is not None and known != self.project.name:
+            raise InvalidInput(
+                f"{self.project.store.uri} holds the project {known!r}, but was opened as {self.project.name!r}. "
+                "Nothing was written. Open it by its own name, or choose another location."
+            )
         for folder in self.project.data.folders():
             if folder != self.name and folder.casefold() == self.name.casefold():
                 raise InvalidName(

@@ -244,7 +244,7 @@ class Writing:
         )
         return Planned(
             proposal,
-            entry=VersionEntry.of(identity, facts, "full" if new or removed or head is None else "metadata_only"),
+            entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
             removes=removed,
             fresh=() if reused else tuple(add.key for add in adds),
@@ -372,7 +372,7 @@ def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
     if state is None or not state.history.heads:
         return
     known = next(iter(state.history.heads.values()))
-    asset_key = tuple(known.identity.asset_key)
+    asset_key = tuple(known.raw["identity"]["asset_key"]) if known.raw else proposal.description.asset_key
     if asset_key != proposal.description.asset_key:
         raise InvalidName(
             f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "

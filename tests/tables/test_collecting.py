@@ -81,6 +81,26 @@ def test_pins_and_parents_of_kept_versions_are_kept_and_named(project: Project) 
     assert source.read("pin:filed").num_rows == 1
 
 
+def test_parents_are_kept_whatever_the_project_was_opened_as(project: Project) -> None:
+    source, derived = project.table("source"), project.table("derived")
+    source.write(numbered(0))
+    derived.write(numbered(9), parents=source.upstream())
+    source.write(numbered(1))
+    done = Project("TYPO", project.store).table("source").expire(keep_last=1, dry_run=False)
+    assert done.versions == ()
+    assert source.read(0).num_rows == 1
+
+
+def test_an_expired_version_cannot_be_pinned(project: Project) -> None:
+    table = project.table("flights")
+    first = table.write(numbered(0)).version
+    table.write(numbered(1))
+    table.expire(keep_last=1, dry_run=False)
+    with pytest.raises(ExpiredVersion):
+        project.pin("late", "flights", first.metadata_sha)
+    assert project.pins() == {}
+
+
 def test_partitions_keep_their_own_last_versions(table: VersionedTable) -> None:
     for n in range(3):
         table.write(numbered(n), partition="a")

@@ -266,6 +266,12 @@ def test_names_that_differ_only_in_case_are_refused(project: Project, rows: pa.T
         project.table("Flights").write(rows)
 
 
+def test_a_table_is_not_created_under_another_projects_name(project: Project, rows: pa.Table) -> None:
+    project.table("flights").write(rows, partition="1")
+    with pytest.raises(InvalidInput, match="NYC"):
+        Project("TYPO", project.store).table("planes").write(rows)
+
+
 def test_a_whole_table_and_partitions_do_not_mix(project: Project, rows: pa.Table) -> None:
     whole, parted = project.table("whole"), project.table("parted")
     whole.write(rows)
