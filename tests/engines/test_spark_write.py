@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -110,6 +111,7 @@ def test_a_row_more_less_or_changed_is_another_digest(spark, frame, tmp_path):
         WriteOptions(sort_rows=("word", "x")),
         WriteOptions(row_order="significant", row_group_bytes=50_000, target_part_bytes=20_000),
         WriteOptions(row_order="ignored", row_group_bytes=50_000, target_part_bytes=400_000),
+        WriteOptions(row_order="ignored", target_part_bytes=100_000),
     ],
 )
 def test_spark_and_arrow_write_the_same_parts(spark, frame, tmp_path, options):
@@ -121,6 +123,18 @@ def test_spark_and_arrow_write_the_same_parts(spark, frame, tmp_path, options):
     assert [(p.ordinal, p.sha256, p.statistics) for p in ours.parts] == [
         (p.ordinal, p.sha256, p.statistics) for p in arrow.parts
     ]
+
+
+def test_statistics_come_home_from_tasks_exactly(spark, tmp_path, files_only):
+    """Decimals too, which JSON would have refused or rounded."""
+    frame = spark.range(3, numPartitions=1).selectExpr(
+        "cast('-1.8765432109876543211' as decimal(38,19)) as d", "5e-324D as tiny"
+    )
+    table = frame.toArrow().cast(schema_to_arrow(spark_write.stored_schema(frame.schema)))
+    arrow = ArrowEngine().write(table, staging_in(tmp_path / "arrow"), WriteOptions())
+    (part,) = write(frame, tmp_path / "spark")[0].parts
+    assert part.statistics == arrow.parts[0].statistics
+    assert part.statistics["minValues"]["d"] == Decimal("-1.8765432109876543211")
 
 
 def test_order_that_counts_is_the_order_of_collect_for_any_partitioning(spark, frame, tmp_path):

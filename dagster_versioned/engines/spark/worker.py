@@ -4,8 +4,8 @@ This code travels to executors by value, so it needs nothing there but pyarrow, 
 """
 
 import io
-import json
 import os
+import pickle
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from dagster_versioned.errors import StorageError
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 from dagster_versioned.storage.object_store import ObjectStore
 
-REPORT_SCHEMA = "report string, rows binary"
+REPORT_SCHEMA = "report binary, rows binary"
 
 SMALL_BYTES = 256 * 1024
 """Compressed rows up to this size go home with the report instead of into a file."""
@@ -55,12 +55,13 @@ class TaskReport:
     sequence: str | None
     parts: list[Part]
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
+    def to_bytes(self) -> bytes:
+        # Not JSON: it would lose the decimals of the statistics. Built-in types only, since this class travels by value.
+        return pickle.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> "TaskReport":
-        fields: dict[str, Any] = json.loads(text)
+    def from_bytes(cls, data: bytes) -> "TaskReport":
+        fields: dict[str, Any] = pickle.loads(data)
         parts = [Part(**part) for part in fields.pop("parts")]
         return cls(**fields, parts=parts)
 
@@ -97,7 +98,7 @@ class Task:
             parts = [self._stage(part, directory, folder) for part in report.parts]
         report = replace(report, parts=parts)
         yield pa.RecordBatch.from_arrays(
-            [pa.array([report.to_json()], pa.string()), pa.array([rows], pa.binary())], names=["report", "rows"]
+            [pa.array([report.to_bytes()], pa.binary()), pa.array([rows], pa.binary())], names=["report", "rows"]
         )
 
     def _shared(self, folder: str) -> Path | None:

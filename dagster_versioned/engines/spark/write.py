@@ -131,7 +131,7 @@ def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]
             collected = rows.mapInArrow(run, REPORT_SCHEMA).collect()
     except PySparkException as error:
         raise _own_error(error) or error from error
-    reports = [(TaskReport.from_json(row["report"]), row["rows"]) for row in collected]
+    reports = [(TaskReport.from_bytes(bytes(row["report"])), row["rows"]) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
 
 
@@ -170,7 +170,8 @@ def _parts(
 ) -> list[Part]:
     staged = [_located(part, staging) for report, _ in reports for part in report.parts]
     small = [(report.task, rows_from(rows)) for report, rows in reports if rows is not None]
-    if row_order == "ignored" and reports and sum(report.size for report, _ in reports) <= CANONICAL_BYTES:
+    one_part = CANONICAL_BYTES if options.single_part else min(CANONICAL_BYTES, options.target_part_bytes)
+    if row_order == "ignored" and reports and sum(report.size for report, _ in reports) <= one_part:
         tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
         return _written(canonical_order(pa.concat_tables(tables)).to_batches(), schema, staging, options, 0)
     if small:
