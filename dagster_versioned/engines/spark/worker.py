@@ -56,7 +56,7 @@ class TaskReport:
     parts: list[Part]
 
     def to_bytes(self) -> bytes:
-        # Not JSON: it would lose the decimals of the statistics. Built-in types only, since this class travels by value.
+        # Not JSON: that loses the decimals of the statistics. Built-in types only, since this class travels by value.
         return pickle.dumps(asdict(self))
 
     @classmethod
