@@ -14,7 +14,6 @@ from operator import itemgetter
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 from typing import BinaryIO, Self
-from uuid import uuid4
 
 from dagster_versioned.errors import (
     AccessDenied,
@@ -170,6 +169,7 @@ class LocalStore:
             with self._translated("delete", key):
                 if not os.path.lexists(path) or path.is_dir():
                     continue
+                self._make_temporary()
                 # Under the lock, so that a put_if_match never finds its ETag and then replaces a deleted object.
                 with self._locked(path), suppress(FileNotFoundError):
                     path.unlink()
@@ -287,7 +287,7 @@ class LocalStore:
     @contextmanager
     def _making(self) -> Generator[Path]:
         self._make_temporary()
-        temporary = self._temporary / uuid4().hex
+        temporary = self._temporary / os.urandom(16).hex()
         try:
             yield temporary
         finally:
@@ -314,10 +314,9 @@ class LocalStore:
     @contextmanager
     def _locked(self, path: Path) -> Generator[None]:
         # A fixed number of lock files, never removed: removing one that is held would let two in.
-        name = f"{_LOCK}{zlib.crc32(os.fsencode(path.relative_to(self._top))) % _LOCK_FILES:02x}"
-        self._make_temporary()
+        number = zlib.crc32(os.fsencode(str(path)[self._links_from + 1 :])) % _LOCK_FILES
         # flock, not lockf: it belongs to the open file, and so keeps threads apart as well as processes.
-        lock = os.open(self._temporary / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        lock = os.open(f"{self._temporary}/{_LOCK}{number:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
