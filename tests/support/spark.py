@@ -68,3 +68,10 @@ def round_trip(session, frame, folder: Path, options=None):
     staging = staging_in(folder)
     written = SparkEngine().write(frame, staging, options or WriteOptions())
     return SparkEngine(session).read(promoted(written, staging)), written
+
+
+def spark_frame(session, rows):
+    """Arrow rows as a Spark frame whose timestamps without a zone stay without one."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return session.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
