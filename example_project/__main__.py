@@ -3,7 +3,9 @@
 import hashlib
 import logging
 import os
+import shlex
 import shutil
+import subprocess
 import sys
 import time
 import warnings
@@ -82,8 +84,11 @@ SCENARIOS = (
 SPARK_LOG = Path(".example/spark.log")
 
 console = Console()
+# Typer's own tracebacks print every local variable, whole frames of data among them.
+app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 
 
+@app.command()
 def main(
     location: Annotated[
         str | None, typer.Option(help=f"Data root: a new folder, or s3://bucket/prefix. Default: {LOCATION}, emptied.")
@@ -93,26 +98,21 @@ def main(
     """Materialize the flights of New York City 2013 three times, and show what became a version."""
     began = time.monotonic()
     project = _empty_project(location)
+    results: list[Outcomes] = []
+    stored: list[dict[str, str]] = []
     with _dagster_home(), dg.DagsterInstance.get() as instance, _spark() as spark:
-        results: list[Outcomes] = []
-        objects: dict[str, str] = {}
         for number, scenario in enumerate(SCENARIOS, 1):
             for setting, value in scenario.spark_settings.items():
                 spark.conf.set(setting, value)
             results.append(_run(number, scenario, location or LOCATION, instance, verbose))
-            if number == 1:
-                objects = _objects(project)
-            if number == 2:
-                same = _objects(project) == objects
+            stored.append(_objects(project))
     console.print(_outcome_table(results))
     faults = _unexpected(results)
-    console.print(
-        f"After run 2 the store held the [bold]same {len(objects)} objects[/] as before it, byte for byte."
-        if same
-        else "[red]Run 2 changed the store.[/]"
-    )
-    if not same:
-        faults.append("run 2 was to leave every object in the store as it was")
+    if stored[0] == stored[1]:
+        console.print(f"After run 2 the store held the same {len(stored[0])} objects as before it, byte for byte.")
+    else:
+        changed = sorted(dict(stored[0].items() ^ stored[1].items()))
+        faults.append(f"run 2 was to leave the store as it was, but these objects changed: {changed}")
     faults += _show_old_versions(project, location or LOCATION)
     console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")
     for fault in faults:
@@ -207,7 +207,7 @@ def _spark() -> Iterator["SparkSession"]:
     with console.status("Starting Spark"), _stderr_to(SPARK_LOG):
         spark = (
             SparkSession.builder.appName("example")
-            .master("local[*]")
+            .master(os.environ.get("SPARK_MASTER", "local[*]"))
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "ERROR")
@@ -267,10 +267,19 @@ weather.read("{oldest.short}").num_rows  # {rows["ours"]}; the head, {newest.sho
         f"""\
 DeltaTable("{uri}", version={oldest.log_version}).to_pyarrow_table().num_rows  # {rows["deltalake"]}""",
     )
-    commands = ("history weather", f"read weather {oldest.short}", f"diff weather {oldest.short} {newest.short}")
-    _show("from a terminal", "\n".join(f"dagster-versioned {command}" for command in commands), "sh")
+    console.print("[dim]from a terminal[/]")
+    for verb in ("history weather", f"diff weather {oldest.short} {newest.short}"):
+        command = f"dagster-versioned --location {shlex.quote(location)} {verb}"
+        console.print(f"$ {command}", highlight=False, soft_wrap=True)
+        sys.stdout.flush()
+        subprocess.run(command, shell=True, check=True, env=os.environ | {"PATH": _path()})
     fewer = rows["ours"] == rows["deltalake"] < head
     return [] if fewer else [f"reading the weather of run 1 gave {rows} rows, and the head has {head}"]
+
+
+def _path() -> str:
+    """The search path with what was installed beside this Python first, whether its environment is active or not."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _show(title: str, code: str, language: str = "python") -> None:
@@ -310,4 +319,4 @@ def _unexpected(results: list[Outcomes]) -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()
