@@ -7,19 +7,16 @@ because what it may do, removes and links to depends on it (FORMAT.md, Conflicts
 
 import random
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from dagster_versioned.delta.actions import Action
-from dagster_versioned.delta.log import commit_key, parse_commit
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.transaction import serialize_commit
-from dagster_versioned.errors import AlreadyExists, CommitConflict
+from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
+from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.history import MEMBER, History
+from dagster_versioned.tables.history import MEMBER
 from dagster_versioned.tables.state import StateCache, TableState
 
 MAX_ATTEMPTS = 1000
@@ -37,7 +34,7 @@ class Draft:
     operation: str
     actions: Sequence[Action]
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     announces: bool = True
 
 
@@ -77,19 +74,19 @@ def commit(
         version = 0 if state is None else state.log_version + 1
         if drafted.announces:
             announce(version)
-        data = serialize_commit(drafted.actions, _commit_info(drafted, state, timestamp, engine_info))
-        try:
-            store.put_if_absent(commit_key(version), data)
-        except AlreadyExists:
-            time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))))
-            continue
-        made = parse_commit(version, data, timestamp)
-        if state is None:
-            after = TableState(load_snapshot(store, 0), History([]).advance([made]))
-        else:
-            after = TableState(state.snapshot.advance([made]), state.history.advance([made]))
-        cache.committed(after)
-        return after
+        transaction = Transaction(
+            read=state.snapshot if state else None,
+            actions=drafted.actions,
+            operation=drafted.operation,
+            operation_parameters=drafted.parameters,
+            commit_info=_commit_info(drafted, state, timestamp, engine_info),
+        )
+        match transaction.attempt(store):
+            case Committed(commit=made):
+                return cache.committed(state, made)
+            case Conflicted(winners=winners) | Retryable(winners=winners):
+                cache.follow(state, winners)
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))))
     raise CommitConflict(
         f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."
@@ -99,13 +96,10 @@ def commit(
 def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
     previous = {"prev": state.history.records[-1].sha256} if state else {}
     return {
+        # The draft says in its facts when the version was made, so it is the draft's time that is committed.
         "inCommitTimestamp": timestamp,
         "timestamp": timestamp,
-        "operation": drafted.operation,
-        "operationParameters": dict(drafted.parameters),
         "isBlindAppend": False,
         "engineInfo": engine_info,
-        # Two writers may draft equal entries; this tells a writer whose answer was lost whether the entry is its own.
-        "txnId": str(uuid.uuid4()),
         MEMBER: {**drafted.info, **previous},
     }

@@ -2,7 +2,7 @@
 
 Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
 commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
-of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does to it, `repair` mends.
+of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does, `repair` mends.
 The exceptions: heads of partitions (see `head`), and checkpoints and their index, which other programs and this one
 load a table from.
 """

@@ -91,7 +91,7 @@ class Reversion:
                 *hold,
             ],
             info={"versions": [entry.to_json()], **whole_sha(state.history, [entry.to_json()]), **held},
-            parameters={"version": target.log_version},
+            parameters={"version": str(target.log_version)},
         )
 
     def _hold(self, partition: str | None) -> DomainMetadata:

@@ -1,9 +1,10 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log import commits_after
+from dagster_versioned.delta.log import Commit, commits_after
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -17,6 +18,10 @@ class TableState:
 
     snapshot: Snapshot
     history: History
+
+    def advance(self, commits: Sequence[Commit]) -> "TableState":
+        """The state after commits that follow this one without a gap."""
+        return TableState(self.snapshot.advance(commits), self.history.advance(commits))
 
     @property
     def log_version(self) -> int:
@@ -41,7 +46,7 @@ class StateCache:
             if self._state is None:
                 self._state = self._load()
             elif commits := commits_after(self._store, self._state.log_version):
-                self._state = TableState(self._state.snapshot.advance(commits), self._state.history.advance(commits))
+                self._state = self._state.advance(commits)
             return self._state
 
     @property
@@ -58,11 +63,22 @@ class StateCache:
             )
         return state
 
-    def committed(self, state: TableState) -> None:
-        """Adopt a state that this process just committed, unless a newer one is known."""
+    def committed(self, before: TableState | None, made: Commit) -> TableState:
+        """The state after a commit of this process that followed ``before``; kept, unless a newer one is known."""
+        if before is None:
+            state = TableState(load_snapshot(self._store, 0), History([]).advance([made]))
+        else:
+            state = before.advance([made])
         with self._lock:
             if self._state is None or self._state.log_version < state.log_version:
                 self._state = state
+        return state
+
+    def follow(self, before: TableState | None, commits: Sequence[Commit]) -> None:
+        """Take over commits of others that were read after ``before``, so that they are not read again."""
+        with self._lock:
+            if before is not None and commits and self._state is before:
+                self._state = before.advance(commits)
 
     def forget(self) -> None:
         """Read everything again next time: a verification trusts nothing that it remembers."""

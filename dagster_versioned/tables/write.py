@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove, Txn
-from dagster_versioned.delta.features import merge_protocol, protocol_for, require_write
+from dagster_versioned.delta.features import merge_protocol, protocol_for
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
@@ -299,7 +299,6 @@ def table_actions(state: TableState | None, schema: StructType, timestamp: int) 
             "This Delta table was created by another program, without in-commit timestamps: it cannot hold versions. "
             "Nothing was written. Read it with read_delta() and write it under another asset key."
         )
-    require_write(state.snapshot.protocol, metadata, state.snapshot.schema)
     protocol = merge_protocol(state.snapshot.protocol, needed)
     changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
     if metadata.schema_string != schema.json():
