@@ -111,6 +111,11 @@ def test_what_datom_could_not_read_is_left_out_whole(project: Project) -> None:
     assert set(manifest(project)) == {"flights"}
 
 
+def test_a_project_without_any_table_for_datom_still_has_a_manifest(project: Project) -> None:
+    project.table("parted").write(numbered(1), partition="a")
+    assert manifest(project) == {}
+
+
 def test_a_commit_stands_where_its_documents_could_not_be_written(project: Project) -> None:
     def fail_after_commit(call: Call) -> Fault | None:
         nonlocal committed
