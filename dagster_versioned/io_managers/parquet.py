@@ -51,7 +51,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     of them become current in one commit.
 
     **In.** An input is read as its annotation says, ``dict[str, …]`` of it by partition key, else as the project's
-    default engine says; several partitions without a dict come as one frame. It is the head, or the version that it is
+    default engine says; several partitions without a dict come as one frame,
+    in the order of their keys. It is the head, or the version that it is
     pinned to: by the run tag ``dagster_versioned/pin/<table>``, else by ``pins`` in the run config of this resource,
     else by ``dagster_versioned/version`` in the metadata of the `AssetIn`. ``dagster_versioned/columns`` there limits
     the columns. Partitions follow the input's partition mapping.
@@ -122,7 +123,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             version.partition: table.read_files(
                 table.files(files.log_version, columns=columns, partition=version.partition), frame_type
             )
-            for version in files.versions
+            for version in sorted(files.versions, key=lambda version: version.partition or "")
         }
 
     def _files(
@@ -137,7 +138,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             raise TableNotFound(_never_materialized(context, table, [])) from error
         if not context.has_asset_partitions:
             return files
-        wanted = list(map(str, context.asset_partition_keys))
+        # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
+        wanted = sorted(map(str, context.asset_partition_keys))
         known = {one.partition for one in files.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
@@ -200,7 +202,7 @@ def _frames(context: dg.OutputContext, obj: Any) -> dict[str | None, Any]:
         )
     if not context.has_asset_partitions:
         return {None: obj}
-    keys = list(map(str, context.asset_partition_keys))
+    keys = sorted(map(str, context.asset_partition_keys))
     if not isinstance(obj, Mapping):
         if len(keys) == 1:
             return {keys[0]: obj}

@@ -161,6 +161,28 @@ def test_a_graph_backed_asset_carries_its_parents_from_the_step_that_reads_to_th
     assert house.parents("down") == [("up", None, house.project.table("up").version("@0").metadata_sha)]
 
 
+def test_a_graph_backed_asset_names_what_it_read_and_not_what_there_was_when_its_first_step_started(house):
+    @dg.op(out=dg.Out(io_manager_key="scratch"))
+    def prepare():
+        return commit(house, "up", 2).log_version
+
+    @dg.op(out=dg.Out(io_manager_key="scratch"))
+    def read(up, after):
+        return up
+
+    @dg.op
+    def write(rows):
+        commit(house, "up", 3)
+        return rows
+
+    @dg.graph_asset
+    def down(up):
+        return write(read(up, prepare()))
+
+    house.run(up, down, resources={"scratch": dg.mem_io_manager})
+    assert house.parents("down") == [("up", None, house.project.table("up").version("@1").metadata_sha)]
+
+
 def test_what_a_failed_attempt_read_does_not_leak_into_the_retry(house):
     versions = []
 
