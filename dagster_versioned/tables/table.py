@@ -14,7 +14,7 @@ from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import InvalidInput, InvalidName, StorageError, VersionNotFound
+from dagster_versioned.errors import InvalidInput, InvalidName, VersionedError, VersionNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
@@ -484,7 +484,7 @@ class VersionedTable:
         """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
         try:
             self._publisher.publish(self._cache, state)
-        except StorageError:
+        except VersionedError:
             logger.warning(
                 "%s: log version %d is committed, but its derived documents could not be written. The next write, "
                 "sensor tick or repair() brings them up to date.",
