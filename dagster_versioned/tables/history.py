@@ -186,6 +186,12 @@ class History:
         return len(self.records) - 1
 
     @property
+    def asset_key(self) -> tuple[str, ...] | None:
+        """The asset that the table belongs to, as its versions record it; ``None`` before the first."""
+        raw = next((version.raw for version in self.heads.values()), None)
+        return tuple(raw["identity"]["asset_key"]) if raw is not None else None
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether the table's versions are versions of partitions."""
         return any(partition is not None for partition in self.heads)
@@ -328,7 +334,7 @@ def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
     timestamp = _time(record.timestamp_ms)
-    if record.info is None:
+    if record.info is None or (record.changes_files and "versions" not in record.info):
         yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign")
         return
     for raw in record.info.get("versions", ()):

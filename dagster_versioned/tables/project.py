@@ -68,7 +68,9 @@ class Project:
 
     def table(self, name: str | Sequence[str]) -> VersionedTable:
         """The table of a name or of an asset key (a sequence of parts); it need not exist yet."""
-        return VersionedTable(self, table_name(name) if isinstance(name, str) else table_name_of(name))
+        if isinstance(name, str):
+            return VersionedTable(self, table_name(name))
+        return VersionedTable(self, table_name_of(name), asset_key=name)
 
     def tables(self) -> list[TableName]:
         """Every table that has a log, by name."""

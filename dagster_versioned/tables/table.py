@@ -70,15 +70,25 @@ class VersionedTable:
     Cheap to make: nothing is read before it is needed. Thread-safe.
     """
 
-    def __init__(self, project: "Project", name: TableName) -> None:
+    def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
         self.project = project
         self.name = name
+        self._asset_key = tuple(asset_key) if asset_key is not None else None
         self.store: ObjectStore = project.data.subfolder(str(name))
         self._cache = StateCache(self.store)
         self._publisher = Publisher(project.name, name, project.data, self.store)
 
     def __repr__(self) -> str:
         return f"VersionedTable({str(self.name)!r}, {self.store.uri!r})"
+
+    @property
+    def asset_key(self) -> tuple[str, ...]:
+        """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
+        if self._asset_key is not None:
+            return self._asset_key
+        state = self._cache.refresh()
+        recorded = state.history.asset_key if state is not None else None
+        return recorded or (str(self.name),)
 
     # Writing
 
@@ -97,11 +107,11 @@ class VersionedTable:
         """Make the frame the current version of the table, or of one of its partitions.
 
         The frame is a pyarrow Table or RecordBatchReader, a pandas, Polars or PySpark frame. ``parents`` are what it
-        was built from (`upstream`); ``asset_key`` defaults to the table's name. A ``run`` whose earlier attempt
+        was built from (`upstream`); ``asset_key`` defaults to the table's. A ``run`` whose earlier attempt
         committed the same version gets that one back. Nothing is committed where the frame is the head already.
 
-        Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidMetadata`, `InvalidName`, `CommitConflict`,
-        `StorageError`; in each case the table is as it was. Source: FORMAT.md, "Order of a write".
+        Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidMetadata`, `InvalidName`, `HeldHead`,
+        `CommitConflict`, `StorageError`; in each case the table is as it was. Source: FORMAT.md, "Order of a write".
         """
         return self.write_partitions(
             {partition: frame},
@@ -130,14 +140,17 @@ class VersionedTable:
         """
         began = time.monotonic()
         options = options or TableOptions()
+        if len(frames) > 1 and None in frames:
+            raise InvalidInput(
+                "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
+            )
         if isinstance(parents, Mapping):
             parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
         else:
             parents_of = dict.fromkeys(frames, tuple(parents))
         descriptions = {
             partition: _describe(
-                self.name,
-                asset_key,
+                asset_key if asset_key is not None else self.asset_key,
                 [one for one in parents_of.get(partition, ()) if not self._is_itself(one.parent, frames)],
                 code_version,
                 message,
@@ -152,7 +165,7 @@ class VersionedTable:
             writing = Writing(self.store, staging, proposals, WRITER, run, self.project.author)
             state = self._commit(writing.draft)
         finally:
-            staging.discard()
+            _discard(staging)
         seconds = time.monotonic() - began
         committed = {v.partition: v for v in state.history.heads.values()} if state else {}
         return [
@@ -204,11 +217,12 @@ class VersionedTable:
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
 
-        Reads every part once, to know its SHA-256 and the digest of its rows.
+        Nobody knows what a foreign program built it from, so the version is an imported one, without parents. Reads
+        every part, to know its SHA-256 and the digest of its rows.
         """
         began = time.monotonic()
         self._cache.require()
-        made = Adoption(self.store, (str(self.name),), WRITER, self.project.author, message)
+        made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
         state = self._commit(made.draft)
         if state is None:
             return None
@@ -264,7 +278,10 @@ class VersionedTable:
                     f"Version {selection.version.short} is of partition {selection.version.partition!r}, not of "
                     f"{sorted(map(str, wanted))}. Nothing was read."
                 )
-        chosen = None if selection.version else ([partition] if partition is not None else partitions)
+        if partitions is not None and not partitions:
+            raise InvalidInput("An empty list of partitions names nothing to read. Leave it out to read all of them.")
+        wanted_keys = [partition] if partition is not None else partitions
+        chosen = None if selection.version or wanted_keys is None else tuple(dict.fromkeys(wanted_keys))
         return version_files(
             self.store,
             self._snapshot(state, selection.log_version),
@@ -563,9 +580,16 @@ class VersionedTable:
         return tuple(identity.source_lineage)
 
 
+def _discard(staging: Staging) -> None:
+    """Delete what a write staged; what is left if that fails is garbage that vacuum collects."""
+    try:
+        staging.discard()
+    except VersionedError:
+        logger.warning("The staged files of write %s could not be deleted.", staging.write_id, exc_info=True)
+
+
 def _describe(
-    name: TableName,
-    asset_key: Sequence[str] | None,
+    asset_key: Sequence[str],
     parents: Sequence[Upstream],
     code_version: str | None,
     message: str | None,
@@ -573,7 +597,7 @@ def _describe(
 ) -> Description:
     kind: TableType = options.table_type or ("derived" if parents else "imported")
     return Description(
-        asset_key=tuple(asset_key) if asset_key is not None else (str(name),),
+        asset_key=tuple(asset_key),
         table_type=kind,
         parents=tuple(upstream.parent for upstream in parents),
         source_lineage=tuple(source for upstream in parents for source in upstream.sources),

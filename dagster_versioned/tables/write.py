@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import orjson
+
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove, Txn
 from dagster_versioned.delta.features import merge_protocol, protocol_for
 from dagster_versioned.delta.schema import StructType
@@ -12,7 +14,7 @@ from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName, UnsupportedFeature
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Facts,
@@ -29,6 +31,7 @@ from dagster_versioned.identity.version import (
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft, rfc3339
 from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.parts import (
     ORDINAL_TAG,
@@ -221,13 +224,22 @@ class Writing:
         shas = [known_sha(add) for add in adds]
         identity = _identity(proposal, data_sha(shas, proposal.row_order))
         sha = identity.metadata_sha()
-        if (own := self._own_commit(proposal, state)) is not None and own.metadata_sha == sha:
-            return Planned(proposal, unchanged=own, replayed=True)
-        if head is not None and head.metadata_sha == sha and head.gone is None and foreign is None:
-            lost = () if reused else tuple(add.key for add in missing_parts(self._store, current))
-            return Planned(proposal, unchanged=head, fresh=lost)
         kept = {add.key for add in adds}
         known = {add.key for add in current}
+        own = self._own_commit(proposal, state)
+        is_own = own is not None and own.metadata_sha == sha and own.gone is None
+        is_head = (
+            head is not None
+            and head.metadata_sha == sha
+            and head.gone is None
+            and foreign is None
+            and known == kept  # whatever the log says of versions, this is what its readers get
+        )
+        if is_own or is_head:
+            lost = () if reused else tuple(add.key for add in missing_parts(self._store, adds))
+            return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
+        if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
+            raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(add for add in adds if add.key not in known)
         removed = tuple(add.removed(timestamp) for add in current if add.key not in kept)
         facts = Facts(
@@ -366,18 +378,27 @@ def _add(part: Part, partition: str | None, timestamp: int) -> Add:
     )
 
 
+def _held_message(partition: str | None, configuration: str) -> str:
+    held = orjson.loads(configuration)
+    of = "" if partition is None else f" of partition {partition!r}"
+    return (
+        f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
+        "release() it first."
+    )
+
+
 def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
     """Refuse what would mix two assets, or partitions with a whole table, under one name."""
-    if state is None or not state.history.heads:
+    if state is None:
         return
-    known = next(iter(state.history.heads.values()))
-    asset_key = tuple(known.raw["identity"]["asset_key"]) if known.raw else proposal.description.asset_key
-    if asset_key != proposal.description.asset_key:
+    asset_key = state.history.asset_key
+    if asset_key is not None and asset_key != proposal.description.asset_key:
         raise InvalidName(
             f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
             f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
         )
-    if (proposal.partition is None) != (known.partition is None):
+    known = next(iter(state.history.heads.values()), None)
+    if known is not None and (proposal.partition is None) != (known.partition is None):
         now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
         raise InvalidInput(
             f"This write is of a {now}, but the table was written as {before}. Nothing was written. "

@@ -8,12 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.errors import InvalidInput, UnsupportedFeature, VersionNotFound
+from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFeature, VersionNotFound
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 
-def append_as_another_program(table: VersionedTable, frame: pa.Table) -> None:
+def append_as_another_program(
+    table: VersionedTable, frame: pa.Table, commit_info: dict[str, object] | None = None
+) -> None:
     """What a Delta writer that knows our writer features, but not us, would commit."""
     name = f"part-00000-{uuid.uuid4()}.snappy.parquet"
     path = table.store.local_path(name)
@@ -29,7 +31,7 @@ def append_as_another_program(table: VersionedTable, frame: pa.Table) -> None:
         "dataChange": True,
     }
     lines = [
-        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "APPEND"}},
+        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "APPEND", **(commit_info or {})}},
         {"add": add},
     ]
     data = b"\n".join(orjson.dumps(line) for line in lines) + b"\n"
@@ -107,3 +109,24 @@ def test_expire_never_takes_what_a_foreign_commit_left(table: VersionedTable, ro
     table.expire(keep_last=1, dry_run=False)
     assert table.read().num_rows == 7
     assert table.verify().ok
+
+
+def test_a_commit_with_our_member_but_no_versions_is_foreign(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    append_as_another_program(table, rows, commit_info={"dagsterVersioned": {}})
+    assert table.read().num_rows == 6
+    assert table.write(rows).change == "full"
+    assert table.read().num_rows == 3
+
+
+def test_a_partition_is_not_written_to_a_table_that_is_all_foreign(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    path = table.store.local_path("_delta_log/00000000000000000000.json")
+    assert path is not None
+    lines = path.read_bytes().splitlines()
+    info = orjson.loads(lines[0])
+    del info["commitInfo"]["dagsterVersioned"]
+    path.write_bytes(b"\n".join([orjson.dumps(info), *lines[1:]]) + b"\n")
+    fresh = table.project.table("flights")
+    with pytest.raises(CommitConflict, match="no partition"):
+        fresh.write(rows, partition="x")

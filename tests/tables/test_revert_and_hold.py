@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import HeldHead, InvalidInput
 from dagster_versioned.tables.table import VersionedTable
 
 
@@ -68,3 +68,15 @@ def test_a_partition_is_reverted_and_held_alone(table: VersionedTable, rows: pa.
     released = table.head(partition="a").head
     assert released is not None
     assert released.held is None
+
+
+def test_a_held_head_is_not_written_over(table: VersionedTable, rows: pa.Table, more: pa.Table) -> None:
+    table.write(rows)
+    table.write(more)
+    table.revert(0, hold=True, by="Ada", why="wrong feed")
+    assert table.write(rows).change == "none"
+    with pytest.raises(HeldHead, match=r"Ada.*wrong feed"):
+        table.write(more)
+    assert table.read().num_rows == 3
+    table.release()
+    assert table.write(more).change == "full"

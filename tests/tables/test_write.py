@@ -18,7 +18,7 @@ from dagster_versioned.errors import (
     UnsupportedType,
 )
 from dagster_versioned.identity.version import Run
-from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
@@ -314,3 +314,50 @@ def test_commits_are_linked_by_the_hash_of_the_one_before(
         info = orjson.loads(data.splitlines()[0])["commitInfo"]
         assert info["dagsterVersioned"].get("prev") == before
         before = hashlib.sha256(data).hexdigest()
+
+
+def test_a_table_that_was_opened_by_an_asset_key_records_it(project: Project, rows: pa.Table) -> None:
+    project.table(["flights", "daily"]).write(rows)
+    assert project.table("flights__daily").write(rows).change == "none"
+    assert project.table("flights__daily").version().identity.asset_key == ("flights", "daily")
+
+
+def test_a_whole_table_and_partitions_are_not_written_together(table: VersionedTable, rows: pa.Table) -> None:
+    with pytest.raises(InvalidInput, match="whole table"):
+        table.write_partitions({None: rows, "a": rows})
+    assert contents(table.project.store) == {}
+
+
+def test_a_retried_step_whose_commit_was_collected_commits_again(
+    table: VersionedTable, rows: pa.Table, more: pa.Table
+) -> None:
+    run = Run("run-1", "flights", 0)
+    table.write(rows, run=run)
+    table.write(more)
+    table.expire(keep_last=1, dry_run=False)
+    again = table.write(rows, run=run)
+    assert (again.change, again.replayed) == ("full", False)
+    assert table.read().num_rows == 3
+
+
+def test_a_retried_step_heals_the_part_of_its_own_commit(table: VersionedTable, rows: pa.Table) -> None:
+    run = Run("run-1", "flights", 0)
+    first = table.write(rows, run=run)
+    table.store.delete([f"{first.version.data_sha}.parquet"])
+    assert table.write(rows, run=run).replayed
+    assert table.read().num_rows == 3
+
+
+def test_no_partitions_are_not_all_partitions(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows, partition="a")
+    with pytest.raises(InvalidInput, match="empty"):
+        table.read(partitions=[])
+    assert table.read(partitions=["a", "a"]).num_rows == 3
+
+
+def test_a_write_stands_though_its_staging_could_not_be_deleted(project: Project, rows: pa.Table) -> None:
+    def refuse(call: Call) -> Fault | None:
+        return Fault.BEFORE if call.verb == "delete" else None
+
+    table = Project("NYC", FaultStore(project.store, refuse)).table("flights")
+    assert table.write(rows, options=TableOptions(single_part=True)).change == "full"
