@@ -60,9 +60,10 @@ def table_name_of(asset_key: Sequence[str]) -> TableName:
 
 def check_partition_key(key: str) -> str:
     """The key itself, if it can name a partition: not empty, no NUL, text that UTF-8 can hold. Raises `InvalidName`."""
-    if not key or "\0" in key:
+    given: object = key
+    if not isinstance(given, str) or not given or "\0" in given:
         raise InvalidName(
-            f"The partition key {key!a:.200} is empty or holds a NUL. Nothing was written. Use another key."
+            f"The partition key {key!a:.200} is no text, or is empty, or holds a NUL. Nothing was written. Use another key."
         )
     try:
         key.encode()

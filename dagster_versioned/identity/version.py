@@ -42,6 +42,7 @@ class Parent:
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
+        _check_texts("a parent", source=self.source, table=self.table)
         _check_sha("version of a parent", self.version)
         _check_sha("data_sha of a parent", self.data_sha)
         if self.partition is not None:
@@ -79,6 +80,7 @@ class SourceVersion:
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
+        _check_texts("a source", project=self.project, table=self.table)
         _check_sha("version_sha of a source", self.version_sha)
 
     def to_json(self) -> dict[str, Any]:
@@ -120,12 +122,22 @@ class Identity:
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.asset_key, str) or not self.asset_key or not all(self.asset_key):
-            raise InvalidInput(f"An identity needs an asset key of non-empty parts, not {self.asset_key!r:.200}.")
+        key: object = self.asset_key
+        if (
+            not isinstance(key, list | tuple)
+            or not key
+            or not all(isinstance(one, str) and one for one in self.asset_key)
+        ):
+            raise InvalidInput(
+                f"asset_key must be the parts of the asset's key, such as ['flights', 'daily'], each a text that is not "
+                f"empty, not {key!r:.200}. Nothing was written."
+            )
         if self.table_type not in ("imported", "derived"):
             raise InvalidInput(f"table_type is 'imported' or 'derived', not {self.table_type!r:.100}.")
-        if self.nrow < 0:
-            raise InvalidInput(f"nrow is the number of rows, which cannot be {self.nrow}.")
+        _check_counts("an identity", nrow=self.nrow)
+        _check_texts("an identity", hash_algo=self.hash_algo)
+        _check_optional_texts("an identity", code_version=self.code_version, message=self.message)
+        _check_mappings("an identity", schema=self.schema, custom=self.custom)
         _check_sha("data_sha", self.data_sha)
         if self.partition is not None:
             check_partition_key(self.partition)
@@ -133,8 +145,8 @@ class Identity:
         custom = json.loads(canonical_json({"custom": dict(self.custom)}))["custom"]
         object.__setattr__(self, "custom", custom)
         object.__setattr__(self, "asset_key", tuple(self.asset_key))
-        object.__setattr__(self, "parents", _sorted_unique(self.parents))
-        object.__setattr__(self, "source_lineage", _sorted_unique(self.source_lineage))
+        object.__setattr__(self, "parents", _sorted_unique("parents", self.parents, Parent))
+        object.__setattr__(self, "source_lineage", _sorted_unique("source_lineage", self.source_lineage, SourceVersion))
 
     def to_json(self) -> dict[str, Any]:
         """The identity as it is stored and hashed; absent, null and empty members are left out."""
@@ -192,6 +204,9 @@ class Writer:
     name: str
     version: str
 
+    def __post_init__(self) -> None:
+        _check_texts("a writer", name=self.name, version=self.version)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -200,6 +215,10 @@ class Run:
     run_id: str
     step_key: str
     attempt: int
+
+    def __post_init__(self) -> None:
+        _check_texts("a run", run_id=self.run_id, step_key=self.step_key)
+        _check_counts("a run", attempt=self.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +246,16 @@ class Facts:
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
+        _check_texts("the facts", created_at=self.created_at, digest=self.digest, kind=self.kind)
+        _check_optional_texts("the facts", author=self.author)
+        _check_counts(
+            "the facts", size_bytes=self.size_bytes, part_count=self.part_count, schema_version=self.schema_version
+        )
+        _check_kind("writer", self.writer, Writer)
+        if self.run is not None:
+            _check_kind("run", self.run, Run)
+        if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
+            raise InvalidInput(f"null_counts are whole numbers, one a column, not {self.null_counts!r:.100}.")
         if not _CREATED_AT.fullmatch(self.created_at):
             raise InvalidInput(f"created_at must look like 2024-05-01T12:00:00.000000Z, not {self.created_at!r:.100}.")
         for name in ("parquet_sha", "previous"):
@@ -372,15 +401,61 @@ def created_at_text(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
-def _check_sha(what: str, sha: str) -> None:
-    if not _SHA.fullmatch(sha):
+# What a caller passes is checked as strictly as what is read back: a version that no reader accepts is never made.
+
+
+def _check_sha(what: str, sha: object) -> None:
+    if not isinstance(sha, str) or not _SHA.fullmatch(sha):
         raise InvalidInput(f"The {what} must be 64 lowercase hex characters, not {sha!r:.100}.")
+
+
+def _check_texts(of: str, **members: object) -> None:
+    for name, value in members.items():
+        if not isinstance(value, str) or not value:
+            raise InvalidInput(
+                f"The {name} of {of} must be a text that is not empty, not {value!r:.100}. Nothing was written. "
+                "Pass a str."
+            )
+
+
+def _check_optional_texts(of: str, **members: object) -> None:
+    for name, value in members.items():
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(
+                f"The {name} of {of} must be a text, not {value!r:.100}. Nothing was written. "
+                f"Pass {name}={str(value)!r:.100}."
+            )
+
+
+def _check_counts(of: str, **members: object) -> None:
+    for name, value in members.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InvalidInput(
+                f"The {name} of {of} must be a whole number from 0 on, not {value!r:.100}. Nothing was written. "
+                "Pass an int."
+            )
+
+
+def _check_mappings(of: str, **members: object) -> None:
+    for name, value in members.items():
+        if not isinstance(value, Mapping):
+            raise InvalidInput(f"The {name} of {of} must be a mapping, not {value!r:.100}. Nothing was written.")
+
+
+def _check_kind(name: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(
+            f"{name} must be given as {kind.__name__}, not {value!r:.100}. Nothing was written. Pass a {kind.__name__}."
+        )
 
 
 _Entry = TypeVar("_Entry", Parent, SourceVersion)
 
 
-def _sorted_unique(entries: Iterable[_Entry]) -> tuple[_Entry, ...]:
+def _sorted_unique(name: str, entries: Iterable[_Entry], kind: type[_Entry]) -> tuple[_Entry, ...]:
+    entries = tuple(entries)
+    for entry in entries:
+        _check_kind(f"An entry of {name}", entry, kind)
     unique = {canonical_json(entry.to_json()): entry for entry in entries}
     return tuple(unique[key] for key in sorted(unique))
 

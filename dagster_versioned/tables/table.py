@@ -595,6 +595,8 @@ def _describe(
     message: str | None,
     options: TableOptions,
 ) -> Description:
+    if isinstance(asset_key, str):  # which tuple() would take apart, letter by letter
+        raise InvalidInput(f"asset_key must be the parts of a key: [{asset_key!r:.100}]. Nothing was written.")
     kind: TableType = options.table_type or ("derived" if parents else "imported")
     return Description(
         asset_key=tuple(asset_key),

@@ -320,3 +320,58 @@ def test_partitions_sha_is_over_sorted_lines() -> None:
         partitions_sha({f"2024\0{SHA_B}\n2024-01": SHA_A})
     with pytest.raises(InvalidInput):
         partitions_sha({"2024": "short"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "members"),
+    [
+        (Parent, {"source": 1}),
+        (Parent, {"source": ""}),
+        (Parent, {"table": None}),
+        (Parent, {"version": 5}),
+        (Parent, {"partition": 3}),
+        (SourceVersion, {"project": 1}),
+        (SourceVersion, {"table": ""}),
+        (Identity, {"asset_key": "abc"}),
+        (Identity, {"asset_key": [1]}),
+        (Identity, {"asset_key": [""]}),
+        (Identity, {"asset_key": 7}),
+        (Identity, {"code_version": 3}),
+        (Identity, {"message": 5}),
+        (Identity, {"nrow": "1"}),
+        (Identity, {"nrow": True}),
+        (Identity, {"hash_algo": ""}),
+        (Identity, {"data_sha": None}),
+        (Identity, {"partition": 1}),
+        (Identity, {"schema": []}),
+        (Identity, {"custom": [("a", 1)]}),
+        (Identity, {"parents": ["x"]}),
+        (Identity, {"source_lineage": [Parent("p", "t", SHA_A, SHA_B)]}),
+        (Writer, {"version": 1}),
+        (Run, {"attempt": "1"}),
+        (Run, {"run_id": None}),
+        (Facts, {"author": 5}),
+        (Facts, {"created_at": 5}),
+        (Facts, {"size_bytes": 1.0}),
+        (Facts, {"part_count": -1}),
+        (Facts, {"digest": ""}),
+        (Facts, {"writer": "me"}),
+        (Facts, {"run": {"run_id": "r"}}),
+        (Facts, {"previous": 4}),
+        (Facts, {"null_counts": ["1"]}),
+        (Facts, {"null_counts": "11"}),
+        (Facts, {"kind": None}),
+    ],
+)
+def test_what_could_not_be_read_back_is_refused_by_the_name_of_the_member(kind: Any, members: dict[str, Any]) -> None:
+    good: dict[Any, Any] = {
+        Parent: Parent("p", "t", SHA_A, SHA_B),
+        SourceVersion: SourceVersion("p", "t", SHA_A),
+        Identity: identity(),
+        Writer: Writer("w", "1"),
+        Run: Run("r", "s", 0),
+        Facts: FACTS,
+    }
+    (name,) = members
+    with pytest.raises(InvalidInput, match=name.replace("_", ".")):
+        dataclasses.replace(good[kind], **members)

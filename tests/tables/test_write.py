@@ -361,3 +361,12 @@ def test_a_write_stands_though_its_staging_could_not_be_deleted(project: Project
 
     table = Project("NYC", FaultStore(project.store, refuse)).table("flights")
     assert table.write(rows, options=TableOptions(single_part=True)).change == "full"
+
+
+@pytest.mark.parametrize("said", [{"asset_key": "abc"}, {"asset_key": [1]}, {"code_version": 3}, {"message": 5}])
+def test_what_is_said_of_a_version_must_be_readable_again(
+    table: VersionedTable, rows: pa.Table, said: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(said))):
+        table.write(rows, **said)
+    assert not table.exists()
