@@ -335,7 +335,8 @@ def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
     timestamp = _time(record.timestamp_ms)
     if record.info is None or (record.changes_files and "versions" not in record.info):
-        yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign")
+        collected = gone.get((record.log_version, None))
+        yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign", collected)
         return
     for raw in record.info.get("versions", ()):
         identity = raw["identity"]

@@ -443,8 +443,10 @@ class VersionedTable:
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         chosen = [self.version(one) for one in versions]
-        same = {v.metadata_sha for v in chosen}
-        every = [v for v in self._cache.require().history.versions if v.metadata_sha in same]
+        same = {v.metadata_sha for v in chosen if not v.is_foreign}
+        at = {(v.log_version, v.partition) for v in chosen}
+        history = self._cache.require().history
+        every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
         return self._collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
 
     def repair(self) -> None:
@@ -570,7 +572,8 @@ class VersionedTable:
         return parts_of(self._snapshot(self._cache.require(), version.log_version), version.partition)
 
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
-        return self.version(reference, partition=partition).metadata_sha
+        version = self.version(reference, partition=partition)
+        return version.metadata_sha or f"@{version.log_version}"
 
     def _sources(self, version: Version) -> tuple[SourceVersion, ...]:
         """Where a version's data comes from in the end: an imported version is its own source."""

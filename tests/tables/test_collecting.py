@@ -1,19 +1,26 @@
 """Expire, vacuum and purge: what they keep, what they say first, and how others see it."""
 
 import os
+import subprocess
+import sys
 import threading
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.errors import ExpiredVersion, InvalidInput
-from dagster_versioned.tables import lease
+from dagster_versioned.errors import CommitConflict, ExpiredVersion, IntegrityError, InvalidInput, LogCorrupt
+from dagster_versioned.tables import collect, lease
 from dagster_versioned.tables.commit import Draft
-from dagster_versioned.tables.history import Collection
+from dagster_versioned.tables.history import Collection, Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
@@ -265,3 +272,319 @@ def open_collection(
     draft = Draft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
     table._commit(lambda state, timestamp: draft)  # pyright: ignore[reportPrivateUsage]
     return collection
+
+
+# Commits of other programs
+
+
+def test_expire_gives_up_foreign_versions_once_and_ends(table: VersionedTable) -> None:
+    table.write(numbered(0))
+    replace_as_another_program(table, numbered(1))
+    replace_as_another_program(table, numbered(2))
+    table.write(numbered(3))
+    done = table.expire(keep_last=1, dry_run=False)
+    assert [v.log_version for v in done.versions] == [0, 1, 2]
+    assert [v.gone for v in table.history()] == [None, "expire", "expire", "expire"]
+    assert len(parts(table)) == 1
+    assert table.expire(keep_last=1, dry_run=False).versions == ()
+
+
+def test_purge_of_a_foreign_version_takes_that_one_only(table: VersionedTable) -> None:
+    table.write(numbered(0))
+    replace_as_another_program(table, numbered(1))
+    replace_as_another_program(table, numbered(2))
+    table.write(numbered(3))
+    done = table.purge(["@1"], why="erasure", dry_run=False)
+    assert [v.log_version for v in done.versions] == [1]
+    assert len(done.keys) == 1
+    assert table.read("@2").column("n").to_pylist() == [2]
+    assert [v.gone for v in table.history()] == [None, None, "purge", None]
+
+
+def test_rows_of_a_foreign_version_are_compared_not_those_of_the_head(table: VersionedTable) -> None:
+    table.write(numbered(0))
+    replace_as_another_program(table, numbered(1))
+    table.write(numbered(2))
+    difference = table.diff_rows("@1", None, key=["n"])
+    assert difference.removed.column("n").to_pylist() == [1]
+
+
+# More paths than one intent may name
+
+
+def many_parts(table: VersionedTable) -> Version:
+    """A version of five parts, with a head of one part after it."""
+    options = TableOptions(target_part_bytes=1, row_group_bytes=8)
+    version = table.write(pa.table({"n": [1, 2, 3, 4, 5]}), options=options).version
+    assert version.facts.part_count == 5
+    table.write(numbered(9))
+    return version
+
+
+@pytest.mark.parametrize("kind", ["expire", "purge"])
+def test_a_collection_of_more_paths_than_an_intent_names_deletes_all(
+    table: VersionedTable, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(collect, "PATHS_PER_INTENT", 2)
+    old = many_parts(table)
+    done = collected(table, kind, old)
+    assert len(done.keys) == 5
+    assert [v.metadata_sha for v in done.versions] == [old.metadata_sha]
+    assert len(parts(table)) == 1
+    intents = [c for c in table.state.history.collections if not c.done]
+    assert [len(c.paths) for c in intents] == [2, 2, 1]
+    assert [len(c.versions) for c in intents] == [1, 0, 0]
+    assert table.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["expire", "purge"])
+def test_what_is_written_again_between_two_intents_is_kept(
+    table: VersionedTable, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(collect, "PATHS_PER_INTENT", 2)
+    old = many_parts(table)
+    finish = collect.Collector._delete_and_finish  # pyright: ignore[reportPrivateUsage]
+    written: list[Version] = []
+
+    def finish_and_write(self: collect.Collector, collection: Collection, held: lease.Lease) -> bool:
+        cancelled = finish(self, collection, held)
+        if not written:
+            written.append(many_parts(Project("NYC", table.project.store).table("flights")))
+        return cancelled
+
+    monkeypatch.setattr(collect.Collector, "_delete_and_finish", finish_and_write)
+    done = collected(table, kind, old)
+    assert len(done.keys) == 2
+    assert table.read(old.metadata_sha).num_rows == 5
+    assert table.verify().ok
+
+
+def test_purge_again_finishes_a_purge_that_died_between_two_intents(
+    table: VersionedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "PATHS_PER_INTENT", 2)
+    old = many_parts(table)
+    finish = collect.Collector._delete_and_finish  # pyright: ignore[reportPrivateUsage]
+
+    def finish_and_die(self: collect.Collector, collection: Collection, held: lease.Lease) -> bool:
+        finish(self, collection, held)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(collect.Collector, "_delete_and_finish", finish_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            collected(table, "purge", old)
+    assert len(parts(table)) == 4
+    assert len(collected(table, "purge", old).keys) == 3
+    assert len(parts(table)) == 1
+    log_version = table.state.log_version
+    assert collected(table, "purge", old).keys == ()
+    assert table.state.log_version == log_version
+
+
+# Lineage inside one table
+
+
+def test_parents_in_the_same_table_are_kept_as_long_as_their_children(table: VersionedTable) -> None:
+    monday = table.write(numbered(1), partition="monday").version
+    upstream = table.upstream(partition="monday")
+    tuesday = table.write(numbered(2), partition="tuesday", parents=upstream).version
+    table.write(numbered(3), partition="wednesday", parents=table.upstream(partition="tuesday"))
+    table.write(numbered(4), partition="tuesday")
+    table.write(numbered(5), partition="monday")
+    done = table.expire(keep_last=1, dry_run=False)
+    assert done.versions == ()
+    assert set(done.kept) == {monday.short, tuesday.short}
+    table.write(numbered(6), partition="wednesday")
+    done = table.expire(keep_last=1, dry_run=False)
+    assert len(done.versions) == 3
+    assert table.read().num_rows == 3
+
+
+# What a log may say, and what is deleted because of it
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "_delta_log/00000000000000000000.json",
+        "_DELTA_LOG/00000000000000000000.json",
+        ".metadata/version_history.json",
+        "_staging/w/part",
+        "blocks/x",
+        "refs/x",
+        "checkpoints/x",
+        "../other/part.parquet",
+        "",
+    ],
+)
+def test_a_collection_that_names_anything_but_data_is_refused(table: VersionedTable, path: str) -> None:
+    table.write(numbered(0))
+    table.write(numbered(1))
+    before = contents(table.store)
+    with pytest.raises(LogCorrupt, match="collect"):
+        open_collection(table, path)
+    fresh = Project("NYC", table.project.store).table("flights")
+    with pytest.raises(LogCorrupt, match="nothing was deleted"):
+        fresh.vacuum(dry_run=False)
+    assert before.items() <= contents(table.store).items()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "x",
+        {"id": 1},
+        {"id": "i", "kind": "vacuum", "done": False, "paths": 5},
+        {"id": "i", "kind": "vacuum", "done": False, "paths": [5]},
+        {"id": "i", "kind": "expire", "done": False, "versions": [{"log_version": "x"}]},
+        {"id": "i", "kind": "expire", "done": False, "versions": [3]},
+    ],
+)
+def test_a_collection_that_is_malformed_is_a_corrupt_log(raw: Any) -> None:
+    with pytest.raises(LogCorrupt, match="00000000000000000007.json"):
+        Collection.from_json(raw, 7)
+
+
+def test_parts_below_column_folders_may_be_collected() -> None:
+    raw = {"id": "i", "kind": "vacuum", "done": False, "paths": [f"day=1/{'a' * 64}.parquet", "left over.csv"]}
+    assert Collection.from_json(raw, 7).paths == set(raw["paths"])
+
+
+def test_finishing_a_collection_spares_what_versions_need(table: VersionedTable) -> None:
+    table.write(numbered(0))
+    table.write(numbered(1))
+    needed = sorted(parts(table))
+    orphan = "a" * 64 + ".parquet"
+    table.store.put(orphan, b"left")
+    collection = open_collection(table, *needed, orphan)
+    table._collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    assert parts(table) == set(needed)
+    assert table.state.history.open_collections == ()
+    assert table.verify().ok
+
+
+# Leases
+
+
+def test_the_lease_is_looked_at_before_each_batch(table: VersionedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "PATHS_PER_DELETE", 2)
+    many_parts(table)
+    asked: list[bool] = []
+
+    def once(_: lease.Lease) -> bool:
+        asked.append(not asked)
+        return asked[-1]
+
+    with monkeypatch.context() as expiring:
+        expiring.setattr(lease.Lease, "is_valid", property(once))
+        with pytest.raises(CommitConflict, match="2 of 5"):
+            table.expire(keep_last=1, dry_run=False)
+    assert len(parts(table)) == 4
+    (left,) = table.state.history.open_collections
+    table._collector().settle(left)  # pyright: ignore[reportPrivateUsage]
+    assert len(parts(table)) == 1
+
+
+def test_one_batch_that_began_in_time_ends_before_others_take_over() -> None:
+    assert lease.DELETING + lease.BATCH < lease.TAKEOVER
+
+
+@pytest.mark.parametrize("hidden", [PermissionError(13, "hidepid=1"), FileNotFoundError(2, "hidepid=2")])
+def test_a_process_that_cannot_be_seen_counts_as_alive(monkeypatch: pytest.MonkeyPatch, hidden: OSError) -> None:
+    me = lease.owner()
+    read_text = Path.read_text
+
+    def hide(self: Path, *arguments: Any, **named: Any) -> str:
+        if self.name == "stat":
+            raise hidden
+        return read_text(self, *arguments, **named)
+
+    monkeypatch.setattr(Path, "read_text", hide)
+    assert lease.owner() != me
+    assert not lease._is_dead("id", me)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_process_that_is_gone_counts_as_dead() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    machine = lease._machine()  # pyright: ignore[reportPrivateUsage]
+    assert lease._is_dead("id", f"{machine} {process.pid} 1")  # pyright: ignore[reportPrivateUsage]
+    assert lease._is_dead("id", f"{machine} {os.getpid()} 1")  # pyright: ignore[reportPrivateUsage]
+    assert not lease._is_dead("id", f"{machine} {10**30} 1")  # pyright: ignore[reportPrivateUsage]
+
+
+# What else lies in a project
+
+
+@pytest.mark.parametrize("key", ["my.table/_delta_log/x", "other/_delta_log/x.tmp", "other/_delta_log/0.json"])
+def test_a_folder_that_is_no_table_does_not_disable_the_project(project: Project, key: str) -> None:
+    table = project.table("flights")
+    table.write(numbered(0))
+    table.write(numbered(1))
+    project.data.put(key, b"")
+    assert project.tables() == ["flights"]
+    assert len(table.expire(keep_last=1, dry_run=False).versions) == 1
+
+
+def test_a_table_that_cannot_be_read_stops_expire(project: Project) -> None:
+    table = project.table("flights")
+    table.write(numbered(0))
+    table.write(numbered(1))
+    project.data.put("other/_delta_log/00000000000000000003.json", b"")
+    with pytest.raises(IntegrityError):
+        table.expire(keep_last=1, dry_run=False)
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        {"table": "flights", "version": 5},
+        {"table": "flights", "version": ""},
+        {"table": "flights", "version": "a" * 12},
+        {"table": "flights", "version": "A" * 64},
+        {"table": ["flights"], "version": "a" * 64},
+        {"table": "flights", "version": "a" * 64, "why": 5},
+        None,
+    ],
+)
+def test_pins_that_cannot_be_understood_are_refused_by_reads_and_by_expire(project: Project, pin: Any) -> None:
+    table = project.table("flights")
+    table.write(numbered(0))
+    table.write(numbered(1))
+    project.data.put(".metadata/pins.json", orjson.dumps({"x": pin}))
+    with pytest.raises(IntegrityError, match="pins.json"):
+        table.read("pin:x")
+    with pytest.raises(IntegrityError, match="pins.json"):
+        table.expire(keep_last=1)
+
+
+def collected(table: VersionedTable, kind: str, old: Version) -> collect.CollectionReport:
+    if kind == "expire":
+        return table.expire(keep_last=1, dry_run=False)
+    return table.purge([old.metadata_sha], why="erasure", dry_run=False)
+
+
+def replace_as_another_program(table: VersionedTable, frame: pa.Table) -> None:
+    """What a Delta writer that knows nothing of versions would commit to overwrite the table."""
+    name = f"part-00000-{uuid.uuid4()}.snappy.parquet"
+    path = table.store.local_path(name)
+    assert path is not None
+    pq.write_table(frame, path)
+    state = table.state
+    now = max(time.time_ns() // 1_000_000, state.snapshot.timestamp_ms + 1)
+    lines: list[dict[str, Any]] = [
+        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "WRITE"}},
+        *({"remove": {"path": a.path, "dataChange": True, "deletionTimestamp": now}} for a in parts_of(state.snapshot)),
+        {
+            "add": {
+                "path": name,
+                "partitionValues": {},
+                "size": path.stat().st_size,
+                "modificationTime": now,
+                "dataChange": True,
+            }
+        },
+    ]
+    data = b"\n".join(orjson.dumps(line) for line in lines) + b"\n"
+    table.store.put_if_absent(f"_delta_log/{state.log_version + 1:020d}.json", data)
