@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import shutil
 import time
 import zlib
@@ -43,6 +44,7 @@ _READING = {"get", "get_range", "head", "list", "delete", "copy from"}
 _FOLDER_ATTEMPTS = 100
 _LOCK_FILES = 256
 _LOCK = "lock-"
+_MADE_HERE = re.compile("[0-9a-f]{32}")
 _ABANDONED_SECONDS = 24 * 3600
 
 _swept: set[Path] = set()  # folders for files in the making that this process has tidied
@@ -296,8 +298,17 @@ class LocalStore:
                 temporary.unlink()
 
     def _make_temporary(self) -> None:
-        if not self._temporary.is_dir():
+        try:
+            linked = S_ISLNK(os.lstat(self._temporary).st_mode)
+        except FileNotFoundError:
             _make_folder(self._temporary)
+            linked = False
+        if linked:
+            # Asked anew for every write, and refused wherever it leads: what is there is not ours to tidy.
+            raise InvalidName(
+                f"{self._temporary} is a symbolic link, but files in the making need a folder of their own. Nothing "
+                "was touched. Remove the link; the next write makes the folder."
+            )
         if self._temporary not in _swept:
             _swept.add(self._temporary)
             self._sweep()
@@ -305,10 +316,12 @@ class LocalStore:
     def _sweep(self) -> None:
         """Remove what killed processes left in the making; a live write touches its file long before that age."""
         for entry in _entries(self._temporary):
+            if not _MADE_HERE.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                continue
             with suppress(FileNotFoundError):
                 # Not the modification time: a link has that of its source.
                 old = entry.stat(follow_symlinks=False).st_ctime < time.time() - _ABANDONED_SECONDS
-                if old and not entry.name.startswith(_LOCK):
+                if old:
                     Path(entry.path).unlink()
 
     @contextmanager
@@ -316,7 +329,8 @@ class LocalStore:
         # A fixed number of lock files, never removed: removing one that is held would let two in.
         number = zlib.crc32(os.fsencode(str(path)[self._links_from + 1 :])) % _LOCK_FILES
         # flock, not lockf: it belongs to the open file, and so keeps threads apart as well as processes.
-        lock = os.open(f"{self._temporary}/{_LOCK}{number:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(f"{self._temporary}/{_LOCK}{number:02x}", flags, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -93,6 +93,41 @@ class TestLinks:
                 attempt()
         assert [path.name for path in outside.iterdir()] == ["secret"]
 
+    @pytest.mark.parametrize("inside", [False, True])
+    @pytest.mark.parametrize("verb", ["put", "put_if_absent", "delete", "copy"])
+    def test_a_folder_for_files_in_the_making_that_is_a_link_is_refused(
+        self, root: Path, outside: Path, verb: str, inside: bool
+    ):
+        """Else old files of a stranger, or objects, would be taken for what a killed write left."""
+        target = root / "folder" if inside else outside
+        target.mkdir(parents=True, exist_ok=True)
+        (target / ("a" * 32)).write_bytes(b"mine")
+        root.mkdir(exist_ok=True)
+        (root / "object").write_bytes(b"data")
+        (root / ".tmp").symlink_to(target)
+        before = sorted(target.iterdir())
+        store = LocalStore(root)
+        calls = {
+            "put": lambda: store.put("object", b"new"),
+            "put_if_absent": lambda: store.put_if_absent("new", b"new"),
+            "delete": lambda: store.delete(["object"]),
+            "copy": lambda: store.copy("object", "copy"),
+        }
+        with pytest.raises(InvalidName, match=r"\.tmp.*symbolic link"):
+            calls[verb]()
+        assert sorted(target.iterdir()) == before
+        assert (root / "object").read_bytes() == b"data"
+
+    def test_a_lock_that_is_a_link_is_not_followed(self, root: Path, outside: Path):
+        store = LocalStore(root)
+        store.put("object", b"data")
+        (lock,) = (root / ".tmp").glob("lock-*")
+        lock.unlink()
+        lock.symlink_to(outside / "made")
+        with pytest.raises(StorageError):
+            store.put("object", b"new")
+        assert not (outside / "made").exists()
+
     def test_the_root_itself_may_be_a_link(self, tmp_path: Path, outside: Path):
         (tmp_path / "link").symlink_to(outside)
         store = LocalStore(tmp_path / "link")
@@ -353,13 +388,26 @@ class TestCrashes:
 
     def test_what_killed_writers_left_is_removed_after_a_day(self, root: Path, monkeypatch: pytest.MonkeyPatch):
         LocalStore(root).put("object", b"data")
-        (root / ".tmp/abandoned").write_bytes(b"half")
+        abandoned = os.urandom(16).hex()
+        (root / ".tmp" / abandoned).write_bytes(b"half")
         run("LocalStore(sys.argv[1]).put('object', b'data')", root)
-        assert files_in_the_making(root) == ["abandoned"]
+        assert files_in_the_making(root) == [abandoned]
         a_day_on = "import time\nnow = time.time\ntime.time = lambda: now() + 25 * 3600\n"
         run(a_day_on + "LocalStore(sys.argv[1]).put('object', b'data')", root)
         assert files_in_the_making(root) == []
         assert list((root / ".tmp").glob("lock-*"))
+
+    def test_what_no_write_made_is_left_where_it_is(self, root: Path):
+        folder = root / ".tmp"
+        folder.mkdir(parents=True)
+        (root / "elsewhere").write_bytes(b"mine")
+        (folder / "thesis.txt").write_bytes(b"x")
+        (folder / ("a" * 32)).mkdir()
+        (folder / ("b" * 32)).symlink_to(root / "elsewhere")
+        (folder / ("C" * 32)).write_bytes(b"not lower case")
+        a_day_on = "import time\nnow = time.time\ntime.time = lambda: now() + 25 * 3600\n"
+        run(a_day_on + "LocalStore(sys.argv[1]).put('object', b'data')", root)
+        assert sorted(files_in_the_making(root)) == ["C" * 32, "a" * 32, "b" * 32, "thesis.txt"]
 
 
 class TestConcurrency:
