@@ -60,10 +60,9 @@ def table_name_of(asset_key: Sequence[str]) -> TableName:
 
 def check_partition_key(key: str) -> str:
     """The key itself, if it can name a partition: not empty, no NUL, text that UTF-8 can hold. Raises `InvalidName`."""
-    given: object = key
-    if not isinstance(given, str) or not given or "\0" in given:
+    if not _is_text(key) or not key or "\0" in key:
         raise InvalidName(
-            f"The partition key {key!a:.200} is no text, or is empty, or holds a NUL. Nothing was written. Use another key."
+            f"The partition key {key!a:.200} is no text, is empty or holds a NUL. Nothing was written. Use another key."
         )
     try:
         key.encode()
@@ -72,6 +71,10 @@ def check_partition_key(key: str) -> str:
             f"The partition key {key!a:.200} is not Unicode (a lone surrogate). Nothing was written."
         ) from None
     return key
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def partition_path(key: str) -> str:

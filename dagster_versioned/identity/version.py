@@ -122,16 +122,7 @@ class Identity:
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
-        key: object = self.asset_key
-        if (
-            not isinstance(key, list | tuple)
-            or not key
-            or not all(isinstance(one, str) and one for one in self.asset_key)
-        ):
-            raise InvalidInput(
-                f"asset_key must be the parts of the asset's key, such as ['flights', 'daily'], each a text that is not "
-                f"empty, not {key!r:.200}. Nothing was written."
-            )
+        _check_asset_key(self.asset_key)
         if self.table_type not in ("imported", "derived"):
             raise InvalidInput(f"table_type is 'imported' or 'derived', not {self.table_type!r:.100}.")
         _check_counts("an identity", nrow=self.nrow)
@@ -407,6 +398,15 @@ def created_at_text(moment: datetime) -> str:
 def _check_sha(what: str, sha: object) -> None:
     if not isinstance(sha, str) or not _SHA.fullmatch(sha):
         raise InvalidInput(f"The {what} must be 64 lowercase hex characters, not {sha!r:.100}.")
+
+
+def _check_asset_key(key: object) -> None:
+    parts = cast("Sequence[object]", key) if isinstance(key, list | tuple) else ()
+    if not parts or not all(isinstance(part, str) and part for part in parts):
+        raise InvalidInput(
+            f"asset_key must be the parts of a key, such as ['flights', 'daily'], each a text that is not empty, not "
+            f"{key!r:.200}. Nothing was written."
+        )
 
 
 def _check_texts(of: str, **members: object) -> None:
