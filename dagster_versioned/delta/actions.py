@@ -15,6 +15,9 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
 
+TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
+"""The milliseconds since the epoch that a calendar holds."""
+
 NO_COLUMNS = '{"type":"struct","fields":[]}'
 """What a metadata action without a ``schemaString`` means: some create a table before they know its columns."""
 
@@ -354,7 +357,11 @@ class CommitInfo:
 
     @classmethod
     def parse(cls, members: "Members") -> Self:
-        return cls(members.value)
+        info = cls(members.value)
+        stamp = info.in_commit_timestamp
+        if stamp is not None and stamp not in TIMES:
+            raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
+        return info
 
     def to_json(self) -> dict[str, Any]:
         return dict(self.value)

@@ -255,16 +255,25 @@ def checkpoint_key(version: int) -> str:
 def write_checkpoint(store: ObjectStore, snapshot: "Snapshot") -> None:
     """Write the classic V1 checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
-    The bytes depend on the log alone: rows are sorted, and tombstones expire by the snapshot's own timestamp, not by a
+    Raises `UnsupportedFeature` as `checkpoint_bytes` does.
+    """
+    data, last = checkpoint_bytes(snapshot)
+    store.put(checkpoint_key(snapshot.version), data)
+    newest = last_checkpoint_version(store)
+    if newest is None or newest <= snapshot.version or not _exists(store, checkpoint_key(newest)):
+        store.put(LAST_CHECKPOINT_KEY, last)
+
+
+def checkpoint_bytes(snapshot: "Snapshot") -> tuple[bytes, bytes]:
+    """The bytes of a snapshot's classic V1 checkpoint, and of the ``_last_checkpoint`` that names it.
+
+    They depend on the log alone: rows are sorted, and tombstones expire by the snapshot's own timestamp, not by a
     clock. Raises `UnsupportedFeature` for a table whose checkpoints must hold statistics as structs.
     """
     domains = [DomainMetadata(name, configuration) for name, configuration in snapshot.domains.items()]
     actions = (snapshot.protocol, snapshot.metadata, *snapshot.txns.values(), *domains)
     data, rows = _encode(Checkpoint(actions, snapshot.files, _unexpired_tombstones(snapshot)))
-    store.put(checkpoint_key(snapshot.version), data)
-    newest = last_checkpoint_version(store)
-    if newest is None or newest <= snapshot.version or not _exists(store, checkpoint_key(newest)):
-        store.put(LAST_CHECKPOINT_KEY, _last_checkpoint(snapshot.version, rows, len(data), snapshot.num_files))
+    return data, _last_checkpoint(snapshot.version, rows, len(data), snapshot.num_files)
 
 
 def _unexpired_tombstones(snapshot: "Snapshot") -> pa.Table:

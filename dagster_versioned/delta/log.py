@@ -23,7 +23,7 @@ from dagster_versioned.delta.actions import (
     check_commit,
     parse_line,
 )
-from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, VersionNotFound
+from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 
 LOG_FOLDER = "_delta_log/"
@@ -205,14 +205,14 @@ class LogSegment:
         object.__setattr__(self, "commits", range(first, version + 1))
 
 
-def list_log(store: ObjectStore, version: int | None = None) -> LogSegment:
-    """The segment of ``version``, or of the newest one.
+def list_log(store: ObjectStore, version: int | None = None, *, before: int | None = None) -> LogSegment:
+    """The segment of ``version``, or of the newest one; with no checkpoint but those older than ``before``, if given.
 
     ``_last_checkpoint`` only says where to begin listing; whatever is wrong with it, the whole log is listed instead.
     Raises `TableNotFound` where there is no log, `VersionNotFound` for a version it does not hold and `LogCorrupt`
     for a gap.
     """
-    hint = last_checkpoint_version(store)
+    hint = last_checkpoint_version(store) if before is None else None
     if hint is not None and (version is None or hint <= version):
         listed = _Listing.read(store, hint, version)
         if listed.newest is not None and any(files.version >= hint for files in listed.checkpoints):
@@ -221,10 +221,31 @@ def list_log(store: ObjectStore, version: int | None = None) -> LogSegment:
             except (LogCorrupt, VersionNotFound):
                 pass  # The hint may be what is wrong; the whole log decides.
     try:
-        return _Listing.read(store, None, version).segment(store, version)
+        return _Listing.read(store, None, version).segment(store, version, before)
     except LogCorrupt:
         # A listing is no snapshot: a commit that landed meanwhile may show without the one before it. Look again.
-        return _Listing.read(store, None, version).segment(store, version)
+        return _Listing.read(store, None, version).segment(store, version, before)
+
+
+def read_log(store: ObjectStore) -> list[Commit]:
+    """Every commit from version 0 on, without a look at anything that is derived from them.
+
+    Raises `TableNotFound`, `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
+    """
+    listed = _Listing.read(store, None, None)
+    if listed.newest is not None and listed.versions[:1] != [0]:
+        raise begins_late(store)
+    segment = list_log(store, before=0)
+    return read_commits(store, 0, segment.version)
+
+
+def begins_late(store: ObjectStore) -> UnsupportedFeature:
+    """What to raise where the whole log is needed, but its oldest commits are not there any more."""
+    return UnsupportedFeature(
+        f"The log of {store.uri} does not begin at version 0: its oldest commits were cleaned up, as other Delta"
+        " writers do, and the history of versions cannot be known without them. Nothing was changed."
+        " Read its rows with read_delta(), or restore the commits from a copy."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +273,7 @@ class _Listing:
                 found.append((match, info))
         return cls(versions, sorted(_complete(found), key=lambda files: files.version))
 
-    def segment(self, store: ObjectStore, version: int | None) -> LogSegment:
+    def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest
         if newest is None:
             if version is not None and _Listing.read(store, None, None).newest is not None:
@@ -261,7 +282,8 @@ class _Listing:
         wanted = newest if version is None else version
         if wanted > newest:
             raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
-        checkpoint = next((files for files in reversed(self.checkpoints) if files.version <= wanted), None)
+        usable = [one for one in self.checkpoints if one.version <= wanted and (before is None or one.version < before)]
+        checkpoint = usable[-1] if usable else None
         return LogSegment(wanted, checkpoint, self.versions)
 
 
@@ -280,7 +302,8 @@ def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[Checkpo
     for version, (key, time) in single.items():
         yield CheckpointFiles(version, (key,), time)
     for (version, count), files in parts.items():
-        if version not in single and sorted(files) == list(range(1, count + 1)):
+        # By number first: the count is whatever a file's name claims.
+        if version not in single and len(files) == count and sorted(files) == list(range(1, count + 1)):
             yield CheckpointFiles(
                 version, tuple(files[part][0] for part in sorted(files)), max(time for _, time in files.values())
             )

@@ -19,7 +19,7 @@ from dagster_versioned.delta.files import (
     to_adds,
     without,
 )
-from dagster_versioned.delta.log import CheckpointFiles, Commit, list_log, read_commit, read_commits
+from dagster_versioned.delta.log import CheckpointFiles, Commit, LogSegment, list_log, read_commit, read_commits
 from dagster_versioned.delta.paths import compute, confine
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema import StructType, parse_schema
@@ -80,16 +80,26 @@ class Snapshot:
 def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
     """Replay the snapshot at ``version``, or the newest one.
 
-    Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `UnsupportedFeature`.
+    A checkpoint that cannot be read is passed over for an older one, or for the log from its start, as far as that
+    is there. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `UnsupportedFeature`.
     """
-    segment = list_log(store, version)
-    base = _State() if segment.checkpoint is None else _state_at(store, segment.checkpoint, alone=not segment.commits)
+    segment, base = _base(store, list_log(store, version))
     try:
         commits = read_commits(store, segment.commits.start, segment.commits.stop - 1)
         return _advanced(base, commits, None)
     except (LogCorrupt, UnsupportedFeature, ObjectNotFound) as error:
         error.add_note(f"While replaying version {segment.version} of {store.uri}.")
         raise
+
+
+def replayed(commits: Sequence[Commit]) -> Snapshot:
+    """The snapshot after ``commits``, which are contiguous from version 0. Raises as its construction does."""
+    return _advanced(_State(), commits, None)
+
+
+def replay(commits: Sequence[Commit]) -> Snapshot:
+    """The snapshot after ``commits``, which are all from version 0 on, without a store. Raises as `load_snapshot`."""
+    return _advanced(_State(), commits, None)
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------
@@ -122,6 +132,19 @@ class _State:
             snapshot.timestamp_ms,
             snapshot.commit_sha256,
         )
+
+
+def _base(store: ObjectStore, segment: LogSegment) -> "tuple[LogSegment, _State]":
+    """The segment to replay and the state before its commits, from the newest checkpoint that can be read."""
+    while segment.checkpoint is not None:
+        try:
+            return segment, _state_at(store, segment.checkpoint, alone=not segment.commits)
+        except (LogCorrupt, ObjectNotFound) as unreadable:
+            try:
+                segment = list_log(store, segment.version, before=segment.checkpoint.version)
+            except LogCorrupt:
+                raise unreadable from None
+    return segment, _State()
 
 
 def _state_at(store: ObjectStore, checkpoint: CheckpointFiles, *, alone: bool) -> _State:

@@ -16,8 +16,9 @@ from dagster_versioned.delta.log import (
     parse_commit,
     read_commit,
     read_commits,
+    read_log,
 )
-from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, VersionNotFound
+from dagster_versioned.errors import LogCorrupt, ObjectNotFound, TableNotFound, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper
 
@@ -264,3 +265,28 @@ def test_a_listing_that_missed_a_landing_commit_is_repeated(tmp_path) -> None:
     for version in range(4):
         store.put(commit_key(version), EMPTY)
     assert list_log(store).commits == range(4)
+
+
+# --- hostile names and times
+
+
+def test_a_checkpoint_that_claims_ten_billion_parts_costs_nothing(put_log: PutLog) -> None:
+    store = put_log(EMPTY)
+    store.put("_delta_log/00000000000000000000.checkpoint.0000000001.9999999999.parquet", b"x")
+    assert list_log(store) == LogSegment(0, None, [0])
+
+
+@pytest.mark.parametrize("stamp", [10**17, -(10**15)])
+def test_a_time_that_no_calendar_holds_names_the_commit(stamp: int) -> None:
+    data = json.dumps({"commitInfo": {"inCommitTimestamp": stamp}}).encode()
+    with pytest.raises(LogCorrupt, match=r"0{19}3\.json, line 1, commitInfo: inCommitTimestamp"):
+        parse_commit(3, data, 99)
+
+
+def test_every_commit_is_read_whatever_checkpoints_there_are(put_log: PutLog) -> None:
+    store = put_log(EMPTY, EMPTY, EMPTY)
+    store.put("_delta_log/00000000000000000001.checkpoint.parquet", b"x")
+    assert [commit.version for commit in read_log(store)] == [0, 1, 2]
+    store.delete([commit_key(0)])
+    with pytest.raises(UnsupportedFeature, match="read_delta"):
+        read_log(store)

@@ -326,3 +326,25 @@ def test_reading_a_checkpoint_needs_no_older_commit(store: LocalStore) -> None:
     assert sorted(load_snapshot(store).files["key"].to_pylist()) == ["a", "b"]
     file = pq.ParquetFile(store.local_path(checkpoint_key(1)))
     assert file.schema_arrow.names == ["metaData", "protocol", "txn", "domainMetadata", "remove", "add"]
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty", "no rows"])
+def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str) -> None:
+    for version in range(6):
+        head = [PROTOCOL, METADATA] if version == 0 else []
+        lines = [encode_action(action) for action in [*head, Add(f"f{version}", {}, 1, 1, True)]]
+        store.put(commit_key(version), b"\n".join(lines))
+        if version in (2, 4):
+            write_checkpoint(store, load_snapshot(store))
+    expected = sorted(load_snapshot(store).files["key"].to_pylist())
+    for version in (4, 2):
+        path = store.local_path(checkpoint_key(version))
+        if damage == "no rows":
+            pq.write_table(pq.read_table(path).slice(0, 0), path)
+        else:
+            store.put(checkpoint_key(version), b"PAR1 garbage" if damage == "garbage" else b"")
+        assert sorted(load_snapshot(store).files["key"].to_pylist()) == expected
+        assert load_snapshot(store, 4).version == 4
+    store.delete([commit_key(0)])
+    with pytest.raises(LogCorrupt, match="checkpoint"):
+        load_snapshot(store)
