@@ -3,32 +3,47 @@
 A collection is an *intent* commit that names the paths, the deletion, and a *done* commit. A writer that needs a path
 of an open intent waits for its end and puts the part again; a writer that commits first makes the intent lose the
 race, and the intent is computed anew (FORMAT.md, Collecting).
+
+Where there are more paths than one intent may name, the first intent takes the claim of all the versions and names the
+first paths, and further intents name the rest, each time without what is needed again by then. A collector that dies
+between two intents leaves objects that nothing claims: `Collector.vacuum` takes them once they are old, and
+`Collector.purge` of the same versions at once.
 """
 
 import uuid
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as Members
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Literal
 
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.commit import Draft
-from dagster_versioned.tables.history import Collection, History, Version
+from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
 from dagster_versioned.tables.parts import PARTITION_TAG, parts_of
 from dagster_versioned.tables.state import StateCache, TableState
 
 MIN_AGE = timedelta(days=7)
 PATHS_PER_INTENT = 1000
-_NOT_DATA = ("_delta_log/", ".metadata/", "blocks/", "refs/", "checkpoints/")
+PATHS_PER_DELETE = 50
 _STAGING = "_staging/"
 
 Kind = Literal["expire", "vacuum", "purge"]
 """Why bytes are deleted: retention, garbage, or legal erasure."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """Why a version must not be expired; a pin keeps it from being purged too. ``text`` continues "it is …"."""
+
+    kind: Literal["pin", "parent"]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -57,10 +72,15 @@ class _Plan:
 class Claims:
     """Which parts each version needs, from the lifetimes that the log's adds and removes give every path."""
 
-    def __init__(self, commits: Iterable[Commit]) -> None:
+    def __init__(self) -> None:
         self._lives: dict[str, list[tuple[int, int | None, str | None]]] = defaultdict(list)
         self.sizes: dict[str, int] = {}
+        self.log_version = -1
+
+    def advance(self, commits: Iterable[Commit]) -> None:
+        """Take later commits into account, each once, in their order."""
         for commit in commits:
+            self.log_version = commit.version
             for remove in commit.removes:
                 self._end(remove.key, commit.version)
             for add in commit.adds:
@@ -93,7 +113,10 @@ class Claims:
 
 
 class _Intent:
-    """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease."""
+    """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease.
+
+    It takes the claim of all the versions at once, because a version must have lost it before its first byte goes.
+    """
 
     def __init__(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
         self.id = str(uuid.uuid4())
@@ -129,7 +152,7 @@ class Collector:
     """Runs collections on one table.
 
     ``commit`` commits a draft; ``protected`` maps a ``metadata_sha`` to the reason why it must be kept (a pin, a
-    retained child), read anew whenever it is called.
+    retained child in another table), read anew whenever it is called.
     """
 
     def __init__(
@@ -137,12 +160,13 @@ class Collector:
         store: ObjectStore,
         cache: StateCache,
         commit: Callable[[Callable[[TableState | None, int], Draft | None]], TableState | None],
-        protected: Callable[[], Mapping[str, str]],
+        protected: Callable[[], Mapping[str, Protection]],
     ) -> None:
         self._store = store
         self._cache = cache
         self._commit = commit
         self._protected = protected
+        self._claimed = Claims()
 
     def expire(
         self,
@@ -170,13 +194,13 @@ class Collector:
     def purge(self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str) -> CollectionReport:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
-        Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head.
+        Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head. Versions
+        that are gone already lose what an earlier collection of them left behind.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
 
         def plan(state: TableState) -> _Plan:
-            chosen = [v for v in state.history.versions if (v.log_version, v.partition) in wanted and v.gone is None]
-            return self._purged(state, chosen)
+            return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
 
         return self._collect("purge", plan, dry_run, by, why)
 
@@ -226,37 +250,47 @@ class Collector:
 
     def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
         """Collect what the plan says, in intents of bounded size; returns what was collected."""
-        done = _Plan((), {}, {})
-        while True:
-            announced = _Intent(kind, plan, by, why)
-            with Lease(announced.id) as lease:
-                if self._commit(announced.draft) is None or announced.collection is None:
-                    return replace(done, kept=announced.planned.kept)
-                cancelled = self._delete_and_finish(announced.collection, lease)
-            if not cancelled:
-                sizes = {path: announced.planned.sizes[path] for path in announced.collection.paths}
-                versions = (*done.versions, *announced.planned.versions)
-                done = _Plan(versions, {**done.sizes, **sizes}, announced.planned.kept)
+        first, named = self._round(kind, plan, by, why)
+        while named is None:  # cancelled, and the plan knows now what for
+            first, named = self._round(kind, plan, by, why)
+        done = {path: first.sizes[path] for path in named}
+        waiting = {path: size for path, size in first.sizes.items() if path not in named}
+
+        def rest(state: TableState) -> _Plan:
+            needed = self._needed(state) if waiting else frozenset[str]()
+            return _Plan((), {path: size for path, size in waiting.items() if path not in needed}, {})
+
+        while named:
+            _, named = self._round(kind, rest, by, why)
+            for path in named or ():
+                done[path] = waiting.pop(path)
+        return _Plan(first.versions, done, first.kept)
+
+    def _round(
+        self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None
+    ) -> tuple[_Plan, frozenset[str] | None]:
+        """One intent with its deletion: what was planned and which of its paths were named; ``None``: cancelled."""
+        announced = _Intent(kind, plan, by, why)
+        with Lease(announced.id) as lease:
+            if self._commit(announced.draft) is None or announced.collection is None:
+                return announced.planned, frozenset()
+            if self._delete_and_finish(announced.collection, lease):
+                return announced.planned, None
+        return announced.planned, announced.collection.paths
 
     def _delete_and_finish(self, collection: Collection, lease: Lease) -> bool:
         """Delete an intent's paths and commit that it is done; returns whether it was cancelled instead.
 
         It is cancelled where a version was pinned, or named as a parent, between the plan and the intent.
         """
-        protected: Mapping[str, str] = self._protected() if collection.kind == "expire" else {}
-        named = {
-            version.metadata_sha
-            for version in self._cache.require().history.versions
-            if (version.log_version, version.partition) in set(collection.versions)
-        }
+        state = self._cache.require()
+        protected: Mapping[str, Protection] = self._protected() if collection.kind == "expire" else {}
+        pairs = set(collection.versions)
+        named = {v.metadata_sha for v in state.history.versions if (v.log_version, v.partition) in pairs}
         cancelled = any(sha in protected for sha in named)
         if not cancelled:
-            if not lease.is_valid:
-                raise CommitConflict(
-                    f"The collection of {len(collection.paths)} paths stalled between its intent and its deletion, "
-                    "so it was stopped. Nothing was deleted; the next collection, or write, that needs it finishes it."
-                )
-            self._store.delete(sorted(collection.paths))
+            # An intent of this package names nothing that is needed, but the log may hold others'.
+            self._delete(sorted(collection.paths - self._needed(state)), lease)
         finished = replace(collection, done=True, cancelled=cancelled, paths=frozenset(), versions=())
 
         def draft(state: TableState | None, _: int) -> Draft | None:
@@ -267,57 +301,103 @@ class Collector:
         self._commit(draft)
         return cancelled
 
+    def _delete(self, paths: Sequence[str], lease: Lease) -> None:
+        for first in range(0, len(paths), PATHS_PER_DELETE):
+            if not lease.is_valid:
+                raise CommitConflict(
+                    f"The collection of {len(paths)} paths stalled after its intent, so it was stopped. {first} of "
+                    f"{len(paths)} paths are deleted; the next collection, or write, that needs the others finishes it."
+                )
+            self._store.delete(paths[first : first + PATHS_PER_DELETE])
+
     def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
-        history = state.history
-        protected = self._protected()
-        candidates = _old(history, keep_last, older_than)
-        kept = {v.short: reason for v in candidates if (reason := protected.get(v.metadata_sha or "")) is not None}
-        versions = tuple(v for v in candidates if v.short not in kept)
+        candidates = _old(state.history, keep_last, older_than)
+        protected = _with_own_parents(state.history, candidates, self._protected())
+        versions = tuple(v for v in candidates if v.metadata_sha not in protected)
+        kept = {v.short: protected[v.metadata_sha].text for v in candidates if v.metadata_sha in protected}
         return _Plan(versions, self._only_claimed_by(state, versions), kept)
 
     def _purged(self, state: TableState, chosen: Sequence[Version]) -> _Plan:
         heads = set(state.history.heads.values())
         protected = self._protected()
-        for version in chosen:
+        staying = [v for v in chosen if v.gone is None]
+        for version in staying:
             if version in heads:
                 raise InvalidInput(
                     f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
                     "Nothing was deleted. Write a version without the data first."
                 )
-            if (reason := protected.get(version.metadata_sha or "")) and reason.startswith("pinned"):
-                raise InvalidInput(f"Version {version.short} is {reason}. Nothing was deleted. Unpin it first.")
-        claims = Claims(read_commits(self._store, 0, state.log_version))
-        wanted = claims.of(chosen)
-        others = [v for v in state.history.versions if v.gone is None and v not in chosen]
+            reason = protected.get(version.metadata_sha or "")
+            if reason is not None and reason.kind == "pin":
+                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. Unpin it first.")
+        claims = self._claims(state)
+        wanted = claims.of(staying)
+        leaving = set(staying)
+        others = [v for v in state.history.versions if v.gone is None and v not in leaving]
         sharing = [v for v in others if claims.of([v]) & wanted] if claims.of(others) & wanted else []
         if sharing:
             raise InvalidInput(
                 f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
                 f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
             )
-        return _Plan(tuple(chosen), {path: claims.sizes[path] for path in wanted}, {})
+        gone = [v for v in chosen if v.gone is not None]
+        if gone:
+            left = claims.of(gone) - claims.of(others)
+            wanted |= left & {info.key for info in self._data_objects()} if left else set()
+        return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - _current(state)}, {})
 
     def _only_claimed_by(self, state: TableState, versions: Sequence[Version]) -> dict[str, int]:
         """Paths that these versions need and no other, with their sizes."""
         if not versions:
             return {}
-        claims = Claims(read_commits(self._store, 0, state.log_version))
-        leaving = set(versions)
-        retained = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        current = {add.key for add in parts_of(state.snapshot)}
-        return {path: claims.sizes[path] for path in claims.of(versions) - claims.of(retained) - current}
+        claims = self._claims(state)
+        needed = self._needed(state, leaving=set(versions))
+        return {path: claims.sizes[path] for path in claims.of(versions) - needed}
+
+    def _needed(self, state: TableState, leaving: Members[Version] = frozenset()) -> frozenset[str]:
+        """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
+        kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
+        return frozenset(self._claims(state).of(kept) | _current(state))
+
+    def _claims(self, state: TableState) -> Claims:
+        if self._claimed.log_version < state.log_version:
+            self._claimed.advance(read_commits(self._store, self._claimed.log_version + 1, state.log_version))
+        return self._claimed
 
     def _orphans(self, state: TableState, before: datetime) -> _Plan:
-        claims = Claims(read_commits(self._store, 0, state.log_version))
-        needed = claims.of(version for version in state.history.versions if version.gone is None)
-        needed |= {add.key for add in parts_of(state.snapshot)}
+        needed = self._needed(state)
         return _Plan((), {info.key: info.size for info in self._data_objects() if _is_orphan(info, needed, before)}, {})
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
-        return (info for info in self._store.list() if not info.key.startswith((*_NOT_DATA, _STAGING)))
+        return (info for info in self._store.list() if is_data_key(info.key))
 
 
-def _is_orphan(info: ObjectInfo, needed: set[str], before: datetime) -> bool:
+def _current(state: TableState) -> set[str]:
+    return {add.key for add in parts_of(state.snapshot)}
+
+
+def _with_own_parents(
+    history: History, candidates: Iterable[Version], protected: Mapping[str, Protection]
+) -> dict[str | None, Protection]:
+    """The protected versions, with those that a staying version of this table names as parents, and theirs in turn."""
+    reasons: dict[str | None, Protection] = dict(protected)
+    leaving: dict[str | None, list[Version]] = defaultdict(list)
+    for version in candidates:
+        if version.metadata_sha not in reasons:
+            leaving[version.metadata_sha].append(version)
+    going = {version for versions in leaving.values() for version in versions}
+    staying = [v for v in history.versions if v.gone is None and v not in going]
+    versions_of = cache(history.versions_of)
+    while staying:
+        child = staying.pop()
+        for parent in child.raw["identity"].get("parents", ()) if child.raw is not None else ():
+            for sha in versions_of(parent["version"]) & leaving.keys():
+                reasons[sha] = Protection("parent", f"a parent of {child.short} (@{child.log_version})")
+                staying += leaving.pop(sha)
+    return reasons
+
+
+def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:
     return info.key not in needed and info.modified < before
 
 

@@ -6,13 +6,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self, cast
 
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.errors import AmbiguousVersion, IntegrityError, VersionNotFound
+from dagster_versioned.delta.log import Commit, commit_key
+from dagster_versioned.errors import AmbiguousVersion, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+from dagster_versioned.storage.keys import is_key
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
+
+_NOT_DATA = frozenset({"_delta_log", ".metadata", "_staging", "blocks", "refs", "checkpoints"})
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,30 @@ class Collection:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], log_version: int) -> Self:
-        """Parse the ``collect`` member of a commit."""
-        return cls(
-            id=str(raw["id"]),
-            kind=str(raw["kind"]),
-            log_version=log_version,
-            done=bool(raw["done"]),
-            paths=frozenset(raw.get("paths", ())),
-            versions=tuple((int(v["log_version"]), v.get("partition")) for v in raw.get("versions", ())),
-            owner=str(raw.get("owner", "")),
-            by=raw.get("by"),
-            why=raw.get("why"),
-            cancelled=bool(raw.get("cancelled", False)),
-        )
+        """Parse the ``collect`` member of a commit.
+
+        Raises `LogCorrupt`, also where ``paths`` names anything that holds no data: whoever finishes the collection
+        deletes what it names.
+        """
+        try:
+            collection = cls(
+                id=str(raw["id"]),
+                kind=str(raw["kind"]),
+                log_version=log_version,
+                done=raw["done"] is True,
+                paths=frozenset(cast("Sequence[str]", raw.get("paths", ()))),
+                versions=tuple((int(v["log_version"]), v.get("partition")) for v in raw.get("versions", ())),
+                owner=str(raw.get("owner", "")),
+                by=raw.get("by"),
+                why=raw.get("why"),
+                cancelled=raw.get("cancelled", False) is True,
+            )
+            refused = sorted(path for path in collection.paths if not is_data_key(path))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _not_a_collection(log_version, f"it cannot be parsed ({error!r:.100})") from error
+        if refused:
+            raise _not_a_collection(log_version, f"{refused[0]!r:.100} is not where parts are")
+        return collection
 
     def to_json(self) -> dict[str, Any]:
         """The ``collect`` member of a commit."""
@@ -322,6 +336,19 @@ class Selection:
 
     log_version: int
     version: Version | None
+
+
+def is_data_key(key: str) -> bool:
+    """Whether an object below a table's folder may be a part, of whichever program; logs and documents may not."""
+    # Some file systems take names that differ in case for one.
+    return is_key(key) and key.partition("/")[0].casefold() not in _NOT_DATA
+
+
+def _not_a_collection(log_version: int, reason: str) -> LogCorrupt:
+    return LogCorrupt(
+        f"{commit_key(log_version)}, line 1: the collection in collect of commitInfo is refused: {reason}. Nothing was "
+        "read, and nothing was deleted. Restore the file from a copy."
+    )
 
 
 def _time(milliseconds: int) -> datetime:

@@ -20,7 +20,7 @@ from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_refer
 from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.adopt import Adoption
-from dagster_versioned.tables.collect import MIN_AGE, CollectionReport, Collector
+from dagster_versioned.tables.collect import MIN_AGE, CollectionReport, Collector, Protection
 from dagster_versioned.tables.commit import Draft, commit
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.head import (
@@ -36,7 +36,7 @@ from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.publish import Publisher, recorded_project
-from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.read import ChosenVersions, VersionFiles, choose_versions, version_files
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
@@ -269,6 +269,14 @@ class VersionedTable:
         partitions: Names[str] | None = None,
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
+        chosen = self.choose(version, partition=partition, partitions=partitions)
+        snapshot = self._snapshot(self._cache.require(), chosen.log_version)
+        return version_files(self.store, snapshot, chosen, columns)
+
+    def choose(
+        self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
+    ) -> ChosenVersions:
+        """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
         state = self._cache.require()
         selection = self._select(state, version)
         if selection.version is not None and (partition is not None or partitions is not None):
@@ -282,14 +290,7 @@ class VersionedTable:
             raise InvalidInput("An empty list of partitions names nothing to read. Leave it out to read all of them.")
         wanted_keys = [partition] if partition is not None else partitions
         chosen = None if selection.version or wanted_keys is None else tuple(dict.fromkeys(wanted_keys))
-        return version_files(
-            self.store,
-            self._snapshot(state, selection.log_version),
-            selection,
-            state.history.until(selection.log_version).current,
-            partitions=chosen,
-            columns=columns,
-        )
+        return choose_versions(selection, state.history.until(selection.log_version).current, chosen)
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""
@@ -333,22 +334,25 @@ class VersionedTable:
     def upstream(
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
     ) -> list[Upstream]:
-        """What to record as parents of something built from a version, from these partitions, or from all of them."""
-        return self.upstream_of(self.files(version, partition=partition, partitions=partitions))
+        """What to record as parents of something built from a version, from these partitions, or from all of them.
 
-    def upstream_of(self, files: VersionFiles) -> list[Upstream]:
-        """What to record as parents of something built from these files.
+        Taken from the history, so that a version whose bytes are gone is recorded too.
+        """
+        return self.upstream_of(self.choose(version, partition=partition, partitions=partitions))
+
+    def upstream_of(self, chosen: ChosenVersions) -> list[Upstream]:
+        """What to record as parents of something built from these versions, or from their chosen.
 
         A partitioned table that was read as a whole is one parent: its ``partitions_sha``.
         """
-        if not files.versions:
+        if not chosen.versions:
             raise VersionNotFound(
                 f"{self.name} has no version yet: another program committed to it, and nobody adopted that. "
                 "Nothing was changed. Give it an identity with adopt()."
             )
-        if files.whole and files.versions[0].partition is not None:
-            history = self._cache.require().history.until(files.log_version)
-            sources = tuple(source for version in files.versions for source in self._sources(version))
+        if chosen.whole and chosen.versions[0].partition is not None:
+            history = self._cache.require().history.until(chosen.log_version)
+            sources = tuple(source for version in chosen.versions for source in self._sources(version))
             whole = Parent(self.project.name, str(self.name), history.whole.metadata_sha, history.whole.data_sha)
             return [Upstream(whole, sources)]
         return [
@@ -362,7 +366,7 @@ class VersionedTable:
                 ),
                 self._sources(version),
             )
-            for version in files.versions
+            for version in chosen.versions
         ]
 
     # Comparing and verifying
@@ -426,8 +430,8 @@ class VersionedTable:
     ) -> CollectionReport:
         """Give up the bytes of old versions: beyond the last ``keep_last``, and made before ``older_than``.
 
-        Kept in any case: heads, pinned versions, and what kept versions of other tables name as their parents. The
-        history keeps every entry. Raises `InvalidInput` without a retention.
+        Kept in any case: heads, pinned versions, and what kept versions name as their parents, be it in other tables
+        or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
         return self._collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
@@ -518,10 +522,10 @@ class VersionedTable:
     def _collector(self) -> Collector:
         return Collector(self.store, self._cache, self._commit, self._protected)
 
-    def _protected(self) -> dict[str, str]:
+    def _protected(self) -> dict[str, Protection]:
         """Why a version must be kept, by its ``metadata_sha``: pins, and parents of kept versions of other tables."""
         history = self._cache.require().history
-        reasons: dict[str, str] = {}
+        reasons: dict[str, Protection] = {}
         for other in self.project.tables():
             if other == self.name:
                 continue
@@ -530,10 +534,10 @@ class VersionedTable:
                     for parent in child.raw["identity"].get("parents", ()):
                         # By SHA alone: whoever opens the project under another name must not lose parents by that.
                         for sha in history.versions_of(parent["version"]):
-                            reasons[sha] = f"a parent of {other} {child.short}"
+                            reasons[sha] = Protection("parent", f"a parent of {other} {child.short}")
         for pin in self.project.pins().values():
             if pin.table == self.name:
-                reasons[pin.version] = f"pinned as {pin.name!r}"
+                reasons[pin.version] = Protection("pin", f"pinned as {pin.name!r}")
         return reasons
 
     def _check_name_is_free(self) -> None:
