@@ -380,7 +380,7 @@ def _with_own_parents(
     history: History, candidates: Iterable[Version], protected: Mapping[str, Protection]
 ) -> dict[str | None, Protection]:
     """The protected versions, with those that a staying version of this table names as parents, and theirs in turn."""
-    reasons: dict[str | None, Protection] = dict(protected)
+    reasons: dict[str | None, Protection] = {**protected}
     leaving: dict[str | None, list[Version]] = defaultdict(list)
     for version in candidates:
         if version.metadata_sha not in reasons:

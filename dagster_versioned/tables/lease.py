@@ -1,9 +1,15 @@
 """Who is deleting parts right now, and when another process may finish what it began.
 
 Deletes cannot be fenced in every store, so a collector that stalls must not delete after somebody else finished its
-work and a writer put the same part again. Therefore a collector stops deleting after `DELETING` seconds, and others
-wait `TAKEOVER` seconds, measured on their own clock from when they first saw the intent, before they finish it.
-A collector that is known to be dead (same machine, process gone) is not waited for.
+work and a writer put the same part again. Therefore a collector deletes in small batches and begins none after
+`DELETING` seconds, and others wait `TAKEOVER` seconds, measured on their own clock from when they first saw the intent,
+before they finish it. A collector that is known to be dead (same machine, process gone) is not waited for.
+
+The clocks go on while a machine sleeps, where the system has such a clock. The arithmetic: a lease begins before its
+intent can be seen, its last batch begins within `DELETING`, and a batch takes at most `BATCH`, so
+``DELETING + BATCH < TAKEOVER``. A batch is one request to S3 that is begun again only within the first 5 seconds and
+answered, or given up, within 10 seconds for the connection and 60 for the answer (`S3Options`): 75 seconds; on a local
+disk it is 50 unlinks. What remains is a process that is stopped in the middle of one batch and goes on later.
 """
 
 import os
@@ -14,8 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 DELETING = 60.0
+BATCH = 75.0
 TAKEOVER = 150.0
 _POLL = 0.25
+_GONE = "gone"
+_RUNNING = "running"
 
 _active: set[str] = set()
 _lock = threading.Lock()
@@ -31,7 +40,7 @@ class Lease:
 
     def __init__(self, collection_id: str) -> None:
         self.collection_id = collection_id
-        self._began = time.monotonic()
+        self._began = _now()
 
     def __enter__(self) -> "Lease":
         with _lock:
@@ -45,14 +54,14 @@ class Lease:
     @property
     def is_valid(self) -> bool:
         """Whether deleting is still allowed."""
-        return time.monotonic() - self._began < DELETING
+        return _now() - self._began < DELETING
 
 
 def wait_until_free(collection_id: str, owned_by: str, is_open: Callable[[], bool]) -> bool:
     """Wait for a collection to end; ``False`` once it did, ``True`` once the caller may finish it instead."""
-    began = time.monotonic()
+    began = _now()
     while is_open():
-        if _is_dead(collection_id, owned_by) or time.monotonic() - began > TAKEOVER:
+        if _is_dead(collection_id, owned_by) or _now() - began > TAKEOVER:
             return True
         time.sleep(_POLL)
     return False
@@ -67,7 +76,14 @@ def _is_dead(collection_id: str, owned_by: str) -> bool:
     machine, _, process = owned_by.rpartition(" ")[0].rpartition(" ")
     if machine != _machine() or not process.isdecimal():
         return False
-    return _started(int(process)) != owned_by.rpartition(" ")[2]
+    started, recorded = _started(int(process)), owned_by.rpartition(" ")[2]
+    return started == _GONE or (_RUNNING not in (started, recorded) and started != recorded)
+
+
+def _now() -> float:
+    """Seconds on a clock that also goes on while the machine sleeps, where there is one (Linux)."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _machine() -> str:
@@ -81,22 +97,20 @@ def _machine() -> str:
 
 
 def _started(process: int) -> str:
-    """When a process started, in the kernel's ticks; ``gone`` if it does not run."""
+    """When a process started, in the kernel's ticks; ``gone`` if it does not run, ``running`` if that is unknown."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
-        if Path("/proc/self").exists():
-            return "gone"
-        return _started_without_proc(process)
+    except OSError:  # no /proc (macOS), or one that hides the processes of others
+        return _RUNNING if _may_run(process) else _GONE
     state, *fields = stat.rpartition(")")[2].split()
-    return "gone" if state == "Z" else fields[18]
+    return _GONE if state == "Z" else fields[18]
 
 
-def _started_without_proc(process: int) -> str:
+def _may_run(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
-        return "gone"
-    except PermissionError:
+        return False
+    except (PermissionError, OverflowError):
         pass
-    return "running"
+    return True

@@ -442,7 +442,7 @@ def test_a_collection_that_names_anything_but_data_is_refused(table: VersionedTa
     ],
 )
 def test_a_collection_that_is_malformed_is_a_corrupt_log(raw: Any) -> None:
-    with pytest.raises(LogCorrupt, match="00000000000000000007.json"):
+    with pytest.raises(LogCorrupt, match=r"00000000000000000007\.json"):
         Collection.from_json(raw, 7)
 
 
@@ -553,9 +553,9 @@ def test_pins_that_cannot_be_understood_are_refused_by_reads_and_by_expire(proje
     table.write(numbered(0))
     table.write(numbered(1))
     project.data.put(".metadata/pins.json", orjson.dumps({"x": pin}))
-    with pytest.raises(IntegrityError, match="pins.json"):
+    with pytest.raises(IntegrityError, match=r"pins\.json"):
         table.read("pin:x")
-    with pytest.raises(IntegrityError, match="pins.json"):
+    with pytest.raises(IntegrityError, match=r"pins\.json"):
         table.expire(keep_last=1)
 
 
