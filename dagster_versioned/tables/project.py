@@ -1,6 +1,7 @@
 """A project: one data root, the tables in it, and the pins that keep versions."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Self
@@ -23,6 +24,8 @@ from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"
 PINS_KEY = ".metadata/pins.json"
+_SHA = re.compile(r"[0-9a-f]{64}")
+_LOG = re.compile(r".*/_delta_log/\d{20}\.(?:json|checkpoint\..+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Project:
         return VersionedTable(self, table_name_of(name), asset_key=name)
 
     def tables(self) -> list[TableName]:
-        """Every table that has a log, by name."""
+        """Every table that has a log, by name; other folders that lie beside them are passed over."""
         return [table_name(folder) for folder in self.data.folders() if self._is_table(folder)]
 
     def pins(self) -> dict[str, Pin]:
@@ -144,9 +147,12 @@ class Project:
         update_document(self.data, PINS_KEY, rewrite)
 
     def _is_table(self, folder: str) -> bool:
-        if folder.startswith("."):
+        try:
+            name = table_name(folder)
+        except InvalidName:
             return False
-        return any(True for _ in self.data.list(f"{folder}/_delta_log/"))
+        # A checkpoint without its commits is a table that cannot be read, and what cannot be read is not passed over.
+        return any(_LOG.fullmatch(info.key) for info in self.data.list(f"{name}/_delta_log/"))
 
 
 def _pin_json(pin: Pin) -> dict[str, Any]:
@@ -155,12 +161,20 @@ def _pin_json(pin: Pin) -> dict[str, Any]:
 
 def _parse_pins(data: bytes) -> dict[str, Pin]:
     try:
-        return {
-            str(name): Pin(name, raw["table"], raw["version"], raw.get("by"), raw.get("why"), raw.get("at", ""))
-            for name, raw in orjson.loads(data).items()
-        }
+        return {name: _parse_pin(name, raw) for name, raw in orjson.loads(data).items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(
             f"{PINS_KEY} cannot be read ({error!r}). Nothing was changed, and nothing expires while it is unreadable. "
             "Restore it from a backup or from the store's own versioning."
         ) from error
+
+
+def _parse_pin(name: str, raw: Mapping[str, Any]) -> Pin:
+    pin = Pin(name, raw["table"], raw["version"], raw.get("by"), raw.get("why"), raw.get("at", ""))
+    # A version that reads find by a prefix, but that expiry does not know, would be a pin that keeps nothing.
+    if not _SHA.fullmatch(pin.version):
+        raise ValueError(f"pin {name!r}: the version {pin.version!r:.100} is no full metadata_sha")
+    texts: tuple[Any, ...] = (pin.table, pin.at, pin.by or "", pin.why or "")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"pin {name!r}: table, by, why and at must be text")
+    return pin
