@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_versioned.errors import VersionNotFound
+from dagster_versioned.errors import TableNotFound
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import Upstream
@@ -59,18 +59,24 @@ def _concerns(upstream: Upstream, wanted: frozenset[str] | None) -> bool:
 def _as_of(
     project: Project, dependency: dg.AssetKey, moment: datetime, wanted: frozenset[str] | None
 ) -> list[Upstream]:
-    """The dependency's versions at a moment; none where it is not a table of this project, or was not yet."""
+    """The dependency's versions at a moment; none where it is not a table of this project, or was not yet.
+
+    Whatever else keeps them from being known is an error: a version without its parents would look complete.
+    """
     table = project.table(dependency.path)
     try:
-        files = table.files(moment)
-        if any(tuple(version.identity.asset_key) != tuple(dependency.path) for version in files.versions):
-            return []
-        if wanted is None:
-            return table.upstream_of(files)
-        known = {version.partition for version in files.versions}
-        return table.upstream_of(table.files(moment, partitions=sorted(wanted & known))) if wanted & known else []
-    except VersionNotFound:
+        first = table.state.history.versions[0]
+    except TableNotFound:
         return []
+    if first.timestamp > moment:
+        return []
+    then = table.choose(moment)
+    if any(tuple(version.identity.asset_key) != tuple(dependency.path) for version in then.versions):
+        return []
+    if wanted is None or not then.versions:
+        return table.upstream_of(then)
+    known = wanted & {version.partition for version in then.versions}
+    return table.upstream_of(table.choose(moment, partitions=sorted(known))) if known else []
 
 
 def _mapped(

@@ -11,7 +11,7 @@ from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.errors import ExpiredVersion, IntegrityError, VersionNotFound
+from dagster_versioned.errors import ExpiredVersion, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
@@ -20,34 +20,30 @@ from dagster_versioned.tables.parts import part_sha, parts_of
 
 
 @dataclass(frozen=True)
-class VersionFiles:
-    """The exact files to read, at one log version.
+class ChosenVersions:
+    """The versions (one, or one per partition) that a reference means, at one log version.
 
-    ``versions`` are the versions (one, or one per partition) that they make up; ``whole`` says that they are all
-    there was of the table.
+    None where a foreign commit had the last word. ``whole`` says that they are all there was of the table.
     """
 
-    scan: Scan
-    adds: tuple[Add, ...]
     versions: tuple[Version, ...]
     log_version: int
     whole: bool
 
 
-def version_files(
-    store: ObjectStore,
-    snapshot: Snapshot,
-    selection: Selection,
-    current: Sequence[Version],
-    *,
-    partitions: Names[str] | None,
-    columns: Sequence[str] | None,
-) -> VersionFiles:
-    """The files to read for a selection; ``snapshot`` is the table at the selection's log version.
+@dataclass(frozen=True)
+class VersionFiles(ChosenVersions):
+    """The exact files to read, and the versions that they make up."""
 
-    ``current`` are the versions that the table consisted of then; none where a foreign commit had the last word, whose
-    files are read as the log lists them. Raises `ExpiredVersion`, `IntegrityError` where the log's parts
-    are not the ones that the version's ``data_sha`` names, and `VersionNotFound` for a partition that has no version.
+    scan: Scan
+    adds: tuple[Add, ...]
+
+
+def choose_versions(selection: Selection, current: Sequence[Version], partitions: Names[str] | None) -> ChosenVersions:
+    """The versions that a selection means, whether or not their bytes are kept.
+
+    ``current`` are the versions that the table consisted of at the selection's log version. Raises `VersionNotFound`
+    for a partition that has no version.
     """
     if selection.version is not None:
         chosen = (selection.version,)
@@ -62,22 +58,33 @@ def version_files(
         chosen = tuple(known[partition] for partition in partitions)
     else:
         chosen = tuple(current)
-    for version in chosen:
+    return ChosenVersions(chosen, selection.log_version, selection.version is None and partitions is None)
+
+
+def version_files(
+    store: ObjectStore, snapshot: Snapshot, chosen: ChosenVersions, columns: Sequence[str] | None
+) -> VersionFiles:
+    """The files of versions; ``snapshot`` is the table at their log version.
+
+    Where a foreign commit had the last word, they are the files that the log lists. Raises `ExpiredVersion`, and
+    `IntegrityError` where the log's parts are not the ones that the version's ``data_sha`` names.
+    """
+    for version in chosen.versions:
         if version.gone is not None:
             how = {"expire": "expired", "purge": "purged"}.get(version.gone, "collected")
             raise ExpiredVersion(
                 f"The data of version {version.short} (@{version.log_version}) was {how}. Its entry in the history is "
                 "kept. Read a later version, or write the data again."
             )
-    by_version = {version: parts_of(snapshot, version.partition) for version in chosen}
+    by_version = {version: parts_of(snapshot, version.partition) for version in chosen.versions}
     for version, parts in by_version.items():
         check_parts(version, parts)
-    whole = selection.version is None and partitions is None
-    adds = parts_of(snapshot) if whole else tuple(add for parts in by_version.values() for add in parts)
+    adds = parts_of(snapshot) if chosen.whole else tuple(add for parts in by_version.values() for add in parts)
     schema = snapshot.schema
-    if not whole and len(chosen) == 1 and chosen[0].raw is not None:
-        schema = parse_schema(chosen[0].raw["identity"]["schema"])
-    return VersionFiles(_scan(store, schema, adds, columns), adds, chosen, selection.log_version, whole)
+    if not chosen.whole and len(chosen.versions) == 1 and (raw := chosen.versions[0].raw) is not None:
+        schema = parse_schema(raw["identity"]["schema"])
+    scan = _scan(store, schema, adds, columns)
+    return VersionFiles(chosen.versions, chosen.log_version, chosen.whole, scan, adds)
 
 
 def check_parts(version: Version, parts: Sequence[Add]) -> None:
@@ -104,9 +111,18 @@ def _scan(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns: 
             key=confined_key(add.path),
             size=add.size,
             sha256=part_sha(add),
-            num_records=statistics.parse(add.stats).get("numRecords") if add.stats else None,
+            num_records=_num_records(add),
             partition_values=add.partition_values,
         )
         for add in adds
     )
     return Scan(store, schema, files, tuple(columns) if columns is not None else None)
+
+
+def _num_records(add: Add) -> int | None:
+    """How many rows a part says it has; its statistics are optional, so whatever is wrong with them stops no read."""
+    try:
+        count = statistics.parse(add.stats).get("numRecords") if add.stats else None
+    except LogCorrupt:
+        return None
+    return count if type(count) is int and count >= 0 else None

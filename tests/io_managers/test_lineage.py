@@ -1,5 +1,8 @@
 """Parents are exactly what a step was handed; a retry starts with an empty note and finds its own commit."""
 
+import json
+import time
+
 import dagster as dg
 import pyarrow as pa
 import pytest
@@ -236,3 +239,51 @@ def test_parents_come_from_the_project_that_the_input_was_loaded_from(house, tmp
     house.run(far, down, resources={"elsewhere": elsewhere})
     (parent,) = house.head("down").identity.parents
     assert (parent.source, parent.table) == ("ELSEWHERE", "far")
+
+
+def test_a_parent_whose_bytes_are_gone_is_recorded_all_the_same(house):
+    @dg.asset(deps=[up])
+    def down():
+        commit(house, "up", 2)
+        house.project.table("up").expire(keep_last=1, dry_run=False)
+        return pa.table({"n": [0]})
+
+    house.run(up, down)
+    at_start = house.project.table("up").version("@0")
+    assert at_start.gone == "expire"
+    assert house.parents("down") == [("up", None, at_start.metadata_sha)]
+    assert house.head("down").identity.table_type == "derived"
+
+
+def test_a_dependency_that_nobody_adopted_is_not_left_out_in_silence(house):
+    commit(house, "up", 1)
+    _foreign_commit(house.project.table("up"))
+
+    @dg.asset(deps=["up"])
+    def down():
+        return pa.table({"n": [0]})
+
+    result = house.run(down, raise_on_error=False)
+    assert "adopt()" in str(result.failure_data_for_node("down"))
+    assert not house.project.table("down").exists()
+
+
+def test_a_table_that_was_created_after_the_step_began_is_no_parent(house):
+    @dg.asset(deps=["up"])
+    def down():
+        commit(house, "up", 1)
+        return pa.table({"n": [0]})
+
+    house.run(down)
+    assert house.parents("down") == []
+
+
+def _foreign_commit(table):
+    """Removes the only part, as another program would."""
+    (part,) = (info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key)
+    now = time.time_ns() // 1_000_000
+    lines = [
+        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "DELETE"}},
+        {"remove": {"path": part, "deletionTimestamp": now, "dataChange": True}},
+    ]
+    table.store.put_if_absent(f"_delta_log/{1:020d}.json", "\n".join(map(json.dumps, lines)).encode() + b"\n")

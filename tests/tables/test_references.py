@@ -9,6 +9,7 @@ import pytest
 
 from dagster_versioned.errors import (
     AmbiguousVersion,
+    ExpiredVersion,
     IntegrityError,
     InvalidInput,
     InvalidReference,
@@ -170,3 +171,16 @@ def test_diff_says_what_changed(project: Project) -> None:
     assert diff.metadata["code_version"] == ("1", "2")
     assert not diff.same_data
     assert table.diff(1, 1).is_empty
+
+
+def test_what_to_record_as_parents_does_not_need_the_bytes(project: Project) -> None:
+    """A version can be read, and its bytes be collected before what was built from it is written."""
+    source = project.table("source")
+    first = source.write(pa.table({"a": [1]}), code_version="1").version
+    kept = source.upstream("@0")
+    source.write(pa.table({"a": [2]}), code_version="2")
+    source.expire(keep_last=1, dry_run=False)
+    assert source.version("@0").gone == "expire"
+    assert source.upstream("@0") == kept == source.upstream(first.metadata_sha)
+    with pytest.raises(ExpiredVersion):
+        source.read("@0")
