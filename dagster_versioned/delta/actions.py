@@ -445,6 +445,13 @@ class Members:
     def optional_texts(self, name: str) -> tuple[str, ...] | None:
         return None if self.value.get(name) is None else self.texts(name)
 
+    def objects(self, name: str) -> "list[Members]":
+        value = self.value.get(name)
+        if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[object]", value)):
+            raise self._wrong_type(name, "a list of objects")
+        entries = cast("list[dict[str, Any]]", value)
+        return [Members(entry, f"{self.where}, {name}[{position}]") for position, entry in enumerate(entries)]
+
     def members(self, name: str) -> "Members":
         value = self.value.get(name)
         if not isinstance(value, dict):

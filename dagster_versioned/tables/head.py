@@ -17,7 +17,8 @@ from typing import Any, Self
 
 import orjson
 
-from dagster_versioned.errors import IntegrityError, ObjectNotFound
+from dagster_versioned.delta.actions import Members
+from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
@@ -35,6 +36,14 @@ class Pending:
 
     log_version: int
     since: str
+
+    @classmethod
+    def parse(cls, members: Members) -> Self:
+        """Parse the ``pending`` member of a head document. Raises `LogCorrupt`, `ValueError`."""
+        since = members.text("since")
+        if datetime.fromisoformat(since).tzinfo is None:
+            raise members.wrong("since", f"is {since!r:.100}, a time without a zone")
+        return cls(members.integer("log_version"), since)
 
     def age(self, now: datetime) -> timedelta:
         """How long ago the commit was announced."""
@@ -86,21 +95,21 @@ class Head:
         }
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Self:
-        """Parse the ``head`` member of a head document."""
-        held = raw.get("held")
+    def parse(cls, members: Members) -> Self:
+        """Parse the ``head`` member of a head document. Raises `LogCorrupt`."""
+        held = members.members("held") if members.value.get("held") is not None else None
         return cls(
-            table=raw["table"],
-            asset_key=tuple(raw["asset_key"]),
-            partition=raw.get("partition"),
-            log_version=int(raw["log_version"]),
-            metadata_sha=raw["metadata_sha"],
-            data_sha=raw["data_sha"],
-            code_version=raw.get("code_version"),
-            parents=tuple(raw["parents"]),
-            timestamp=raw["timestamp"],
-            partitions=raw.get("partitions"),
-            held=Held(held.get("by"), held["why"]) if held else None,
+            table=members.text("table"),
+            asset_key=members.texts("asset_key"),
+            partition=members.optional_text("partition"),
+            log_version=members.integer("log_version"),
+            metadata_sha=members.text("metadata_sha"),
+            data_sha=members.text("data_sha"),
+            code_version=members.optional_text("code_version"),
+            parents=tuple(parent.value for parent in members.objects("parents")),
+            timestamp=members.text("timestamp"),
+            partitions=members.optional_count("partitions"),
+            held=Held(held.optional_text("by"), held.text("why")) if held else None,
         )
 
 
@@ -131,14 +140,14 @@ class HeadDocument:
     def from_bytes(cls, data: bytes, key: str) -> Self:
         """Parse a stored document. Raises `IntegrityError` where it is not one."""
         try:
-            raw = orjson.loads(data)
-            pending = raw.get("pending")
+            members = Members({"document": orjson.loads(data)}, key).members("document")
+            empty = "head" in members.value and members.value["head"] is None
             return cls(
-                int(raw["log_version"]),
-                Head.from_json(raw["head"]) if raw["head"] is not None else None,
-                Pending(int(pending["log_version"]), str(pending["since"])) if pending else None,
+                members.integer("log_version"),
+                None if empty else Head.parse(members.members("head")),
+                Pending.parse(members.members("pending")) if members.value.get("pending") is not None else None,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, LogCorrupt) as error:
             raise IntegrityError(
                 f"The head document {key} cannot be read ({error!r}). The table is untouched: a head is derived from "
                 "its log. Rebuild it with repair()."
@@ -265,7 +274,6 @@ def _head(table: TableName, version: Version, state: TableState, partition: str 
     assert version.raw is not None
     identity, facts = version.raw["identity"], version.raw["facts"]
     configuration = state.snapshot.domains.get(held_domain(partition))
-    held = orjson.loads(configuration) if configuration else None
     return Head(
         table=str(table),
         asset_key=tuple(identity["asset_key"]),
@@ -276,5 +284,14 @@ def _head(table: TableName, version: Version, state: TableState, partition: str 
         code_version=identity.get("code_version"),
         parents=tuple(identity.get("parents", ())),
         timestamp=facts["created_at"],
-        held=Held(held.get("by"), held["why"]) if held else None,
+        held=_held(configuration) if configuration is not None else None,
     )
+
+
+def _held(configuration: str) -> Held:
+    """The hold that a domain records; where it says so in a form that is not ours, it is a hold all the same."""
+    try:
+        members = Members({"held": orjson.loads(configuration)}, HELD_DOMAIN).members("held")
+        return Held(members.optional_text("by"), members.text("why"))
+    except (ValueError, LogCorrupt):
+        return Held(None, configuration)

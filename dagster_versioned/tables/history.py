@@ -1,13 +1,16 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self, cast
 
+from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log import Commit, commit_key
-from dagster_versioned.errors import AmbiguousVersion, IntegrityError, LogCorrupt, VersionNotFound
+from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
+from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
 from dagster_versioned.storage.keys import is_key
@@ -16,6 +19,7 @@ MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
 
 _NOT_DATA = frozenset({"_delta_log", ".metadata", "_staging", "blocks", "refs", "checkpoints"})
+_SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,12 @@ class Collection:
 
 @dataclass(frozen=True)
 class CommitRecord:
-    """One commit, as much of it as the history keeps in memory and in the version index."""
+    """One commit, as much of it as the history keeps in memory and in the version index.
+
+    Promises that whatever the history and the derived documents take from ``info`` is there and of its type, whether
+    it comes from a commit or from an index. Raises `LogCorrupt` naming the commit's file and the member. That an
+    identity has its SHA is not checked here, but when the version is used.
+    """
 
     log_version: int
     timestamp_ms: int
@@ -137,6 +146,13 @@ class CommitRecord:
     operation: str
     info: Mapping[str, Any] | None
     changes_files: bool
+
+    def __post_init__(self) -> None:
+        where = Members({"timestamp": self.timestamp_ms}, commit_key(self.log_version))
+        if self.timestamp_ms not in TIMES:
+            raise where.wrong("timestamp", f"is {self.timestamp_ms}, which is no time between the years 1 and 9999")
+        if self.info is not None:
+            _check_member(Members(self.info, f"{commit_key(self.log_version)}, {MEMBER}"))
 
     @classmethod
     def of(cls, commit: Commit) -> Self:
@@ -151,6 +167,49 @@ class CommitRecord:
             info=cast("Mapping[str, Any]", own) if isinstance(own, Mapping) else None,
             changes_files=bool(commit.adds or commit.removes),
         )
+
+
+def _check_member(own: Members) -> None:
+    own.optional_text("prev")
+    own.optional_text("partitions_sha")
+    for version in own.objects("versions") if "versions" in own.value else ():
+        version.text("change")
+        _check_sha(version, "metadata_sha")
+        version.members("facts").text("created_at")
+        identity = version.members("identity")
+        _check_sha(identity, "data_sha")
+        identity.texts("asset_key")
+        _check_partition(identity)
+        for column in identity.members("schema").objects("fields"):
+            column.text("name")
+        for parent in identity.objects("parents") if "parents" in identity.value else ():
+            parent.text("version")
+    if "collect" in own.value:
+        collect = own.members("collect")
+        collect.text("id")
+        collect.text("kind")
+        collect.flag("done")
+        collect.optional_flag("cancelled")
+        collect.optional_texts("paths")
+        for version in collect.objects("versions") if "versions" in collect.value else ():
+            version.count("log_version")
+            _check_partition(version)
+    if "held" in own.value:
+        _check_partition(own.members("held"))
+
+
+def _check_sha(members: Members, name: str) -> None:
+    if _SHA.fullmatch(members.text(name)) is None:
+        raise members.wrong(name, f"is {members.value[name]!r:.100} where a SHA-256 is required")
+
+
+def _check_partition(members: Members) -> None:
+    partition = members.optional_text("partition")
+    try:
+        if partition is not None:
+            partition_path(partition)
+    except InvalidName as error:
+        raise members.wrong("partition", f"is no partition key: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ ORDINAL_TAG = "dagster_versioned/ordinal"
 SHA_TAG = "dagster_versioned/sha256"
 
 _HEADS_AT_ONCE = 16
+_ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
@@ -85,4 +86,4 @@ def _tag(files: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
 def _order(add: Add) -> tuple[str, int, str]:
     tags = add.tags or {}
     ordinal = tags.get(ORDINAL_TAG) or ""
-    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0, add.key
+    return tags.get(PARTITION_TAG) or "", int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0, add.key

@@ -2,13 +2,15 @@
 
 import io
 import json
+from collections.abc import Mapping
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.log import read_commits
-from dagster_versioned.errors import IntegrityError
+from dagster_versioned.delta.log import begins_late, read_commits
+from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import CommitRecord, History
@@ -30,10 +32,18 @@ _SCHEMA = pa.schema(
 def load_history(store: ObjectStore, log_version: int) -> History:
     """The history up to a log version: the newest index at or below it, then the commits after that.
 
-    A missing or unreadable index is passed over, because it is derived: the log is read from its start instead.
+    A missing or unreadable index is passed over, because it is derived: the log is read from its start instead. One
+    that can be read is believed, as a checkpoint is; `verify` compares both with the commits.
+
+    Raises `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
     """
     records = _newest_index(store, log_version)
-    commits = read_commits(store, len(records), log_version)
+    try:
+        commits = read_commits(store, len(records), log_version)
+    except ObjectNotFound as error:
+        if records:
+            raise
+        raise begins_late(store) from error
     return History([*records, *(CommitRecord.of(commit) for commit in commits)])
 
 
@@ -66,22 +76,24 @@ def _newest_index(store: ObjectStore, log_version: int) -> list[CommitRecord]:
     for key in reversed(keys):
         try:
             return _parse(store.get(key))
-        except (IntegrityError, LookupError, pa.ArrowException, json.JSONDecodeError):
+        except (IntegrityError, LookupError, pa.ArrowException, OSError, json.JSONDecodeError):
             continue
     return []
 
 
 def _parse(data: bytes) -> list[CommitRecord]:
     table = pq.read_table(pa.BufferReader(data))
-    if table.schema.names != _SCHEMA.names:
+    if (table.schema.names, table.schema.types) != (_SCHEMA.names, _SCHEMA.types):
         raise IntegrityError(f"A version index holds columns {table.schema.names}; {_SCHEMA.names} were expected.")
+    if any(table[field.name].null_count for field in _SCHEMA if not field.nullable):
+        raise IntegrityError("A version index lacks values.")
     records = [
         CommitRecord(
             row["log_version"],
             row["timestamp_ms"],
             row["sha256"],
             row["operation"],
-            None if row["info"] is None else orjson.loads(row["info"]),
+            None if row["info"] is None else _object(row["info"]),
             row["changes_files"],
         )
         for row in table.to_pylist()
@@ -89,3 +101,10 @@ def _parse(data: bytes) -> list[CommitRecord]:
     if any(record.log_version != position for position, record in enumerate(records)):
         raise IntegrityError("A version index must be contiguous from log version 0.")
     return records
+
+
+def _object(text: str) -> Mapping[str, Any]:
+    value = orjson.loads(text)
+    if not isinstance(value, dict):
+        raise IntegrityError("A version index holds something else than an object as a commit's own member.")
+    return cast("Mapping[str, Any]", value)
