@@ -13,8 +13,7 @@ between two intents leaves objects that nothing claims: `Collector.vacuum` takes
 import uuid
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as Members
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -118,7 +117,7 @@ class _Intent:
     It takes the claim of all the versions at once, because a version must have lost it before its first byte goes.
     """
 
-    def __init__(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
+    def __init__(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
         self.id = str(uuid.uuid4())
         self.collection: Collection | None = None
         self.planned = _Plan((), {}, {})
@@ -222,14 +221,19 @@ class Collector:
         )
 
     def settle(self, collection: Collection) -> None:
-        """Wait for an open collection to end, or finish it where its owner is gone."""
+        """Wait for an open collection to end, or end it where its owner is gone and collect its paths anew.
+
+        Only who committed an intent ever deletes its paths: of several who take over, the others may not be deleting
+        still while a writer, who saw the first one end, puts a path again.
+        """
 
         def is_open() -> bool:
             return any(one.id == collection.id for one in self._cache.require().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
-            with Lease(collection.id) as lease:
-                self._delete_and_finish(collection, lease)
+            cancelled = self._is_cancelled(collection)
+            if self._finish(collection, cancelled=cancelled) and not cancelled:
+                self._delete_all(collection.kind, dict.fromkeys(collection.paths, 0), collection.by, collection.why)
 
     def settle_all(self) -> None:
         """`settle` every open collection."""
@@ -254,20 +258,27 @@ class Collector:
         while named is None:  # cancelled, and the plan knows now what for
             first, named = self._round(kind, plan, by, why)
         done = {path: first.sizes[path] for path in named}
-        waiting = {path: size for path, size in first.sizes.items() if path not in named}
+        rest = {path: size for path, size in first.sizes.items() if path not in named}
+        return _Plan(first.versions, {**done, **self._delete_all(kind, rest, by, why)}, first.kept)
 
-        def rest(state: TableState) -> _Plan:
-            needed = self._needed(state) if waiting else frozenset[str]()
+    def _delete_all(self, kind: str, sizes: Mapping[str, int], by: str | None, why: str | None) -> dict[str, int]:
+        """Collect paths that no version claims any more, but for those that are needed again; returns the deleted."""
+        waiting = dict(sizes)
+        done: dict[str, int] = {}
+
+        def plan(state: TableState) -> _Plan:
+            needed = self._needed(state)
             return _Plan((), {path: size for path, size in waiting.items() if path not in needed}, {})
 
-        while named:
-            _, named = self._round(kind, rest, by, why)
-            for path in named or ():
-                done[path] = waiting.pop(path)
-        return _Plan(first.versions, done, first.kept)
+        while waiting:
+            _, named = self._round(kind, plan, by, why)
+            if not named:
+                break
+            done.update((path, waiting.pop(path)) for path in named)
+        return done
 
     def _round(
-        self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None
+        self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None
     ) -> tuple[_Plan, frozenset[str] | None]:
         """One intent with its deletion: what was planned and which of its paths were named; ``None``: cancelled."""
         announced = _Intent(kind, plan, by, why)
@@ -283,14 +294,23 @@ class Collector:
 
         It is cancelled where a version was pinned, or named as a parent, between the plan and the intent.
         """
-        state = self._cache.require()
-        protected: Mapping[str, Protection] = self._protected() if collection.kind == "expire" else {}
-        pairs = set(collection.versions)
-        named = {v.metadata_sha for v in state.history.versions if (v.log_version, v.partition) in pairs}
-        cancelled = any(sha in protected for sha in named)
+        cancelled = self._is_cancelled(collection)
         if not cancelled:
-            # An intent of this package names nothing that is needed, but the log may hold others'.
-            self._delete(sorted(collection.paths - self._needed(state)), lease)
+            # Nothing that is needed was named, but for what a foreign commit added since.
+            self._delete(sorted(collection.paths - self._needed(self._cache.require())), lease)
+        self._finish(collection, cancelled=cancelled)
+        return cancelled
+
+    def _is_cancelled(self, collection: Collection) -> bool:
+        if collection.kind != "expire" or not collection.versions:
+            return False
+        protected = self._protected()
+        pairs = set(collection.versions)
+        versions = self._cache.require().history.versions
+        return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in versions)
+
+    def _finish(self, collection: Collection, *, cancelled: bool) -> bool:
+        """Commit that a collection ended; ``False`` where somebody else did."""
         finished = replace(collection, done=True, cancelled=cancelled, paths=frozenset(), versions=())
 
         def draft(state: TableState | None, _: int) -> Draft | None:
@@ -298,8 +318,7 @@ class Collector:
                 return None  # somebody finished it meanwhile
             return Draft(collection.kind.upper(), [], {"collect": finished.to_json()}, announces=False)
 
-        self._commit(draft)
-        return cancelled
+        return self._commit(draft) is not None
 
     def _delete(self, paths: Sequence[str], lease: Lease) -> None:
         for first in range(0, len(paths), PATHS_PER_DELETE):
@@ -354,7 +373,7 @@ class Collector:
         needed = self._needed(state, leaving=set(versions))
         return {path: claims.sizes[path] for path in claims.of(versions) - needed}
 
-    def _needed(self, state: TableState, leaving: Members[Version] = frozenset()) -> frozenset[str]:
+    def _needed(self, state: TableState, leaving: Container[Version] = frozenset()) -> frozenset[str]:
         """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
         return frozenset(self._claims(state).of(kept) | _current(state))

@@ -467,6 +467,28 @@ def test_finishing_a_collection_spares_what_versions_need(table: VersionedTable)
 # Leases
 
 
+def test_who_was_second_to_take_a_collection_over_deletes_nothing(
+    table: VersionedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.write(numbered(0))
+    table.write(numbered(1))
+    (part,) = table.expire(keep_last=1).keys
+    data = table.store.get(part)
+    collection = open_collection(table, part, owner="elsewhere 1 1", versions=((0, None),), kind="expire")
+
+    def slowly(*_: object) -> bool:
+        monkeypatch.setattr(collect, "wait_until_free", lambda *_: True)
+        fresh = Project("NYC", table.project.store).table("flights")
+        fresh._collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+        assert len(parts(table)) == 1
+        table.store.put(part, data)  # a writer is about to commit it again
+        return True
+
+    monkeypatch.setattr(collect, "wait_until_free", slowly)
+    table._collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    assert part in parts(table)
+
+
 def test_the_lease_is_looked_at_before_each_batch(table: VersionedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collect, "PATHS_PER_DELETE", 2)
     many_parts(table)
