@@ -1,4 +1,9 @@
-"""Putting rows in an order that their values alone decide."""
+"""Putting rows in an order that their values alone decide.
+
+There is one order for all engines (Spark sorts by the same keys in `engines.spark.write`): ascending, NaN after the
+numbers and null last, strings and binaries by their bytes; ties go to the remaining columns that are not nested, in
+schema order, then to the row's two hashes if any column is nested, then to the signs of zeros.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -16,8 +21,8 @@ TAKE_ROWS = 131_072
 def canonical_order(table: pa.Table) -> pa.Table:
     """The rows ordered by every column in schema order: tables with equal rows become equal tables, row by row.
 
-    Columns that Arrow cannot order (lists, structs, maps) decide together, last, by their rows' hashes. Only rows that
-    the digests call equal but whose bits differ (0.0 and -0.0, two NaNs) keep the order in which they came.
+    Only rows that the digests call equal but whose bits differ (two NaNs; 0.0 and -0.0 inside nested columns) keep the
+    order in which they came.
     """
     return order_rows(table, ())
 
@@ -41,8 +46,10 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
         return table
     names = [*keys, *(name for name in table.column_names if name not in keys)]
     ordered = [table.column(name) for name in names if _orderable(table.column(name).type)]
+    signs = [_is_below_zero(column) for column in ordered if pa.types.is_floating(column.type)]
     if len(ordered) < table.num_columns:
         ordered += _lanes(table)
+    ordered += signs
     # Positional names: Arrow would read a column name such as ".a" as a path.
     by = pa.Table.from_arrays(ordered, [f"c{i}" for i in range(len(ordered))]).combine_chunks()
     indices = cast("pa.Array[Any]", pc.sort_indices(by, [(name, "ascending") for name in by.column_names]))
@@ -52,6 +59,12 @@ def order_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 def _orderable(data_type: Any) -> bool:
     return not pa.types.is_nested(data_type)
+
+
+def _is_below_zero(column: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
+    """Tells -0.0 from 0.0; what it says of other numbers does not matter, as equal ones get the same answer."""
+    reciprocal = pc.divide(pa.scalar(1.0), column.cast(pa.float64()))
+    return cast("pa.ChunkedArray[Any]", pc.less(reciprocal, pa.scalar(0.0)))
 
 
 def _lanes(table: pa.Table) -> "list[pa.ChunkedArray[Any]]":

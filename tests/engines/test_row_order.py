@@ -55,6 +55,11 @@ def test_nan_and_null_go_last():
     assert str(order_rows(table, ["f"])["f"].to_pylist()) == "[-1.0, 1.0, nan, None]"
 
 
+def test_zeros_are_ordered_by_their_sign_after_everything_else():
+    table = pa.table({"f": [-0.0, 0.0, 0.0, -0.0], "n": [1, 0, 1, 0]})
+    assert str(order_rows(table, ["f"]).to_pydict()) == "{'f': [0.0, -0.0, 0.0, -0.0], 'n': [0, 0, 1, 1]}"
+
+
 @pytest.mark.parametrize("name", [".a", "a.b", "", "a[0]"])
 def test_names_that_look_like_paths_are_names(name):
     table = pa.table({name: [2, 1]})

@@ -24,7 +24,7 @@ from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.errors import StorageError
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
 from dagster_versioned.storage.object_store import ObjectStore
 
 REPORT_SCHEMA = "report binary, rows binary"
@@ -201,6 +201,24 @@ class _Pending:
         future, size = self._futures.popleft()
         future.result()
         self._bytes -= size
+
+
+def with_lanes(
+    batches: Iterator[pa.RecordBatch], schema: StructType, names: tuple[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """The batches as they are, and in two more columns the hashes of each row (`row_lanes`).
+
+    Spark knows no unsigned numbers, so they are shifted into the signed ones, which keeps their order.
+    """
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        conformed = list(conform_all(_renamed(iter([batch]), schema), schema))
+        both = zip(*(row_lanes(part) for part in conformed), strict=True)
+        for name, lanes in zip(names, both, strict=True):
+            signed = (np.concatenate(lanes) ^ np.uint64(1 << 63)).view(np.int64)
+            batch = batch.append_column(name, pa.array(signed))
+        yield batch
 
 
 def rows_from(data: bytes) -> pa.Table:
