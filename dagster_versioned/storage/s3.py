@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -54,6 +54,7 @@ from dagster_versioned.storage.object_store import Durability, ObjectInfo
 
 _WRITE_ID = "write-id"
 _DELETE_BATCH = 1000  # S3's limit
+_DELETE_RETRIES = 5.0  # seconds; a delete that lands late may take what was put again since
 _DENIED_CODES = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 
@@ -96,6 +97,8 @@ class S3Store:
         self._location = location
         self._options = options
         self._connection = _Connection(location.region, location.endpoint_url, profile, options, credentials)
+        once = replace(options, attempts=1)
+        self._deletes = _Connection(location.region, location.endpoint_url, profile, once, credentials)
 
     def __repr__(self) -> str:
         return f"S3Store({self.uri!r})"
@@ -109,6 +112,7 @@ class S3Store:
         deeper._location = self._location.model_copy(update={"prefix": f"{self._location.prefix}{check_key(path)}/"})
         deeper._options = self._options
         deeper._connection = self._connection
+        deeper._deletes = self._deletes
         return deeper
 
     def url(self, key: str) -> str:
@@ -299,16 +303,24 @@ class S3Store:
 
     def _delete(self, keys: Sequence[str]) -> None:
         full = {self._full(key): key for key in keys}
+        began = time.monotonic()
         for attempt in range(self._options.attempts):
-            with self._translated("delete", keys[0]):
-                answer = self._client.delete_objects(
-                    Bucket=self._location.root, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
-                )
+            final = attempt == self._options.attempts - 1
+            try:
+                with self._translated("delete", keys[0]):
+                    answer = self._deletes.client.delete_objects(
+                        Bucket=self._location.root, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+                    )
+            except StoreUnavailable:
+                if final or time.monotonic() - began > _DELETE_RETRIES:
+                    raise
+                _pause(attempt)
+                continue
             failed = {fault["Key"]: fault.get("Code", "") for fault in answer.get("Errors", ())}
             failed = {key: code for key, code in failed.items() if code != "NoSuchKey"}
             if not failed:
                 return
-            final = attempt == self._options.attempts - 1
+            final = final or time.monotonic() - began > _DELETE_RETRIES
             for key, code in failed.items():
                 if final or code not in ("InternalError", "SlowDown", "ServiceUnavailable"):
                     kind = AccessDenied if code == "AccessDenied" else StoreUnavailable

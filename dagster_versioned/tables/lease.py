@@ -7,27 +7,28 @@ before they finish it. A collector that is known to be dead (same machine, proce
 
 The clocks go on while a machine sleeps, where the system has such a clock. The arithmetic: a lease begins before its
 intent can be seen, its last batch begins within `DELETING`, and a batch takes at most `BATCH`, so
-``DELETING + BATCH < TAKEOVER``. A batch is one request to S3 that is begun again only within the first 5 seconds and
-answered, or given up, within 10 seconds for the connection and 60 for the answer (`S3Options`): 75 seconds; on a local
-disk it is 50 unlinks. What remains is a process that is stopped in the middle of one batch and goes on later.
+``DELETING + BATCH < TAKEOVER``. A batch is one request to S3, which is begun again only within the first 5 seconds and
+each time given up after 10 seconds without a connection or 60 without an answer (`S3Options`): 76 seconds with the pauses
+in between. On a local disk it is 50 unlinks. What remains is a process that is stopped in the middle of one batch and goes on later.
 """
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dagster_versioned.tables.fork_lock import ForkLock
+
 DELETING = 60.0
-BATCH = 75.0
+BATCH = 80.0
 TAKEOVER = 150.0
 _POLL = 0.25
 _GONE = "gone"
 _RUNNING = "running"
 
 _active: set[str] = set()
-_lock = threading.Lock()
+_lock = ForkLock()
 
 
 def owner() -> str:

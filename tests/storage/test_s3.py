@@ -22,7 +22,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
-from dagster_versioned.storage import S3Credentials, S3Options, S3Store, open_store
+from dagster_versioned.storage import S3Credentials, S3Options, S3Store, open_store, s3
 from support.faulty_proxy import (
     CUT,
     DROP_AFTER,
@@ -241,6 +241,19 @@ class TestRetries:
                 store.delete(["a", "b"])
         proxy.set((200, delete_answer(f"all/{prefix}/a", "NoSuchKey")))
         store.delete(["a"])
+
+    def test_a_delete_is_not_begun_again_late(
+        self, store: S3Store, direct: S3Store, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ):
+        direct.put("a", b"")
+        proxy.set(DROP_BEFORE)
+        store.delete(["a"])
+        assert proxy.seen == ["POST", "POST"]
+        monkeypatch.setattr(s3, "_DELETE_RETRIES", 0.0)
+        proxy.set(DROP_BEFORE, for_ever=True)
+        with pytest.raises(StoreUnavailable, match="delete 'a'"):
+            store.delete(["a"])
+        assert proxy.seen == ["POST"]
 
 
 def delete_answer(key: str, code: str) -> str:
