@@ -8,8 +8,9 @@ before they finish it. A collector that is known to be dead (same machine, proce
 The clocks go on while a machine sleeps, where the system has such a clock. The arithmetic: a lease begins before its
 intent can be seen, its last batch begins within `DELETING`, and a batch takes at most `BATCH`, so
 ``DELETING + BATCH < TAKEOVER``. A batch is one request to S3, which is begun again only within the first 5 seconds and
-each time given up after 10 seconds without a connection or 60 without an answer (`S3Options`): 76 seconds with the pauses
-in between. On a local disk it is 50 unlinks. What remains is a process that is stopped in the middle of one batch and goes on later.
+each time given up after 10 seconds without a connection or 60 without an answer (`S3Options`): 76 seconds with the
+pauses in between. On a local disk it is 50 unlinks. What remains is a process that is stopped in the middle of one
+batch and goes on later.
 """
 
 import os
