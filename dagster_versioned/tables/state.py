@@ -1,6 +1,5 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,6 +7,7 @@ from dagster_versioned.delta.log import Commit, commits_after
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import History
 from dagster_versioned.tables.version_index import load_history
 
@@ -38,7 +38,7 @@ class StateCache:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._state: TableState | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` if the table has no log."""

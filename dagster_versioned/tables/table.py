@@ -81,6 +81,10 @@ class VersionedTable:
     def __repr__(self) -> str:
         return f"VersionedTable({str(self.name)!r}, {self.store.uri!r})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # What is remembered stays behind: it is read again where the table is unpickled.
+        return type(self), (self.project, self.name, self._asset_key)
+
     @property
     def asset_key(self) -> tuple[str, ...]:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
