@@ -385,11 +385,10 @@ def partitions_sha(versions: Mapping[str, str]) -> str:
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
-def created_at_text(moment: datetime) -> str:
-    """A moment as facts record it: RFC 3339 in UTC, microseconds, ``Z``. Raises `InvalidInput` without a time zone."""
-    if moment.utcoffset() is None:
-        raise InvalidInput(f"The time {moment} has no time zone, so it is not one moment. Use datetime.now(UTC).")
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+def created_at_text(timestamp_ms: int) -> str:
+    """An in-commit timestamp (milliseconds since 1970) as facts record it: RFC 3339 in UTC, microseconds, ``Z``."""
+    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC).replace(microsecond=timestamp_ms % 1000 * 1000)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 # What a caller passes is checked as strictly as what is read back: a version that no reader accepts is never made.

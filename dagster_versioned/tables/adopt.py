@@ -10,9 +10,9 @@ from dagster_versioned.engines.arrow_scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, data_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, created_at_text, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.parts import ORDINAL_TAG, SHA_TAG, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import table_actions, version_domain
@@ -73,7 +73,7 @@ class Adoption:
             message=self._message,
         )
         facts = Facts(
-            created_at=rfc3339(timestamp),
+            created_at=created_at_text(timestamp),
             writer=self._writer,
             size_bytes=sum(add.size for add in adds),
             part_count=len(adds),

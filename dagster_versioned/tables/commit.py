@@ -5,23 +5,18 @@ the end of the log to the actions of the next entry. A draft that loses the race
 because what it may do, removes and links to depends on it (FORMAT.md, Conflicts).
 """
 
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from dagster_versioned.delta.actions import Action
 from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 from dagster_versioned.tables.history import MEMBER
 from dagster_versioned.tables.state import StateCache, TableState
-
-MAX_ATTEMPTS = 1000
-_FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.25
 
 
 @dataclass(frozen=True)
@@ -45,12 +40,6 @@ def next_timestamp(state: TableState | None) -> int:
     """
     now = time.time_ns() // 1_000_000
     return now if state is None else max(now, state.snapshot.timestamp_ms + 1)
-
-
-def rfc3339(milliseconds: int) -> str:
-    """A timestamp in milliseconds as text, UTC."""
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).replace(microsecond=milliseconds % 1000 * 1000)
-    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def commit(
@@ -86,7 +75,7 @@ def commit(
                 return cache.committed(state, made)
             case Conflicted(winners=winners) | Retryable(winners=winners):
                 cache.follow(state, winners)
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))))
+                pause(attempt)
     raise CommitConflict(
         f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."

@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import ObjectNotFound, PreconditionFailed
+from dagster_versioned.errors import CommitConflict, ObjectNotFound, PreconditionFailed
 from dagster_versioned.storage.object_store import Durability, ObjectStore
+from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 
 
 def encode(document: Any) -> bytes:
@@ -20,9 +21,9 @@ def update_document(
     """Replace a document by ``change(its bytes, or None where there is none)``; ``None`` from ``change`` leaves it.
 
     ``change`` may run several times, each time on newer bytes, so it must have no effect of its own. Returns whether
-    anything was written.
+    anything was written. Raises `CommitConflict` after a thousand lost races.
     """
-    while True:
+    for attempt in range(MAX_ATTEMPTS):
         try:
             data, info = store.get_with_info(key)
             etag = info.etag
@@ -34,5 +35,10 @@ def update_document(
         try:
             store.put_if_match(key, new, etag, durability=durability)
         except PreconditionFailed:
+            pause(attempt)
             continue
         return True
+    raise CommitConflict(
+        f"{MAX_ATTEMPTS} changes of {key!r} in {store.uri} lost the race against other writers. It was left as it was "
+        "by them. Reduce the number of concurrent writers, or try again."
+    )

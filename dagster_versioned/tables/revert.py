@@ -6,9 +6,9 @@ from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema import parse_schema
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.errors import ExpiredVersion, VersionNotFound
-from dagster_versioned.identity.version import VersionEntry, Writer
+from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
@@ -66,7 +66,7 @@ class Reversion:
         self.change = "full" if adds or removes else "metadata_only"
         previous = target.facts
         facts = type(previous)(
-            created_at=rfc3339(timestamp),
+            created_at=created_at_text(timestamp),
             writer=self._writer,
             size_bytes=previous.size_bytes,
             part_count=previous.part_count,

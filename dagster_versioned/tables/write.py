@@ -25,11 +25,12 @@ from dagster_versioned.identity.version import (
     TableType,
     VersionEntry,
     Writer,
+    created_at_text,
     data_sha,
     partitions_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.commit import Draft, rfc3339
+from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
@@ -243,7 +244,7 @@ class Writing:
         new = tuple(add for add in adds if add.key not in known)
         removed = tuple(add.removed(timestamp) for add in current if add.key not in kept)
         facts = Facts(
-            created_at=rfc3339(timestamp),
+            created_at=created_at_text(timestamp),
             writer=self._writer,
             size_bytes=sum(add.size for add in adds),
             part_count=len(adds),

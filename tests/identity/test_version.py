@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import random
-from datetime import UTC, datetime, timedelta, timezone
+import time
 from typing import Any
 
 import pytest
@@ -94,7 +94,7 @@ def test_key_order_at_any_depth_changes_nothing(one: Identity, chance: random.Ra
 def test_time_writer_and_run_are_not_part_of_the_version(one: Identity) -> None:
     later = dataclasses.replace(
         FACTS,
-        created_at=created_at_text(datetime.now(UTC)),
+        created_at=created_at_text(time.time_ns() // 1_000_000),
         writer=Writer("other", "9"),
         run=Run("r", "s", 2),
         size_bytes=7,
@@ -290,11 +290,10 @@ def test_impossible_identities_are_refused(members: dict[str, Any]) -> None:
 
 
 def test_facts_hold_times_in_utc_with_microseconds() -> None:
-    moment = datetime(2024, 5, 1, 14, tzinfo=timezone(timedelta(hours=2)))
-    assert created_at_text(moment) == "2024-05-01T12:00:00.000000Z"
+    assert created_at_text(1_714_564_800_000) == "2024-05-01T12:00:00.000000Z"
+    assert created_at_text(1_714_564_800_007) == "2024-05-01T12:00:00.007000Z"
+    assert created_at_text(999) == "1970-01-01T00:00:00.999000Z"
     assert Facts.from_json(FACTS.to_json()) == FACTS
-    with pytest.raises(InvalidInput, match="time zone"):
-        created_at_text(datetime(2024, 5, 1))
     for wrong in ("2024-05-01T12:00:00Z", "2024-05-01T12:00:00.000000+00:00", "2024-05-01T12:00:00.000000Z\n"):
         with pytest.raises(InvalidInput, match="created_at"):
             dataclasses.replace(FACTS, created_at=wrong)
