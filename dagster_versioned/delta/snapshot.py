@@ -93,11 +93,6 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
 
 
 def replayed(commits: Sequence[Commit]) -> Snapshot:
-    """The snapshot after ``commits``, which are contiguous from version 0. Raises as its construction does."""
-    return _advanced(_State(), commits, None)
-
-
-def replay(commits: Sequence[Commit]) -> Snapshot:
     """The snapshot after ``commits``, which are all from version 0 on, without a store. Raises as `load_snapshot`."""
     return _advanced(_State(), commits, None)
 

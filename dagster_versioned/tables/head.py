@@ -166,7 +166,12 @@ def head_key(table: TableName) -> str:
 
 def partition_head_key(table: TableName, partition: str) -> str:
     """Where a partition's head is stored, below the project's data folder."""
-    return f".metadata/partition-heads/{table}/{partition_path(partition)}.json"
+    return f"{partition_heads_folder(table)}{partition_path(partition)}.json"
+
+
+def partition_heads_folder(table: TableName) -> str:
+    """Where the heads of a table's partitions are stored, below the project's data folder."""
+    return f".metadata/partition-heads/{table}/"
 
 
 def table_head(table: TableName, state: TableState) -> Head | None:
@@ -227,10 +232,18 @@ def announce(store: ObjectStore, key: str, log_version: int) -> None:
 
 
 def publish_head(
-    store: ObjectStore, key: str, head: Head | None, log_version: int, *, durability: Durability = "now"
+    store: ObjectStore,
+    key: str,
+    head: Head | None,
+    log_version: int,
+    *,
+    ahead: HeadDocument | None = None,
+    durability: Durability = "now",
 ) -> HeadDocument:
     """Bring a stored head up to what the log says at ``log_version``, never back; a mark for a later commit stays.
 
+    Only the document ``ahead`` is taken back: one that was read before the log was, so that if it is beyond the log's
+    end, it is not of this log (the table was deleted and made anew, or somebody wrote the document).
     Returns the document that was there before.
     """
     before = EMPTY
@@ -238,7 +251,7 @@ def publish_head(
     def advance(data: bytes | None) -> bytes | None:
         nonlocal before
         before = _parse(data, key)
-        if before.log_version > log_version:
+        if before.log_version > log_version and before != ahead:
             return None
         pending = before.pending if before.pending and before.pending.log_version > log_version else None
         return HeadDocument(log_version, head, pending).to_bytes()

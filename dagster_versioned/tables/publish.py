@@ -8,24 +8,27 @@ load a table from.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.errors import ObjectNotFound, PreconditionFailed
+from dagster_versioned.delta.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
+from dagster_versioned.delta.snapshot import load_snapshot, replayed
+from dagster_versioned.errors import ObjectNotFound, PreconditionFailed, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.head import (
     Head,
+    HeadDocument,
     head_key,
     partition_head,
     partition_head_key,
+    partition_heads_folder,
     publish_head,
     read_head,
     table_head,
@@ -65,6 +68,8 @@ class Publisher:
         self._data = data
         self._store = store
         self._listed: _Listed | None = None
+        self._is_cleared = False  # this process saw, or made, that there is no datom document
+        self._checkpointed = 0  # this process saw, or wrote, the checkpoint and the index of this log version
 
     def publish(self, cache: StateCache, state: TableState) -> None:
         """Bring every derived document up to the state, or to a later one where somebody already published that.
@@ -76,30 +81,55 @@ class Publisher:
             if self._publish_heads(state) > state.log_version:
                 return
             self._publish_datom(state.history)
-            if state.log_version and state.log_version % CHECKPOINT_INTERVAL == 0:
-                self._publish_checkpoint(state)
+            self._publish_checkpoint(state)
             if read_head(self._data, head_key(self._table)).log_version <= state.log_version:
                 return
             state = cache.require()
 
-    def rebuild(self, state: TableState) -> None:
-        """Write every derived document again from the log, whatever is there now."""
-        self._publish_heads(state, since=-1)
-        self._store.delete([key for info in self._store.list(".metadata/") if _DATOM.fullmatch(key := info.key)])
-        self._listed = None
+    def rebuild(self, cache: StateCache) -> None:
+        """Write every derived document again from the commits alone, whatever is there now."""
+        stored = self.stored_heads()  # before the log: see `publish_head`
+        state, commits = cache.replay()
+        self._publish_heads(state, since=-1, stored=stored)
+        for key in sorted(stored.keys() - self.heads(state).keys()):
+            publish_head(self._data, key, None, state.log_version, ahead=stored[key])
+        self._clear_datom()
         self._publish_datom(state.history)
-        for log_version in checkpoint_versions(state):
-            try:
-                self._store.head(checkpoint_key(log_version))
-            except ObjectNotFound:
-                write_checkpoint(self._store, load_snapshot(self._store, log_version))
-        for key, data in self._index(state).items():
-            self._store.put(key, data)
+        for key, data in self.checkpoints(state, commits):
+            if self._stored(key) != data:
+                self._store.put(key, data)
+        self._store.delete(self.extra_indexes(state))
+        if (newest := cache.require()).log_version > state.log_version:
+            self.publish(cache, newest)
+
+    def checkpoints(self, state: TableState, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
+        """The checkpoints, what names the last of them, and the version index, by key below the table's folder.
+
+        None at a version where the table asked for checkpoints of a form that is not written.
+        """
+        snapshot, last = replayed(commits[:1]), None
+        for at in checkpoint_versions(state):
+            snapshot = snapshot.advance(commits[snapshot.version + 1 : at + 1])
+            with suppress(UnsupportedFeature):
+                data, last = checkpoint_bytes(snapshot)
+                yield checkpoint_key(at), data
+        named = last_checkpoint_version(self._store)
+        is_foreign = named is not None and named > snapshot.version and self._exists(checkpoint_key(named))
+        if last is not None and not is_foreign:
+            yield LAST_CHECKPOINT_KEY, last
+        due = max(checkpoint_versions(state), default=None)
+        if due is not None:
+            yield index_key(due), index_bytes(state.history.until(due))
+
+    def extra_indexes(self, state: TableState) -> list[str]:
+        """Version indexes that were stored, but that no publisher would have left: a reader would take the newest."""
+        due = index_key(max(checkpoint_versions(state), default=0))
+        return [info.key for info in self._store.list(FOLDER) if info.key > due]
 
     def documents(self, state: TableState) -> dict[str, bytes]:
-        """The datom documents and the version index that the log implies, by key below the table's folder."""
+        """The datom documents that the log implies, by key below the table's folder."""
         versions = readable_by_datom(state.history)
-        documents = self._index(state)
+        documents: dict[str, bytes] = {}
         if versions:
             documents |= {f".metadata/{v.metadata_sha}.json": metadata_document(v) for v in versions}
             documents[HISTORY_KEY] = encode([_history_entry(version) for version in versions])
@@ -113,15 +143,21 @@ class Publisher:
             partition_head_key(self._table, p): partition_head(self._table, v, state) for p, v in partitions.items()
         }
 
-    def _index(self, state: TableState) -> dict[str, bytes]:
-        last = max(checkpoint_versions(state), default=None)
-        return {} if last is None else {index_key(last): index_bytes(state.history.until(last))}
+    def stored_heads(self) -> dict[str, HeadDocument]:
+        """Every head document of the table that is there and says anything, by key below the project's data folder."""
+        keys = [info.key for info in self._data.list(partition_heads_folder(self._table))]
+        found = {key: read_head(self._data, key) for key in (head_key(self._table), *keys)}
+        return {key: document for key, document in found.items() if document.head is not None}
 
-    def _publish_heads(self, state: TableState, since: int | None = None) -> int:
+    def _publish_heads(
+        self, state: TableState, since: int | None = None, stored: Mapping[str, HeadDocument] | None = None
+    ) -> int:
         """Publish the table's head, and before it those of partitions that changed after ``since``.
 
-        ``since`` is by default what the stored head has seen. Returns the log version of the head that was there.
+        ``since`` is by default what the stored head has seen; ``stored`` are documents that were read before the log.
+        Returns the log version of the head that was there.
         """
+        stored = stored or {}
         key = head_key(self._table)
         history = state.history
         if history.is_partitioned:
@@ -129,9 +165,11 @@ class Publisher:
             since = read_head(self._data, key).log_version if since is None else since
             for partition in sorted(p for p, at in touched.items() if p is not None and at > since):
                 head = partition_head(self._table, history.heads[partition], state)
-                publish_head(self._data, partition_head_key(self._table, partition), head, touched[partition])
+                at = partition_head_key(self._table, partition)
+                publish_head(self._data, at, head, touched[partition], ahead=stored.get(at))
         head = table_head(self._table, state)
-        return publish_head(self._data, key, head, state.log_version, durability="later").log_version
+        ahead = stored.get(key)
+        return publish_head(self._data, key, head, state.log_version, ahead=ahead, durability="later").log_version
 
     def _publish_datom(self, history: History) -> None:
         """Publish what datom readers need; the history after the documents of the versions that it names."""
@@ -175,17 +213,24 @@ class Publisher:
             if published.get(entry["version"]) != entry["log_version"]:
                 self._put_derived(f".metadata/{version.metadata_sha}.json", metadata_document(version))
         if versions:
+            # Before the history, which names them: after a crash in between, nobody would know what to delete.
+            if gone := published.keys() - {entry["version"] for entry in listed}:
+                self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
             text = encode(listed)
             info = self._put_derived(HISTORY_KEY, text)
             self._put_derived(METADATA_KEY, metadata_document(versions[0]))
             self._listed = _Listed(history, info.etag, text[1:-1], len(listed))
-        else:
-            self._listed = None
-            self._store.delete([METADATA_KEY, HISTORY_KEY])
-        gone = published.keys() - {entry["version"] for entry in listed}
-        if gone:
-            self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
+        elif published or not self._is_cleared:
+            self._clear_datom()
+        self._is_cleared = not versions
         self._publish_manifest(_manifest_entry(versions[0], len(versions)) if versions else None)
+
+    def _clear_datom(self) -> None:
+        """Delete every datom document; the history first, so that no reader follows it to one that is not there."""
+        self._listed = None
+        self._store.delete([HISTORY_KEY])
+        if found := [info.key for info in self._store.list(".metadata/") if _DATOM.fullmatch(info.key)]:
+            self._store.delete(found)
 
     def _published(self) -> dict[str, int]:
         """The versions, with their log versions, that the stored history names."""
@@ -213,10 +258,35 @@ class Publisher:
         return self._store.put(key, data, durability="later")
 
     def _publish_checkpoint(self, state: TableState) -> None:
-        write_checkpoint(self._store, state.snapshot)
-        key = index_key(state.log_version)
-        self._store.put(key, index_bytes(state.history))
-        self._store.delete([info.key for info in self._store.list(FOLDER) if info.key < key])
+        """Write the checkpoint and the index that are due, unless they are there.
+
+        Any commit sees to it, not only the one that is a multiple of the interval: that one's process may have died, or
+        have been overtaken.
+        """
+        due = max(checkpoint_versions(state), default=0)
+        if due <= self._checkpointed:
+            return
+        key = index_key(due)
+        if due == state.log_version or not self._exists(key):
+            snapshot = state.snapshot if due == state.log_version else load_snapshot(self._store, due)
+            with suppress(UnsupportedFeature):  # a form of checkpoint that is not written; the log is complete
+                write_checkpoint(self._store, snapshot)
+            self._store.put(key, index_bytes(state.history.until(due)))
+            self._store.delete([info.key for info in self._store.list(FOLDER) if info.key < key])
+        self._checkpointed = due
+
+    def _stored(self, key: str) -> bytes | None:
+        try:
+            return self._store.get(key)
+        except ObjectNotFound:
+            return None
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._store.head(key)
+        except ObjectNotFound:
+            return False
+        return True
 
 
 def checkpoint_versions(state: TableState) -> range:

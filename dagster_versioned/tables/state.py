@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log import Commit, commits_after
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log import Commit, commits_after, read_log
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
-from dagster_versioned.tables.history import History
+from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.version_index import load_history
 
 
@@ -65,10 +65,7 @@ class StateCache:
 
     def committed(self, before: TableState | None, made: Commit) -> TableState:
         """The state after a commit of this process that followed ``before``; kept, unless a newer one is known."""
-        if before is None:
-            state = TableState(load_snapshot(self._store, 0), History([]).advance([made]))
-        else:
-            state = before.advance([made])
+        state = before.advance([made]) if before else TableState(replayed([made]), History([]).advance([made]))
         with self._lock:
             if self._state is None or self._state.log_version < state.log_version:
                 self._state = state
@@ -80,10 +77,16 @@ class StateCache:
             if before is not None and commits and self._state is before:
                 self._state = before.advance(commits)
 
-    def forget(self) -> None:
-        """Read everything again next time: a verification trusts nothing that it remembers."""
+    def replay(self) -> tuple[TableState, Sequence[Commit]]:
+        """The state from the commits alone, and these: nothing that is derived, and nothing remembered, is trusted.
+
+        Raises `TableNotFound`, `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
+        """
         with self._lock:
             self._state = None
+            commits = read_log(self._store)
+            self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
+            return self._state, commits
 
     def _load(self) -> TableState | None:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Add, DomainMetadata
+from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
 from dagster_versioned.engines.staging import Staging
@@ -410,11 +411,13 @@ class VersionedTable:
         """Check that everything still is what was committed; the whole table, or one version.
 
         Parts by size and SHA-256 of their bytes, every identity by its ``metadata_sha`` and ``data_sha``, the log by
-        its hash chain, derived documents by what the log implies. The chain cannot see a log that was cut at its end:
+        its hash chain, derived documents (checkpoints too) by what the commits imply, which are replayed from the
+        first. The chain cannot see a log that was cut at its end:
         ``witnesses`` (log version -> SHA-256 of that commit, from the Dagster event log or a git mirror) can. Nothing
-        remembered is trusted: the log is read again. A log that cannot be read at all is a finding, not an error.
+        remembered is trusted: the log is read again. Whatever cannot be read is a finding, not an error.
+
+        Raises `TableNotFound`, and `InvalidInput` for what is no reference.
         """
-        self._cache.forget()
         return verify_table(self, version, partition, witnesses or {}, progress)
 
     # Maintenance
@@ -458,9 +461,11 @@ class VersionedTable:
         return self._collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
 
     def repair(self) -> None:
-        """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index."""
-        self._cache.forget()
-        self._publisher.rebuild(self._cache.require())
+        """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index.
+
+        The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
+        """
+        self._publisher.rebuild(self._cache)
 
     # What sensors ask
 
@@ -470,10 +475,16 @@ class VersionedTable:
         return read_head(self.project.data, key)
 
     def resolve(self) -> HeadDocument:
-        """The head, brought up to the end of the log if a writer died between its commit and its head."""
+        """The head, brought up to the end of the log if a writer died between its commit and its head.
+
+        One that is beyond the end of the log is not of this log, and all that is derived is written again.
+        """
+        document = self.head()  # before the log, which then holds whatever a true head knows
         state = self._cache.refresh()
-        document = self.head()
         if state is not None:
+            if document.log_version > state.log_version:
+                self._repair_quietly()
+                return self.head()
             if document.log_version < state.log_version:
                 self._publish(state)
                 return self.head()
@@ -485,6 +496,10 @@ class VersionedTable:
     def state(self) -> TableState:
         """Snapshot and history at the end of the log. Raises `TableNotFound`."""
         return self._cache.require()
+
+    def replay(self) -> tuple[TableState, Sequence[Commit]]:
+        """State and commits from the log alone. Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`."""
+        return self._cache.replay()
 
     @property
     def publisher(self) -> Publisher:
@@ -519,6 +534,12 @@ class VersionedTable:
                 state.log_version,
                 exc_info=True,
             )
+
+    def _repair_quietly(self) -> None:
+        try:
+            self.repair()
+        except VersionedError:
+            logger.warning("%s: its head is ahead of its log and could not be corrected.", self.name, exc_info=True)
 
     def _announce(self, log_version: int) -> None:
         announce(self.project.data, head_key(self.name), log_version)

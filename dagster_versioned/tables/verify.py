@@ -6,17 +6,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.log import Commit, read_commits
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.errors import IntegrityError, ObjectNotFound, TableNotFound, VersionedError
+from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.snapshot import Snapshot, replayed
+from dagster_versioned.errors import (
+    ExpiredVersion,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    TableNotFound,
+    VersionedError,
+)
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.head import Head, read_head
-from dagster_versioned.tables.history import MEMBER, CommitRecord, History, Version
+from dagster_versioned.tables.history import MEMBER, Version
 from dagster_versioned.tables.parts import part_sha, parts_of
+from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import check_parts
+from dagster_versioned.tables.state import TableState
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.table import VersionedTable
@@ -78,50 +88,73 @@ def verify_table(
 ) -> VerifyReport:
     """Verify the whole table (``reference`` and ``partition`` ``None``), or what one reference means."""
     try:
-        state = table.state
-        commits = read_commits(table.store, 0, state.log_version)
+        state, commits = table.replay()
     except TableNotFound:
         raise
-    except (IntegrityError, ObjectNotFound) as error:
+    except VersionedError as error:
         return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
-    history = History([CommitRecord.of(commit) for commit in commits])
-    findings = list(_chain(commits, witnesses))
     whole = reference is None and partition is None
-    versions = history.versions if whole else table.files(reference, partition=partition).versions
-    more, parts = _identities(table.store, versions)
-    documents = table.publisher.documents(state) if whole else {}
-    heads: Mapping[str, Head | None] = {}
+    findings = list(_chain(commits, witnesses))
+    versions: Sequence[Version] = ()
+    gaps: list[str] = []
+    try:
+        versions = state.history.versions if whole else table.files(reference, partition=partition).versions
+    except InvalidInput:
+        raise
+    except ExpiredVersion as error:
+        gaps.append(str(error))
+    except VersionedError as error:
+        findings.append(Finding("identity", str(reference if reference is not None else partition), str(error)))
+    gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
+    more, parts = _identities(commits, versions)
     # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
-    if whole and not more:
-        heads = table.publisher.heads(state)
-    total = len(parts) + len(documents) + len(heads)
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
+    documents, derived = _derived(table, state, commits, with_heads=not more) if whole else (0, iter(()))
+    findings += [*more, *(_current(state) if whole else ())]
+    total = len(parts) + documents
+    for done, found in enumerate(chain(_parts(table.store, list(parts.values())), derived), 1):
+        findings += found
         if progress is not None:
             progress(done, total)
-
-    findings += more
-    for finding in _parts(table.store, list(parts.values())):
-        step()
-        findings += finding
-    for key, data in sorted(documents.items()):
-        step()
-        findings += _document(table.store, key, data)
-    for key, head in sorted(heads.items()):
-        step()
-        findings += _head(table.project.data, key, head, state.log_version)
     return VerifyReport(
         findings=tuple(findings),
         versions=len(versions),
         parts=len(parts),
         bytes=sum(add.size for add in parts.values()),
-        documents=len(documents) + len(heads),
-        gaps=tuple(f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None),
+        documents=documents,
+        gaps=tuple(gaps),
         witnessed=max(witnesses, default=None),
     )
+
+
+def _derived(
+    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_heads: bool
+) -> tuple[int, Iterator[list[Finding]]]:
+    """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
+    publisher = table.publisher
+    documents = publisher.documents(state)
+    heads = publisher.heads(state) if with_heads else {}
+
+    def findings() -> Iterator[list[Finding]]:
+        for key, data in sorted(documents.items()):
+            yield _document(table.store, key, data)
+        for key, head in sorted(heads.items()):
+            yield _head(table.project.data, key, head, state.log_version)
+        yield [
+            *_checkpoints(publisher, table.store, state, commits),
+            *(_extra(publisher, state, heads) if with_heads else ()),
+        ]
+
+    return len(documents) + len(heads) + 1, findings()
+
+
+def _checkpoints(
+    publisher: Publisher, store: ObjectStore, state: TableState, commits: Sequence[Commit]
+) -> Iterator[Finding]:
+    try:
+        for key, data in publisher.checkpoints(state, commits):
+            yield from _document(store, key, data)
+    except VersionedError as error:
+        yield Finding("log", store.uri, str(error))
 
 
 def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
@@ -145,7 +178,7 @@ def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[
             yield Finding("chain", f"@{version}", problem)
 
 
-def _identities(store: ObjectStore, versions: Iterable[Version]) -> tuple[list[Finding], dict[str, Add]]:
+def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple[list[Finding], dict[str, Add]]:
     """Identities against their SHAs and against the parts in the log; returns also the parts to look at, by key."""
     findings: list[Finding] = []
     parts: dict[str, Add] = {}
@@ -153,9 +186,9 @@ def _identities(store: ObjectStore, versions: Iterable[Version]) -> tuple[list[F
     for version in sorted(versions, key=lambda one: one.log_version):
         try:
             if snapshot is None:
-                snapshot = load_snapshot(store, version.log_version)
+                snapshot = replayed(commits[: version.log_version + 1])
             elif snapshot.version < version.log_version:
-                snapshot = snapshot.advance(read_commits(store, snapshot.version + 1, version.log_version))
+                snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
             adds = parts_of(snapshot, version.partition)
             if not version.is_foreign:
                 check_parts(version, adds)
@@ -165,6 +198,33 @@ def _identities(store: ObjectStore, versions: Iterable[Version]) -> tuple[list[F
         if version.gone is None:
             parts.update((add.key, add) for add in adds)
     return findings, parts
+
+
+def _current(state: TableState) -> Iterator[Finding]:
+    """Heads whose parts are not the table's any more.
+
+    A commit of another program may have removed parts of one partition, before an own one to another partition.
+    """
+    for version in state.history.current:
+        if version.gone is not None or version.log_version == state.log_version:
+            continue
+        try:
+            check_parts(version, parts_of(state.snapshot, version.partition))
+        except VersionedError as error:
+            yield Finding(
+                "identity", f"{version.short} (@{version.log_version}), as of @{state.log_version}", str(error)
+            )
+
+
+def _extra(publisher: Publisher, state: TableState, heads: Mapping[str, Head | None]) -> Iterator[Finding]:
+    """Derived documents that the log does not imply, but that readers would believe."""
+    try:
+        extra = [*publisher.extra_indexes(state), *sorted(publisher.stored_heads().keys() - heads.keys())]
+    except VersionedError as error:
+        yield Finding("document", ".metadata", str(error))
+        return
+    for key in extra:
+        yield Finding("document", key, "the log does not imply it; repair() takes it away")
 
 
 def _parts(store: ObjectStore, parts: Sequence[Add]) -> Iterator[list[Finding]]:
@@ -186,6 +246,8 @@ def _part(store: ObjectStore, add: Add) -> list[Finding]:
             digest.update(store.get_range(add.key, start, _CHUNK))
     except ObjectNotFound:
         return [Finding("part", add.key, "it is missing")]
+    except VersionedError as error:
+        return [Finding("part", add.key, str(error))]
     if digest.hexdigest() != expected:
         return [Finding("part", add.key, f"its bytes have the SHA-256 {digest.hexdigest()[:12]}…")]
     return []
@@ -198,11 +260,16 @@ def _document(store: ObjectStore, key: str, expected: bytes) -> list[Finding]:
         problem = "it is not what the log says; repair() writes it again from the log"
     except ObjectNotFound:
         problem = "it is missing; repair() writes it again from the log"
+    except VersionedError as error:
+        problem = str(error)
     return [Finding("document", key, problem)]
 
 
 def _head(data: ObjectStore, key: str, expected: Head | None, log_version: int) -> list[Finding]:
-    found = read_head(data, key)
+    try:
+        found = read_head(data, key)
+    except VersionedError as error:
+        return [Finding("document", key, str(error))]
     if found.head != expected or found.log_version > log_version:
         return [Finding("document", key, f"it is at @{found.log_version} and not what the log says at @{log_version}")]
     return []
