@@ -1,17 +1,15 @@
 """Reading any Delta table, ours or not, as it was at a log version."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.arrow_scan import read_table
+from dagster_versioned.engines.part_order import part_order
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectStore
-
-PARTITION_TAG = "dagster_versioned/partition"
-ORDINAL_TAG = "dagster_versioned/ordinal"
 
 
 def read_delta(
@@ -30,11 +28,6 @@ def read_delta(
 
 def delta_scan(store: ObjectStore, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Scan:
     """The scan that reads a snapshot of the table whose folder is the store's root."""
-    adds = sorted(snapshot.adds(), key=lambda add: (*_position(add.tags or {}), add.key))
+    adds = sorted(snapshot.adds(), key=part_order)
     files = tuple(ScanFile(add.key, add.size, partition_values=add.partition_values) for add in adds)
     return Scan(store, snapshot.schema, files, None if columns is None else tuple(columns))
-
-
-def _position(tags: Mapping[str, str | None]) -> tuple[str, int]:
-    ordinal = tags.get(ORDINAL_TAG) or ""
-    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0

@@ -7,13 +7,14 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow_scan import stream_table
+from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, created_at_text, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
-from dagster_versioned.tables.parts import ORDINAL_TAG, SHA_TAG, parts_of
+from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import table_actions, version_domain
 

@@ -20,12 +20,13 @@ from functools import cache
 from typing import Literal
 
 from dagster_versioned.delta.log import Commit, read_commits
+from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.parts import PARTITION_TAG, parts_of
+from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.state import StateCache, TableState
 
 MIN_AGE = timedelta(days=7)

@@ -11,12 +11,9 @@ import pyarrow.compute as pc
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, part_order
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-
-PARTITION_TAG = "dagster_versioned/partition"
-ORDINAL_TAG = "dagster_versioned/ordinal"
-SHA_TAG = "dagster_versioned/sha256"
 
 _HEADS_AT_ONCE = 16
 _ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
@@ -51,12 +48,12 @@ def known_sha(add: Add) -> str:
 def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
     """The parts of one partition, or (``None``) of the whole table, in the order in which their rows are read.
 
-    Delta's files are a set, so the order is that of partitions, ordinals and, where there are none, paths.
+    `part_order` says which order that is.
     """
     files = snapshot.files
     if partition is not None:
         files = files.filter(pc.equal(_tag(files, PARTITION_TAG), pa.scalar(partition)))
-    return tuple(sorted(to_adds(files), key=_order))
+    return tuple(sorted(to_adds(files), key=part_order))
 
 
 def has_untagged_parts(snapshot: Snapshot) -> bool:
@@ -81,9 +78,3 @@ def missing_parts(store: ObjectStore, adds: Sequence[Add]) -> list[Add]:
 
 def _tag(files: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
     return cast("pa.ChunkedArray[Any]", pc.map_lookup(files["tags"], pa.scalar(name), "first"))
-
-
-def _order(add: Add) -> tuple[str, int, str]:
-    tags = add.tags or {}
-    ordinal = tags.get(ORDINAL_TAG) or ""
-    return tags.get(PARTITION_TAG) or "", int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0, add.key

@@ -12,6 +12,7 @@ from dagster_versioned.delta.features import merge_protocol, protocol_for
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
+from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
@@ -35,8 +36,6 @@ from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.parts import (
-    ORDINAL_TAG,
-    PARTITION_TAG,
     has_untagged_parts,
     known_sha,
     missing_parts,

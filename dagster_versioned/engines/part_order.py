@@ -1,0 +1,17 @@
+"""The tags by which a file of a table says which part it is, and the order in which parts are read.
+
+Delta's files are a set, so the order of rows is the tags' to tell.
+"""
+
+from dagster_versioned.delta.actions import Add
+
+PARTITION_TAG = "dagster_versioned/partition"
+ORDINAL_TAG = "dagster_versioned/ordinal"
+SHA_TAG = "dagster_versioned/sha256"
+
+
+def part_order(add: Add) -> tuple[str, int, str]:
+    """A sort key: by partition, then ordinal, then, for files of other programs, by path."""
+    tags = add.tags or {}
+    ordinal = tags.get(ORDINAL_TAG) or ""
+    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0, add.key
