@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 PANEL = "Maintain"
 _KEYS_SHOWN = 20
+_NOT_PURGED = (
+    "A purge deletes files of data. It does not remove the smallest and largest value of each column (text: up to 32 "
+    "characters) from the log and its checkpoints, nor messages and custom metadata, nor previews in Dagster's event "
+    "log. Copies and backups are yours to delete."
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -222,7 +227,8 @@ def purge(
 ) -> None:
     """Delete the bytes of named versions now, for good (legal erasure), and record the gap.
 
-    Unless --yes is given, asks for the table's name to be typed.
+    Smallest and largest values stay in the log and its checkpoints, and previews in Dagster's event log. Unless --yes
+    is given, asks for the table's name to be typed.
     """
     subject = session.table(table)
     # By SHA, so that what is confirmed is what is deleted, whatever is committed in between.
@@ -236,6 +242,8 @@ def purge(
         [(str(subject.name), report)],
         "Nothing was deleted: this is a dry run. Delete by leaving --dry-run out.",
     )
+    if not session.json:
+        say(_NOT_PURGED)
 
 
 def _confirm(table: str, planned: "CollectionReport") -> None:

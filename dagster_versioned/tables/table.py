@@ -449,6 +449,9 @@ class VersionedTable:
     ) -> CollectionReport:
         """Delete the bytes of named versions now (legal erasure), and record the gap with ``why``.
 
+        The files of data go. What stays: the smallest and largest value of each column (text: up to 32 characters) in
+        the log and its checkpoints, messages and custom metadata in the history, and previews in Dagster's event log.
+
         Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
         """
         if not why.strip():

@@ -164,6 +164,14 @@ def test_purge_can_be_dry_or_not_asked(cli, flights):
     assert len(parts(cli)) == 1
 
 
+@pytest.mark.parametrize("how", [["--yes"], ["--dry-run"]])
+def test_purge_says_what_it_does_not_remove(cli, flights, how):
+    said = cli("purge", "flights", "@0", "--why", "x", *how)
+    assert said.code == 0
+    for rest in ("smallest and largest", "32 characters", "event log"):
+        assert rest in said.out + said.err
+
+
 def test_purge_refuses_the_head_and_needs_a_reason(cli, flights):
     assert cli("purge", "flights", "@2", "--why", "x", "--yes").code == 2
     assert cli("purge", "flights", "@0", "--yes").code == 2
