@@ -3,15 +3,19 @@
 Delta's files are a set, so the order of rows is the tags' to tell.
 """
 
+import re
+
 from dagster_versioned.delta.actions import Add
 
 PARTITION_TAG = "dagster_versioned/partition"
 ORDINAL_TAG = "dagster_versioned/ordinal"
 SHA_TAG = "dagster_versioned/sha256"
 
+_ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
+
 
 def part_order(add: Add) -> tuple[str, int, str]:
     """A sort key: by partition, then ordinal, then, for files of other programs, by path."""
     tags = add.tags or {}
     ordinal = tags.get(ORDINAL_TAG) or ""
-    return tags.get(PARTITION_TAG) or "", int(ordinal) if ordinal.isdecimal() else 0, add.key
+    return tags.get(PARTITION_TAG) or "", int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0, add.key

@@ -16,7 +16,6 @@ from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
-_ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
