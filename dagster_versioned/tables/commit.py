@@ -55,7 +55,7 @@ def commit(
     ``draft`` raises; in both cases nothing was committed.
     """
     for attempt in range(MAX_ATTEMPTS):
-        state = cache.refresh()
+        state = cache.refresh(to_commit=attempt == 0)
         timestamp = next_timestamp(state)
         drafted = draft(state, timestamp)
         if drafted is None:

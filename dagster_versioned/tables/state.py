@@ -1,11 +1,12 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log import Commit, commits_after, read_log
+from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
-from dagster_versioned.errors import TableNotFound
+from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
@@ -40,9 +41,15 @@ class StateCache:
         self._state: TableState | None = None
         self._lock = ForkLock()
 
-    def refresh(self) -> TableState | None:
-        """The state at the end of the log, or ``None`` if the table has no log."""
+    def refresh(self, *, to_commit: bool = False) -> TableState | None:
+        """The state at the end of the log, or ``None`` if the table has no log.
+
+        Who is going to commit asks ``to_commit``: is the newest known commit still the one that is known? A table that
+        was deleted and made anew would otherwise get a commit far beyond its end, and a log with a gap.
+        """
         with self._lock:
+            if to_commit and self._state is not None and not self._is_of_the_log(self._state):
+                self._state = None
             if self._state is None:
                 self._state = self._load()
             elif commits := commits_after(self._store, self._state.log_version):
@@ -87,6 +94,13 @@ class StateCache:
             commits = read_log(self._store)
             self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
             return self._state, commits
+
+    def _is_of_the_log(self, state: TableState) -> bool:
+        newest = state.history.records[-1]
+        try:
+            return hashlib.sha256(self._store.get(commit_key(newest.log_version))).hexdigest() == newest.sha256
+        except ObjectNotFound:
+            return False
 
     def _load(self) -> TableState | None:
         try:

@@ -271,3 +271,16 @@ def test_an_expired_version_is_a_gap_and_no_finding(table: VersionedTable) -> No
     assert report.ok
     assert len(report.gaps) == 1
     assert not table.verify("abcdef99").ok
+
+
+def test_a_writer_that_remembers_a_deleted_table_writes_to_the_new_one(project: Project) -> None:
+    warm = project.table("flights")
+    for n in range(3):
+        warm.write(numbered(n))
+    warm.store.delete([info.key for info in warm.store.list()])
+    Project.open("NYC", project.store.uri).table("flights").write(numbered(77))
+    assert warm.write(numbered(5)).version.log_version == 1
+    fresh = project.table("flights")
+    assert fresh.read().equals(numbered(5))
+    fresh.resolve()
+    assert fresh.verify().ok
