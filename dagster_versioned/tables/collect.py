@@ -183,6 +183,11 @@ class Collector:
                 "expire() needs a retention: keep_last=…, older_than=…, or both. Nothing was deleted. "
                 "Try dry_run=True first."
             )
+        if older_than is not None and older_than.utcoffset() is None:
+            raise InvalidInput(
+                f"older_than={older_than} has no time zone, so it is not one moment. Nothing was deleted. "
+                "Give it one: datetime(…, tzinfo=UTC)."
+            )
         if keep_last is not None and keep_last < 1:
             raise InvalidInput(f"keep_last must be 1 or more, not {keep_last}: the head is always kept.")
 
