@@ -237,7 +237,8 @@ class Collector:
             return any(one.id == collection.id for one in self._cache.require().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
-            cancelled = self._is_cancelled(collection)
+            # What has lost a byte cannot have its claim back, whatever was said of it since.
+            cancelled = self._is_cancelled(collection) and self._is_untouched(collection)
             if self._finish(collection, cancelled=cancelled) and not cancelled:
                 self._delete_all(collection.kind, dict.fromkeys(collection.paths, 0), collection.by, collection.why)
 
@@ -298,7 +299,7 @@ class Collector:
     def _delete_and_finish(self, collection: Collection, lease: Lease) -> bool:
         """Delete an intent's paths and commit that it is done; returns whether it was cancelled instead.
 
-        It is cancelled where a version was pinned, or named as a parent, between the plan and the intent.
+        It is cancelled where a version was pinned, or (expire) named as a parent, between the plan and the intent.
         """
         cancelled = self._is_cancelled(collection)
         if not cancelled:
@@ -308,12 +309,16 @@ class Collector:
         return cancelled
 
     def _is_cancelled(self, collection: Collection) -> bool:
-        if collection.kind != "expire" or not collection.versions:
+        if not collection.versions:
             return False
-        protected = self._protected()
+        keeping = ("pin", "parent") if collection.kind == "expire" else ("pin",)
+        protected = {sha for sha, why in self._protected().items() if why.kind in keeping}
         pairs = set(collection.versions)
         versions = self._cache.require().history.versions
         return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in versions)
+
+    def _is_untouched(self, collection: Collection) -> bool:
+        return collection.paths <= {info.key for info in self._data_objects()}
 
     def _finish(self, collection: Collection, *, cancelled: bool) -> bool:
         """Commit that a collection ended; ``False`` where somebody else did."""

@@ -226,11 +226,17 @@ class Publisher:
         self._publish_manifest(_manifest_entry(versions[0], len(versions)) if versions else None)
 
     def _clear_datom(self) -> None:
-        """Delete every datom document; the history first, so that no reader follows it to one that is not there."""
+        """Delete every datom document.
+
+        The history goes first, so that no reader follows it to one that is not there, and after a crash nobody takes
+        it for complete. It goes last as well: where another process put a new one meanwhile, it names documents that
+        were deleted here; without one, whoever publishes next puts all of them.
+        """
         self._listed = None
         self._store.delete([HISTORY_KEY])
         if found := [info.key for info in self._store.list(".metadata/") if _DATOM.fullmatch(info.key)]:
             self._store.delete(found)
+            self._store.delete([HISTORY_KEY])
 
     def _published(self) -> dict[str, int]:
         """The versions, with their log versions, that the stored history names."""

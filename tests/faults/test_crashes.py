@@ -16,7 +16,7 @@ from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Fault
 from dagster_versioned.tables.head import HELD_DOMAIN
 from dagster_versioned.tables.table import VersionedTable
-from support.crashes import OPERATIONS, Operation, Undertaker, failing, table_in, undertaker
+from support.crashes import OPERATIONS, WRITING, Operation, Undertaker, failing, table_in, undertaker
 from support.frames import numbered
 from support.readers import assert_same, by_deltalake
 from support.stores import contents
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.faults
 PROMPTLY = 10.0
 """Seconds; a collection of a process that may live is waited for 150 s."""
 
-WRITING = ("put", "put_file", "put_if_absent", "put_if_match", "copy", "delete")
 _LONG = 50  # calls that only read
 _LOOKED_AT = 10  # of the newest versions
 

@@ -33,6 +33,7 @@ SMALL_PARTS = TableOptions(row_group_bytes=1_500, target_part_bytes=1)
 """A part for every 1,500 bytes of rows in memory."""
 
 NEVER = 10**9
+WRITING = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"})
 
 Action = Callable[[VersionedTable], object]
 
