@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     # A pickled store carries no credentials: the processes find theirs in the environment.
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-    return server.store()
+    return server.store(server.new_bucket())
 
 
 def test_sixteen_processes_lose_no_version(store: ObjectStore) -> None:
