@@ -19,7 +19,15 @@ from dagster_versioned.delta.files import (
     to_adds,
     without,
 )
-from dagster_versioned.delta.log import CheckpointFiles, Commit, LogSegment, list_log, read_commit, read_commits
+from dagster_versioned.delta.log import (
+    CheckpointFiles,
+    Commit,
+    LogSegment,
+    commit_key,
+    list_log,
+    read_commit,
+    read_commits,
+)
 from dagster_versioned.delta.paths import compute, confine
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema import StructType, parse_schema
@@ -177,6 +185,7 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
     for expected, commit in enumerate(commits, base.version + 1):
         if commit.version != expected:
             raise LogCorrupt(f"Version {commit.version} was given where version {expected} comes next.")
+    _require_timestamps(base, commits)
     actions = [action for commit in commits for action in commit.actions]
     protocol = next((action for action in reversed(actions) if isinstance(action, Protocol)), base.protocol)
     metadata = next((action for action in reversed(actions) if isinstance(action, Metadata)), base.metadata)
@@ -206,6 +215,21 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
         last.timestamp_ms,
         last.sha256 if isinstance(last, Commit) else last.commit_sha256,
     )
+
+
+def _require_timestamps(base: _State, commits: Sequence[Commit]) -> None:
+    """Every commit must carry its time where the table asks for it, so one that was emptied or cut cannot pass for a
+    commit that changed nothing. Protocol: *In-Commit Timestamps*."""
+    metadata = base.metadata
+    for commit in commits:
+        metadata = commit.metadata or metadata
+        if metadata is None or not metadata.is_set("delta.enableInCommitTimestamps"):
+            continue
+        if commit.commit_info is None or "inCommitTimestamp" not in commit.commit_info:
+            raise LogCorrupt(
+                f"{commit_key(commit.version)}: it holds no commitInfo with an inCommitTimestamp, which the table's"
+                " property delta.enableInCommitTimestamps requires of every commit. Nothing was read."
+            )
 
 
 def _schema_of(metadata: Metadata) -> StructType:

@@ -18,6 +18,9 @@ from dagster_versioned.errors import IntegrityError, ObjectNotFound, Unsupported
 READERS = 8
 """Parts in flight: enough to hide a store's latency; Arrow's own pool decodes their columns."""
 
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What comes of bytes that are no Parquet file, or not any more; the last, of a name in its footer."""
+
 
 def read_table(scan: Scan) -> pa.Table:
     """All rows in file order, in the canonical form of the scan's schema; columns that a file lacks are null.
@@ -46,7 +49,7 @@ def _read_file(scan: Scan, checks: ThreadPoolExecutor, file: ScanFile) -> pa.Tab
         with _open(data) as parquet:
             table = parquet.read(columns=_stored_columns(scan, file, parquet.schema_arrow))
             table = _as_asked(table, parquet.metadata.num_rows, scan, file)
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         check.result()
         raise _undecodable(scan, file, error) from error
     check.result()
@@ -63,7 +66,7 @@ def _stream(scan: Scan) -> Iterator[pa.RecordBatch]:
                 for batch in parquet.iter_batches(columns=columns):
                     table = _as_asked(pa.Table.from_batches([batch]), batch.num_rows, scan, file)
                     yield from table.to_batches()
-        except (pa.ArrowException, OSError) as error:
+        except _UNREADABLE as error:
             raise _undecodable(scan, file, error) from error
 
 

@@ -140,7 +140,7 @@ class Project:
 
     def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
         def rewrite(data: bytes | None) -> bytes | None:
-            pins = _parse_pins(data) if data else {}
+            pins = {} if data is None else _parse_pins(data)
             changed = change(pins)
             return None if changed == pins else encode({k: _pin_json(p) for k, p in changed.items()})
 

@@ -80,11 +80,28 @@ def version_files(
     for version, parts in by_version.items():
         check_parts(version, parts)
     adds = parts_of(snapshot) if chosen.whole else tuple(add for parts in by_version.values() for add in parts)
-    schema = snapshot.schema
-    if not chosen.whole and len(chosen.versions) == 1 and (raw := chosen.versions[0].raw) is not None:
-        schema = parse_schema(raw["identity"]["schema"])
-    scan = _scan(store, schema, adds, columns)
+    claimed = sum(len(parts) for parts in by_version.values())
+    if chosen.versions and len(adds) != claimed:
+        raise IntegrityError(
+            f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
+            "returned. Run verify on the table."
+        )
+    scan = _scan(store, _schema(snapshot.schema, chosen), adds, columns)
     return VersionFiles(chosen.versions, chosen.log_version, chosen.whole, scan, adds)
+
+
+def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
+    """The columns to read: those of the one version, or the table's, which must be able to hold every version."""
+    recorded = [parse_schema(one.raw["identity"]["schema"]) for one in chosen.versions if one.raw is not None]
+    if len(recorded) == 1:
+        return recorded[0]
+    fields = current.all_nullable().fields
+    if lost := [field.name for schema in recorded for field in schema.fields if field not in fields]:
+        raise IntegrityError(
+            f"The table's schema at @{chosen.log_version} has no column {lost[0]!r} as its versions recorded it. "
+            "No row was returned. Run verify on the table."
+        )
+    return current
 
 
 def check_parts(version: Version, parts: Sequence[Add]) -> None:

@@ -332,8 +332,7 @@ def test_reading_a_checkpoint_needs_no_older_commit(store: LocalStore) -> None:
 def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str) -> None:
     for version in range(6):
         head = [PROTOCOL, METADATA] if version == 0 else []
-        lines = [encode_action(action) for action in [*head, Add(f"f{version}", {}, 1, 1, True)]]
-        store.put(commit_key(version), b"\n".join(lines))
+        put_commit(store, version, [*head, Add(f"f{version}", {}, 1, 1, True)])
         if version in (2, 4):
             write_checkpoint(store, load_snapshot(store))
     expected = sorted(load_snapshot(store).files["key"].to_pylist())
@@ -348,3 +347,15 @@ def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str)
     store.delete([commit_key(0)])
     with pytest.raises(LogCorrupt, match="checkpoint"):
         load_snapshot(store)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\n", encode_action(CommitInfo({"operation": "WRITE"}))])
+def test_a_commit_without_its_time_is_no_commit_where_the_table_asks_for_it(store: LocalStore, damage: bytes) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
+    put_commit(store, 1, [add("b")])
+    before = load_snapshot(store, 0)
+    store.put(commit_key(1), damage)
+    with pytest.raises(LogCorrupt, match="inCommitTimestamp"):
+        load_snapshot(store)
+    with pytest.raises(LogCorrupt, match="inCommitTimestamp"):
+        before.advance(read_commits(store, 1, 1))

@@ -45,27 +45,36 @@ class Died(StoreUnavailable):
     """The process is dead: none of its calls reaches the store any more."""
 
 
+class Injected(StoreUnavailable):
+    """One call failed, or its answer was lost."""
+
+
 class Stepped(StoreWrapper):
-    """Runs ``before(call)`` before every call; once `die` was called, every call fails."""
+    """Runs ``before(call)`` before every call; may lose the answer of one, and, once dead, fails every call."""
 
     def __init__(self, store: ObjectStore, before: Callable[[Call], None] = lambda call: None) -> None:
         super().__init__(store)
-        self.shared = {"before": before, "number": 0, "dead": False}
+        self.shared = {"before": before, "number": 0, "lose": 0, "dead": False, "dies_after": False}
 
     def _around(self, verb, key, size, action):
-        self.shared["number"] += 1
-        if not self.shared["dead"]:
-            self.shared["before"](Call(self.shared["number"], verb, key, size))
-        if self.shared["dead"]:
+        shared = self.shared
+        shared["number"] += 1
+        number = shared["number"]
+        if not shared["dead"]:
+            shared["before"](Call(number, verb, key, size))
+        if shared["dead"]:
             raise Died(f"{verb} {key}: the process is dead.")
         result = action()
-        if self.shared["dead"]:
+        if shared["dies_after"]:
+            self.die()
             raise Died(f"{verb} {key}: the process died before it saw the answer.")
+        if number == shared["lose"]:
+            raise Injected(f"{verb} {key}: injected loss of the answer to call {number}.")
         return result
 
-    def die(self) -> None:
-        """Fail from now on; from within `before`, the call at hand fails untried."""
-        self.shared["dead"] = True
+    def die(self, *, after: bool = False) -> None:
+        """From within ``before``: fail from now on, the call at hand untried; or do that one still (``after``)."""
+        self.shared["dies_after" if after else "dead"] = True
 
 
 @contextmanager
