@@ -94,3 +94,23 @@ class AccessDenied(StorageError):
 
 class StoreUnavailable(StorageError):
     """The store did not answer, or ran out of room, after the configured retries."""
+
+
+class GovernanceError(VersionedError):
+    """A governance document, or the registry that holds it, cannot be used; names the document and the reason."""
+
+
+class ProjectMoved(GovernanceError):
+    """The bytes do not belong at the place that was opened (any more, or not yet); nothing was written there."""
+
+
+class RegistryUnavailable(GovernanceError):
+    """The registry's remote did not answer, or refused; what was to be recorded is not recorded."""
+
+
+class RegistryConflict(GovernanceError):
+    """Somebody else recorded what contradicts this, or the remote's history was rewritten; nothing was recorded."""
+
+
+class MethodRefused(InvalidInput):
+    """A dispatch document names a method that is not allowed here, or not installed; it was not called."""
