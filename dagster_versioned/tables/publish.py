@@ -132,7 +132,7 @@ class Publisher:
         documents: dict[str, bytes] = {}
         if versions:
             documents |= {f".metadata/{v.metadata_sha}.json": metadata_document(v) for v in versions}
-            documents[HISTORY_KEY] = encode([_history_entry(version) for version in versions])
+            documents[HISTORY_KEY] = encode([history_entry(version) for version in versions])
             documents[METADATA_KEY] = metadata_document(versions[0])
         return documents
 
@@ -195,7 +195,7 @@ class Publisher:
                 return False
             newest = metadata_document(version)
             self._put_derived(f".metadata/{sha}.json", newest)
-            entries = encode(_history_entry(version)) + b"," + entries
+            entries = encode(history_entry(version)) + b"," + entries
         try:
             info = self._store.put_if_match(HISTORY_KEY, b"[%b]" % entries, last.etag, durability="later")
         except PreconditionFailed:
@@ -208,7 +208,7 @@ class Publisher:
     def _put_versions(self, history: History) -> None:
         versions = readable_by_datom(history)
         published = self._published()
-        listed = [_history_entry(version) for version in versions]
+        listed = [history_entry(version) for version in versions]
         for version, entry in zip(versions, listed, strict=True):
             if published.get(entry["version"]) != entry["log_version"]:
                 self._put_derived(f".metadata/{version.metadata_sha}.json", metadata_document(version))
@@ -330,17 +330,9 @@ def metadata_document(version: Version) -> bytes:
     return encode(document)
 
 
-def _is_one_part(version: Version) -> bool:
-    return (
-        version.raw is not None
-        and version.gone is None
-        and version.partition is None
-        and version.raw["facts"].get("part_count") == 1
-    )
-
-
-def _history_entry(version: Version) -> dict[str, Any]:
-    assert version.raw is not None
+def history_entry(version: Version) -> dict[str, Any]:
+    """A version's entry in a version history (FORMAT.md, datom readers)."""
+    assert version.raw is not None  # foreign versions are never published
     identity, facts = version.raw["identity"], version.raw["facts"]
     return {
         "version": version.metadata_sha,
@@ -351,6 +343,15 @@ def _history_entry(version: Version) -> dict[str, Any]:
         "commit_message": identity.get("message"),
         "log_version": version.log_version,
     }
+
+
+def _is_one_part(version: Version) -> bool:
+    return (
+        version.raw is not None
+        and version.gone is None
+        and version.partition is None
+        and version.raw["facts"].get("part_count") == 1
+    )
 
 
 def _manifest_entry(current: Version, count: int) -> dict[str, Any]:
