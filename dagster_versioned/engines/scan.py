@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
+
+Check = Literal["size", "bytes"]
+"""What shows that a file is the one to read: its size, or its SHA-256 as well where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

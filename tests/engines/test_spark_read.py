@@ -18,7 +18,6 @@ from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine, read_delta
 from dagster_versioned.engines.spark import read as spark_read
-from dagster_versioned.engines.spark.part_cache import IN_USE_SECONDS, PartCache
 from dagster_versioned.errors import IntegrityError, TableNotFound
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper
@@ -131,21 +130,6 @@ def test_a_file_without_sha256_is_cached_by_its_place_and_etag(spark, tmp_path, 
     assert SparkEngine(spark).read(remote(scan)).collect() == [(1,)]
     (tmp_path / "t" / "0.parquet").unlink()
     assert SparkEngine(spark).read(remote(hand_made(tmp_path / "t", [pa.table({"a": [2]})]))).collect() == [(2,)]
-
-
-def test_the_cache_forgets_the_oldest_use_first_but_nothing_in_use(scan, tmp_path):
-    cache = PartCache(tmp_path / "cache", max_bytes=250)
-    cache.root.mkdir()
-    for name, hours in (("a", 100), ("b", 90), ("c", 80), ("d", 1)):
-        path = cache.root / f"{name}.parquet"
-        path.write_bytes(b"x" * 100)
-        then = path.stat().st_mtime - hours * 3600
-        os.utime(path, (then, then))
-    cache.paths(replace(scan, files=()))
-    assert sorted(path.name for path in cache.root.iterdir()) == ["c.parquet", "d.parquet"]
-    PartCache(cache.root, max_bytes=0).paths(replace(scan, files=()))
-    assert [path.name for path in cache.root.iterdir()] == ["d.parquet"]
-    assert IN_USE_SECONDS > 3600
 
 
 def test_columns_that_a_file_lacks_are_null(spark, tmp_path):

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
-from dagster_versioned.engines.scan import Scan
-from dagster_versioned.engines.spark.read import Check, read
+from dagster_versioned.engines.scan import Check, Scan
+from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session
 from dagster_versioned.engines.spark.write import write
 from dagster_versioned.engines.staging import Staging

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -13,8 +13,8 @@ from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import StructType, type_to_arrow
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.engines.delta_table import delta_scan
-from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.engines.spark.part_cache import PartCache
+from dagster_versioned.engines.part_cache import PartCache
+from dagster_versioned.engines.scan import Check, Scan, ScanFile
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
@@ -22,9 +22,6 @@ from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-Check = Literal["size", "bytes"]
-"""What is compared before a frame is returned: that every part is there with its size, or its SHA-256 as well."""
 
 CHECKERS = 16
 RANGE_BYTES = 32 * 1024 * 1024
@@ -42,13 +39,13 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
         for done in [pool.submit(_check, scan, file, check) for file in scan.files]:
             done.result()
+    if scan.store.local_path(scan.files[0].key) is None and s3_scheme is None and runs_here(session):
+        scan = PartCache.default().localized(scan)
     if scan.store.local_path(scan.files[0].key) is not None:
         return _native(scan, session, [str(scan.store.local_path(file.key)) for file in scan.files])
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
         return _native(scan, session, urls)
-    if runs_here(session):
-        return _native(scan, session, [str(path) for path in PartCache.default().paths(scan)])
     from dagster_versioned.engines.spark.source import read_through_executors
 
     return read_through_executors(scan, session)
