@@ -28,6 +28,7 @@ from dagster_versioned.tables.state import TableState
 FRESH_MARK = timedelta(hours=12)
 STALE_MARK = timedelta(hours=24)
 HELD_DOMAIN = "dagster_versioned.held"
+HEADS_FOLDER = ".metadata/heads/"
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ UNREADABLE = HeadDocument(-1, None, Pending(0, "1970-01-01T00:00:00+00:00"))
 
 def head_key(table: TableName) -> str:
     """Where a table's head is stored, below the project's data folder."""
-    return f".metadata/heads/{table}.json"
+    return f"{HEADS_FOLDER}{table}.json"
 
 
 def partition_head_key(table: TableName, partition: str) -> str:

@@ -19,7 +19,9 @@ from dagster_versioned.errors import (
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.custody import Custody
 from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"
@@ -43,15 +45,19 @@ class Pin:
 class Project:
     """A project's data root and what is in it.
 
-    ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix.
+    ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix. ``custody``
+    knows where the bytes belong, if the project is governed.
     """
 
-    def __init__(self, name: str, store: ObjectStore, *, author: str | None = None) -> None:
+    def __init__(
+        self, name: str, store: ObjectStore, *, author: str | None = None, custody: Custody | None = None
+    ) -> None:
         if not name or "/" in name or name != name.strip():
             raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
         self.name = name
         self.store = store
         self.author = author
+        self.custody = custody
         self.data = store.subfolder(DATA_FOLDER)
 
     @classmethod
@@ -68,6 +74,28 @@ class Project:
         Credentials come from the environment, or from the named ``profile``; never from the location.
         """
         return cls(name, open_store(location, profile=profile), author=author)
+
+    def at(self, store: ObjectStore) -> "Project":
+        """The same project, at another place."""
+        return Project(self.name, store, author=self.author, custody=self.custody)
+
+    def check_write(self) -> None:
+        """Ask governance, if there is any, whether this is the place to write to. Raises `GovernanceError`."""
+        if self.custody is not None:
+            self.custody.check_write()
+
+    def check_unmarked(self) -> None:
+        """Refuse a place that a migration is leaving, or is not done arriving at. Raises `ProjectMoved`."""
+        mark = read_mark(self.data)
+        if mark is not None and self.is_barred_by(mark):
+            raise moved(self.data.uri, mark)
+
+    def is_barred_by(self, mark: MigrationMark) -> bool:
+        """Whether nothing may be committed at a place with this mark.
+
+        Where governance says that this is the place, the migration has arrived, even if it died before it could say so.
+        """
+        return mark.state == "leaving" or self.custody is None
 
     def table(self, name: str | Sequence[str]) -> VersionedTable:
         """The table of a name or of an asset key (a sequence of parts); it need not exist yet."""
@@ -139,7 +167,10 @@ class Project:
         return pin.version
 
     def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
+        self.check_write()
+
         def rewrite(data: bytes | None) -> bytes | None:
+            self.check_unmarked()  # between the read and the swap: see `fence`
             pins = {} if data is None else _parse_pins(data)
             changed = change(pins)
             return None if changed == pins else encode({k: _pin_json(p) for k, p in changed.items()})

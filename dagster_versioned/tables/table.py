@@ -34,6 +34,7 @@ from dagster_versioned.tables.head import (
     withdraw_stale_mark,
 )
 from dagster_versioned.tables.history import Selection, Version
+from dagster_versioned.tables.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.publish import Publisher, recorded_project
@@ -72,11 +73,17 @@ class VersionedTable:
     """
 
     def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
-        self.project = project
         self.name = name
         self._asset_key = tuple(asset_key) if asset_key is not None else None
+        self._open(project)
+
+    def _open(self, project: "Project") -> None:
+        name = self.name
+        self.project = project
         self.store: ObjectStore = project.data.subfolder(str(name))
         self._cache = StateCache(self.store)
+        self._arrived: str | None = None  # the migration that is known to have brought the table here
+        self._told: str | None = None  # the migration that took it away, of which the user was told
         self._publisher = Publisher(project.name, name, project.data, self.store)
 
     def __repr__(self) -> str:
@@ -91,7 +98,7 @@ class VersionedTable:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
         if self._asset_key is not None:
             return self._asset_key
-        state = self._cache.refresh()
+        state = self._refresh()
         recorded = state.history.asset_key if state is not None else None
         return recorded or (str(self.name),)
 
@@ -144,6 +151,7 @@ class VersionedTable:
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
         began = time.monotonic()
+        self.project.check_write()
         options = options or TableOptions()
         if len(frames) > 1 and None in frames:
             raise InvalidInput(
@@ -168,7 +176,7 @@ class VersionedTable:
         try:
             proposals = [_propose(frame, key, descriptions[key], staging, options) for key, frame in frames.items()]
             writing = Writing(self.store, staging, proposals, WRITER, run, self.project.author)
-            state = self._commit(writing.draft)
+            state = self._change(writing.draft)
         finally:
             _discard(staging)
         seconds = time.monotonic() - began
@@ -201,10 +209,11 @@ class VersionedTable:
         if hold and not why:
             raise InvalidInput("A held head needs a reason: revert(…, hold=True, why='…'). Nothing was changed.")
         began = time.monotonic()
+        self.project.check_write()
         target = self.version(version, partition=partition)
         made = Reversion(self.store, target, WRITER, by or self.project.author, why if hold else None)
-        state = self._commit(made.draft)
-        head = (state or self._cache.require()).history.heads[target.partition]
+        state = self._change(made.draft)
+        head = (state or self._known()).history.heads[target.partition]
         return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)
 
     def release(self, *, partition: str | None = None) -> bool:
@@ -217,7 +226,8 @@ class VersionedTable:
             held = {"partition": partition} if partition is not None else {}
             return Draft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
 
-        return self._commit(draft) is not None
+        self.project.check_write()
+        return self._change(draft) is not None
 
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
@@ -226,9 +236,10 @@ class VersionedTable:
         every part, to know its SHA-256 and the digest of its rows.
         """
         began = time.monotonic()
-        self._cache.require()
+        self.project.check_write()
+        self._known()
         made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
-        state = self._commit(made.draft)
+        state = self._change(made.draft)
         if state is None:
             return None
         return WriteResult("full", state.history.heads[None], False, 0, time.monotonic() - began)
@@ -237,7 +248,7 @@ class VersionedTable:
 
     def exists(self) -> bool:
         """Whether anything was ever written under this name."""
-        return self._cache.refresh() is not None
+        return self._refresh() is not None
 
     def read(
         self,
@@ -275,14 +286,14 @@ class VersionedTable:
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
         chosen = self.choose(version, partition=partition, partitions=partitions)
-        snapshot = self._snapshot(self._cache.require(), chosen.log_version)
+        snapshot = self._snapshot(self._known(), chosen.log_version)
         return version_files(self.store, snapshot, chosen, columns)
 
     def choose(
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
     ) -> ChosenVersions:
         """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
-        state = self._cache.require()
+        state = self._known()
         selection = self._select(state, version)
         if selection.version is not None and (partition is not None or partitions is not None):
             wanted = {partition} if partition is not None else set(partitions or ())
@@ -299,7 +310,7 @@ class VersionedTable:
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""
-        versions = self._cache.require().history.versions
+        versions = self._known().history.versions
         return [v for v in reversed(versions) if partition is None or v.partition == partition]
 
     def version(self, reference: VersionLike = None, *, partition: str | None = None) -> Version:
@@ -308,7 +319,7 @@ class VersionedTable:
         A log version or a time means the table's head then, which is a foreign commit where one came last; of a
         partitioned table, name the ``partition``.
         """
-        state = self._cache.require()
+        state = self._known()
         selection = self._select(state, reference)
         if selection.version is not None:
             if partition is not None and selection.version.partition != partition:
@@ -334,7 +345,7 @@ class VersionedTable:
 
     def partitions(self) -> dict[str, Version]:
         """The current version of each partition; empty for a table without partitions."""
-        return {key: version for key, version in self._cache.require().history.heads.items() if key is not None}
+        return {key: version for key, version in self._known().history.heads.items() if key is not None}
 
     def upstream(
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
@@ -356,7 +367,7 @@ class VersionedTable:
                 "Nothing was changed. Give it an identity with adopt()."
             )
         if chosen.whole and chosen.versions[0].partition is not None:
-            history = self._cache.require().history.until(chosen.log_version)
+            history = self._known().history.until(chosen.log_version)
             sources = tuple(source for version in chosen.versions for source in self._sources(version))
             whole = Parent(self.project.name, str(self.name), history.whole.metadata_sha, history.whole.data_sha)
             return [Upstream(whole, sources)]
@@ -424,6 +435,7 @@ class VersionedTable:
 
     def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
         """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
+        self._check_unless(dry_run)
         return self._collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
 
     def expire(
@@ -440,6 +452,7 @@ class VersionedTable:
         Kept in any case: heads, pinned versions, and what kept versions name as their parents, be it in other tables
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
+        self._check_unless(dry_run)
         return self._collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
         )
@@ -456,10 +469,11 @@ class VersionedTable:
         """
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
+        self._check_unless(dry_run)
         chosen = [self.version(one) for one in versions]
         same = {v.metadata_sha for v in chosen if not v.is_foreign}
         at = {(v.log_version, v.partition) for v in chosen}
-        history = self._cache.require().history
+        history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
         return self._collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
 
@@ -468,12 +482,14 @@ class VersionedTable:
 
         The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
         """
+        self.project.check_write()
         self._publisher.rebuild(self._cache)
 
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
         """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        self._arrive()
         key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
         return read_head(self.project.data, key)
 
@@ -482,8 +498,9 @@ class VersionedTable:
 
         One that is beyond the end of the log is not of this log, and all that is derived is written again.
         """
+        self._arrive()
         document = self.head()  # before the log, which then holds whatever a true head knows
-        state = self._cache.refresh()
+        state = self._refresh()
         if state is not None:
             if document.log_version > state.log_version:
                 self._repair_quietly()
@@ -498,10 +515,17 @@ class VersionedTable:
     @property
     def state(self) -> TableState:
         """Snapshot and history at the end of the log. Raises `TableNotFound`."""
-        return self._cache.require()
+        return self._known()
+
+    @property
+    def is_void(self) -> bool:
+        """Whether all that there is of the table is the fence that kept it from being created."""
+        state = self._cache.refresh()
+        return state is not None and not state.history.versions and state.history.records[0].operation == MOVE
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
         """State and commits from the log alone. Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`."""
+        self._arrive()
         return self._cache.replay()
 
     @property
@@ -509,7 +533,82 @@ class VersionedTable:
         """What writes, and knows, the derived documents."""
         return self._publisher
 
+    def commit_as_migration(self, draft: DraftOf) -> TableState | None:
+        """Commit what a migration has to say, which its own fence does not stop; `fence` is who calls this."""
+        return self._commit(draft)
+
     # Inside
+
+    def _refresh(self) -> TableState | None:
+        """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
+        state = self._cache.refresh()
+        if state is not None and migration_of(state.snapshot) in (None, self._arrived):
+            return state
+        mark = None if state is None else self._mark_of(state)
+        if state is not None and (mark is None or mark.state == "arriving"):
+            return state
+        store = self.project.custody.relocated() if self.project.custody is not None else None
+        if store is None:
+            if state is not None and mark is not None and mark.id != self._told and self.project.custody is None:
+                self._told = mark.id
+                logger.warning(
+                    "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
+                    self.name,
+                    self.project.store.uri,
+                    mark.target.uri,
+                    state.log_version,
+                )
+            return state
+        logger.warning(
+            "%s is not at %s any more: it is read at %s. Bring your registry up to date: dagster-versioned gov pull.",
+            self.name,
+            self.project.store.uri,
+            store.uri,
+        )
+        self._open(self.project.at(store))
+        return self._cache.refresh()
+
+    def _arrive(self) -> None:
+        """Be where the project is now, before something is read that is not the log."""
+        if self.project.custody is not None:
+            self._refresh()
+
+    def _check_unless(self, dry_run: bool) -> None:
+        if not dry_run:
+            self.project.check_write()
+
+    def _known(self) -> TableState:
+        """`_refresh`, but raises `TableNotFound` where the table has no log."""
+        return self._refresh() or self._cache.require()
+
+    def _mark_of(self, state: TableState) -> MigrationMark | None:
+        """The mark beside the table of the migration that its log names, if it lies there; it is at both ends or none.
+
+        Without a mark the table has arrived here, or it never left.
+        """
+        migration = migration_of(state.snapshot)
+        if migration is None or migration == self._arrived:
+            return None
+        mark = read_mark(self.project.data)
+        if mark is not None and mark.id == migration:
+            return mark
+        self._arrived = migration
+        return None
+
+    def _unfenced(self, draft: DraftOf) -> DraftOf:
+        """The draft, which is asked only where no migration has ended the log."""
+
+        def checked(state: TableState | None, timestamp: int) -> Draft | None:
+            mark = None if state is None else self._mark_of(state)
+            if mark is not None and self.project.is_barred_by(mark):
+                raise moved(self.project.store.uri, mark)
+            return draft(state, timestamp)
+
+        return checked
+
+    def _change(self, draft: DraftOf) -> TableState | None:
+        """`_commit` what a user asked for: not at a place that a migration has ended."""
+        return self._commit(self._unfenced(draft))
 
     def _commit(self, draft: DraftOf) -> TableState | None:
         """Commit a draft, waiting for collections in its way, and publish what follows from it."""
@@ -546,13 +645,15 @@ class VersionedTable:
 
     def _announce(self, log_version: int) -> None:
         announce(self.project.data, head_key(self.name), log_version)
+        if log_version == 0:
+            self.project.check_unmarked()  # after the announcement: see `fence`
 
     def _collector(self) -> Collector:
-        return Collector(self.store, self._cache, self._commit, self._protected)
+        return Collector(self.store, self._cache, self._change, self._protected)
 
     def _protected(self) -> dict[str, Protection]:
         """Why a version must be kept, by its ``metadata_sha``: pins, and parents of kept versions of other tables."""
-        history = self._cache.require().history
+        history = self._known().history
         reasons: dict[str, Protection] = {}
         for other in self.project.tables():
             if other == self.name:
@@ -601,7 +702,7 @@ class VersionedTable:
         return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)
 
     def _parts(self, version: Version) -> tuple[Add, ...]:
-        return parts_of(self._snapshot(self._cache.require(), version.log_version), version.partition)
+        return parts_of(self._snapshot(self._known(), version.log_version), version.partition)
 
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)
