@@ -41,6 +41,10 @@ _CODES: tuple[tuple[type[errors.VersionedError], ExitCode], ...] = (
     (errors.AlreadyExists, ExitCode.CONFLICT),
     (errors.PreconditionFailed, ExitCode.CONFLICT),
     (errors.StorageError, ExitCode.STORAGE),
+    (errors.RegistryUnavailable, ExitCode.STORAGE),
+    (errors.RegistryConflict, ExitCode.CONFLICT),
+    (errors.ProjectMoved, ExitCode.CONFLICT),
+    (errors.GovernanceError, ExitCode.INTEGRITY),
 )
 
 

@@ -50,6 +50,11 @@ def every_class(root):
         (errors.CommitConflict, 6),
         (errors.HeldHead, 6),
         (errors.PreconditionFailed, 6),
+        (errors.GovernanceError, 4),
+        (errors.ProjectMoved, 6),
+        (errors.RegistryUnavailable, 5),
+        (errors.RegistryConflict, 6),
+        (errors.MethodRefused, 2),
     ],
 )
 def test_every_kind_of_error_has_its_code_and_one_line(cli, flights, monkeypatch, error, code):
