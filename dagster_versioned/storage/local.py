@@ -119,11 +119,14 @@ class LocalStore:
         return iter(sorted(names))
 
     def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
-        return self._replace("put", key, lambda path: _write(path, data, durability), durability=durability)
+        return self._replace("put", key, lambda path: _write(path, [data], durability), durability=durability)
 
     def put_file(self, key: str, path: Path) -> ObjectInfo:
         # A copy, not a link: the caller may go on changing its file.
         return self._replace("put_file", key, lambda temporary: _copy_bytes(path, temporary))
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> ObjectInfo:
+        return self._replace("put_chunks", key, lambda path: _write(path, chunks, "now"))
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         info = self._create("put_if_absent", key, data)
@@ -137,7 +140,7 @@ class LocalStore:
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         if etag is not None:
             return self._replace(
-                "put_if_match", key, lambda path: _write(path, data, durability), expected=etag, durability=durability
+                "put_if_match", key, lambda path: _write(path, [data], durability), expected=etag, durability=durability
             )
         info = self._create("put_if_match", key, data, durability)
         if info is None:
@@ -239,7 +242,7 @@ class LocalStore:
         if os.path.lexists(path):  # spares the write; only the link decides
             return None
         with self._translated(operation, key), self._making() as temporary:
-            status = _write(temporary, data, durability)
+            status = _write(temporary, [data], durability)
             try:
                 self._into_folder(path, lambda: _link_new(temporary, path), durability)
             except FileExistsError:
@@ -418,9 +421,10 @@ def _holds_objects(folder: os.DirEntry[str]) -> bool:
     )
 
 
-def _write(path: Path, data: bytes, durability: Durability) -> os.stat_result:
+def _write(path: Path, chunks: Iterable[bytes], durability: Durability) -> os.stat_result:
     with path.open("xb") as file:
-        file.write(data)
+        for chunk in chunks:
+            file.write(chunk)
         return _settle(file, durability)
 
 

@@ -90,6 +90,14 @@ class ObjectStore(Protocol):
         """Create or replace the object from a local file, which is left in place."""
         ...
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> ObjectInfo:
+        """Create or replace the object from its bytes in pieces, of which one is held in memory at a time.
+
+        All pieces but the last are of at least 5 MiB, and there are at most 10,000 (S3's rules for parts). What
+        ``chunks`` raises is passed on; the object is then as it was.
+        """
+        ...
+
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         """Create the object; exactly one of several concurrent callers succeeds.
 

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -172,6 +172,24 @@ class S3Store:
             self._client.upload_file(str(path), at["Bucket"], at["Key"], Config=transfer)
         return self.head(key)
 
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> ObjectInfo:
+        at = self._at(key)
+        with self._translated("put_chunks", key):
+            upload = at | {"UploadId": self._client.create_multipart_upload(**at)["UploadId"]}
+            try:
+                size, parts = 0, list[dict[str, Any]]()
+                for number, chunk in enumerate(chunks, 1):
+                    answer = self._client.upload_part(**upload, PartNumber=number, Body=chunk)
+                    parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+                    size += len(chunk)
+                answer = self._client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+            except BaseException:
+                # What is left of an upload is invisible, but is paid for until somebody ends it.
+                with suppress(ClientError, BotoCoreError):
+                    self._client.abort_multipart_upload(**upload)
+                raise
+            return _info(key, size, answer)
+
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         info = self._put_if("put_if_absent", key, data, None)
         if info is None:
@@ -202,6 +220,42 @@ class S3Store:
             transfer = self._transfer(self._options.whole_copy_bytes)
             self._client.copy(origin, at["Bucket"], at["Key"], Config=transfer)
         return self.head(target)
+
+    def shares_server(self, other: "S3Store") -> bool:
+        """Whether both are on one server, which then may copy between them by itself (`copy_from`)."""
+        return self._location.endpoint_url == other._location.endpoint_url
+
+    def copy_from(self, other: "S3Store", source_key: str, target_key: str, *, found: ObjectInfo) -> ObjectInfo:
+        """Create or replace ``target_key`` with the bytes of an object of another store on the same server.
+
+        The server copies by itself; this store's credentials must be allowed to read the other's bucket. ``found`` is
+        the object as it was looked at: raises `PreconditionFailed` where it was replaced by other bytes since,
+        `ObjectNotFound`, `AccessDenied`.
+        """
+        at = self._at(target_key)
+        origin = other._at(source_key)
+        unchanged = {"CopySourceIfMatch": found.etag}
+        with self._translated("copy", source_key):
+            if found.size <= self._options.whole_copy_bytes:
+                answer = self._client.copy_object(**at, CopySource=origin, **unchanged)
+                made = _info(target_key, found.size, answer | answer["CopyObjectResult"])
+            else:
+                self._client.copy(
+                    origin,
+                    at["Bucket"],
+                    at["Key"],
+                    ExtraArgs=unchanged,
+                    SourceClient=other._client,
+                    Config=self._transfer(self._options.whole_copy_bytes),
+                )
+                made = self.head(target_key)
+        # Some servers overlook the condition. An ETag may differ for good reasons too: parts, encryption.
+        if made.etag != found.etag and other.head(source_key).etag != found.etag:
+            raise PreconditionFailed(
+                f"copy {source_key!r} from {other.uri} to {self.uri}: it was replaced meanwhile. List it again and "
+                "copy it anew."
+            )
+        return made
 
     def delete(self, keys: Iterable[str]) -> None:
         checked = [check_key(key) for key in keys]  # all of them before the first is touched

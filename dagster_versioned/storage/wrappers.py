@@ -20,7 +20,18 @@ from dagster_versioned.storage.object_store import Durability, ObjectInfo, Objec
 T = TypeVar("T")
 
 Verb = Literal[
-    "get", "get_range", "head", "list", "folders", "put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"
+    "get",
+    "get_range",
+    "head",
+    "list",
+    "folders",
+    "put",
+    "put_file",
+    "put_chunks",
+    "put_if_absent",
+    "put_if_match",
+    "copy",
+    "delete",
 ]
 
 
@@ -75,6 +86,9 @@ class StoreWrapper:
 
     def put_file(self, key: str, path: Path) -> ObjectInfo:
         return self._call("put_file", key, lambda: self._store.put_file(key, path), path.stat().st_size)
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> ObjectInfo:
+        return self._call("put_chunks", key, lambda: self._store.put_chunks(key, chunks))
 
     def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
         return self._call("put_if_absent", key, lambda: self._store.put_if_absent(key, data), len(data))
