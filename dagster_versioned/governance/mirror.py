@@ -1,0 +1,405 @@
+"""The mirror of the registry in governance storage: what writers and readers ask (FORMAT.md, Governance).
+
+It is derived from the registry and can be published anew, with one exception: the put of a mirrored ref.json is the
+commit point of a migration. Between that put and the commit that records it, the mirror is ahead, and nothing takes it
+back. The mirror never holds a credential.
+"""
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from dagster_versioned.errors import (
+    GovernanceError,
+    InvalidName,
+    ObjectNotFound,
+    PreconditionFailed,
+    RegistryConflict,
+    StorageError,
+)
+from dagster_versioned.governance.documents import (
+    MAX_DOCUMENT_BYTES,
+    Dispatch,
+    Event,
+    MigrationHistory,
+    PendingMigration,
+    ProjectDocuments,
+    Ref,
+    check_mirrored_agreement,
+    project_name,
+)
+from dagster_versioned.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:  # a reader needs no git
+    from dagster_versioned.governance.registry import Registry
+
+T = TypeVar("T")
+Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration)
+
+FOLDER = "datom/projects"
+_REF, _DISPATCH, _HISTORY, _PENDING = "ref.json", "dispatch.json", "migration_history.json", "migration.json"
+# A history that runs ahead is expected, a ref.json that does is not; so the history goes first.
+_ORDER = (_HISTORY, _REF, _DISPATCH, _PENDING)
+_ATTEMPTS = 20
+
+DifferenceState = Literal["missing", "differs", "unreadable", "surplus", "unrecorded"]
+"""How a mirrored document is not the registry's. ``"unrecorded"``: a migration switched, and the registry does not know
+yet; finish it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A document of the mirror that is not what the registry implies."""
+
+    project: str
+    document: str
+    state: DifferenceState
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A mirrored document as it lies there; ``data`` is ``None`` where there is none, or none that can be read."""
+
+    data: bytes | None
+    etag: str | None
+
+    @property
+    def exists(self) -> bool:
+        return self.etag is not None
+
+
+@dataclass(frozen=True)
+class _Step:
+    difference: Difference
+    wanted: bytes | None
+    stored: _Stored
+    is_due: bool = True
+
+
+class GovernanceStore:
+    """The mirror below ``datom/projects/`` of a governance storage. Cheap to make; picklable as its store is."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+
+    def __repr__(self) -> str:
+        return f"GovernanceStore({self.store.uri!r})"
+
+    @staticmethod
+    def key(project: str, document: str) -> str:
+        """Where a document of a project lies. Raises `InvalidName`."""
+        return f"{FOLDER}/{project_name(project)}/{document}"
+
+    # ---- reading: always live
+
+    def projects(self) -> list[str]:
+        """The projects that the mirror has a folder of, sorted. Raises `GovernanceError`."""
+        with self._readable(FOLDER):
+            return [name for name in self.store.folders(f"{FOLDER}/") if _is_name(name)]
+
+    def ref(self, project: str) -> Ref:
+        """ref.json of a project, in one request.
+
+        Raises `GovernanceError` where it is not there, not to be had, or no ref.json.
+        """
+        return self._parse(project, _REF, self._get(project, _REF), Ref)
+
+    def ref_with_etag(self, project: str) -> tuple[Ref, str]:
+        """As `ref`, with the ETag of what was read."""
+        stored = self._stored(project, _REF)
+        if stored.etag is None:
+            raise self._absent(project, _REF)
+        return self._parse(project, _REF, stored.data, Ref), stored.etag
+
+    def documents(self, project: str) -> ProjectDocuments:
+        """All documents of a project.
+
+        Raises `GovernanceError` as `ref` does, and where ref.json is not what the history implies.
+        """
+        # ref.json first: the history is put before it, so what is read after it is never the older of the two.
+        ref = self.ref(project)
+        dispatch = self._parse(project, _DISPATCH, self._get(project, _DISPATCH), Dispatch)
+        history = self._parse(project, _HISTORY, self._get(project, _HISTORY), MigrationHistory)
+        stored = self._stored(project, _PENDING)
+        pending = self._parse(project, _PENDING, stored.data, PendingMigration) if stored.exists else None
+        check_mirrored_agreement(project, ref, history, self.store.uri)
+        return ProjectDocuments(ref, dispatch, history, pending)
+
+    # ---- the commit point of a migration
+
+    def switch(self, project: str, expected: Ref, new: Ref) -> None:
+        """Replace ref.json by another, if it still is the one expected.
+
+        Raises `RegistryConflict` where it is not, and `GovernanceError` where it cannot be read.
+        """
+        ref, etag = self.ref_with_etag(project)
+        try:
+            if ref != expected:
+                raise self._changed(project, ref)
+            self.store.put_if_match(self.key(project, _REF), new.to_bytes(), etag)
+        except PreconditionFailed:
+            raise self._changed(project, self.ref(project)) from None
+
+    def commit_migration(self, project: str, event: Event) -> Event:
+        """Switch a project: put the history with the event, then replace ref.json by the one that follows.
+
+        Returns the event as the mirror has it: where this was done before, or begun, the one of that time. That is what
+        `Registry.record_migration` is to be given. Raises `RegistryConflict` where the migration was called off, or the
+        project is not at its source; `GovernanceError`.
+        """
+
+        def attempt() -> Event:
+            ref, ref_etag = self.ref_with_etag(project)
+            stored = self._stored(project, _HISTORY)
+            history = self._parse(project, _HISTORY, stored.data, MigrationHistory)
+            known = history.event(event.id)
+            if known is None:
+                before, after = history, history.with_event(event)
+            elif known != history.events[-1]:
+                return known
+            else:
+                before, after = history.without_last(), history
+            new = after.ref()
+            assert new is not None
+            if ref.says_the_same_as(new):
+                return after.events[-1]
+            if ref.aborted == event.id or not ref.says_the_same_as(before.ref()):
+                raise self._changed(project, ref)
+            if known is None:
+                self.store.put_if_match(self.key(project, _HISTORY), after.to_bytes(), stored.etag)
+            self.store.put_if_match(self.key(project, _REF), new.to_bytes(), ref_etag)
+            return after.events[-1]
+
+        return self._again(attempt, project)
+
+    def call_off(self, project: str, migration_id: str) -> None:
+        """Make it impossible for whoever still runs a migration to switch, before anything of it is undone.
+
+        Raises `RegistryConflict` where it has switched; `GovernanceError`.
+        """
+
+        def attempt() -> None:
+            ref, etag = self.ref_with_etag(project)
+            stored = self._stored(project, _HISTORY)
+            history = self._parse(project, _HISTORY, stored.data, MigrationHistory)
+            known = history.event(migration_id)
+            if known is not None and not (
+                history.events[-1] == known and ref.says_the_same_as(history.without_last().ref())
+            ):
+                raise RegistryConflict(
+                    f"The migration {migration_id} of {project} has switched: the project is at {ref.current.uri}. "
+                    "Nothing was changed. Finish it by running it again."
+                )
+            if ref.aborted != migration_id:
+                barred = ref.model_copy(update={"aborted": migration_id})
+                self.store.put_if_match(self.key(project, _REF), barred.to_bytes(), etag)
+            if known is not None:
+                self.store.put_if_match(self.key(project, _HISTORY), history.without_last().to_bytes(), stored.etag)
+
+        self._again(attempt, project)
+
+    # ---- from the registry
+
+    def publish(self, registry: "Registry", projects: Iterable[str] | None = None) -> list[Difference]:
+        """Bring the mirror of the named projects, or of all, up to the registry, and return what was changed.
+
+        Fetches the registry. Idempotent. What cannot be read is replaced. A ref.json that a migration has just switched
+        stays. Raises `GovernanceError` where the registry's documents cannot be used or disagree, and where the mirror
+        knows of events that the registry does not; `RegistryUnavailable`, `RegistryConflict`.
+        """
+        named = None if projects is None else [project_name(project) for project in projects]
+
+        def attempt(project: str) -> list[Difference]:
+            # Read before the fetch: so what is put is never older than what it replaces.
+            stored = {name: self._stored(project, name) for name in _ORDER}
+            registry.fetch()
+            done: list[Difference] = []
+            for step in self._steps(project, stored, registry):
+                key = self.key(project, step.difference.document)
+                if not step.is_due:
+                    continue
+                if step.wanted is None:
+                    self.store.delete([key])
+                else:
+                    self.store.put_if_match(key, step.wanted, step.stored.etag)
+                done.append(step.difference)
+            return done
+
+        if named is None:
+            registry.fetch()
+            named = registry.all_projects()
+        return [done for project in named for done in self._again(lambda name=project: attempt(name), project)]
+
+    def status(self, registry: "Registry", projects: Iterable[str] | None = None) -> list[Difference]:
+        """How the mirror differs from the registry as it was last fetched; nothing is changed. Raises as `publish`."""
+        if projects is None:
+            known = registry.all_projects()
+            surplus = [Difference(name, _REF, "surplus") for name in self.projects() if name not in known]
+        else:
+            known, surplus = [project_name(project) for project in projects], []
+        return surplus + [
+            step.difference
+            for project in known
+            for step in self._steps(project, {name: self._stored(project, name) for name in _ORDER}, registry)
+        ]
+
+    def _steps(self, project: str, stored: dict[str, _Stored], registry: "Registry") -> list[_Step]:
+        state = registry.state(project)
+        if not state.is_decommissioned:
+            registry.documents(project)  # refuses what is not registered, or disagrees
+        ref, history = self._old(project, stored, _REF, Ref), self._old(project, stored, _HISTORY, MigrationHistory)
+        pending = state.pending.id if state.pending is not None else None
+        kept: set[str] = set()
+        unrecorded = False
+        if history is not None:
+            ahead = _ids(history)[len(state.history.events) :]
+            shared = min(len(history.events), len(state.history.events))
+            if _ids(history)[:shared] != _ids(state.history)[:shared] or len(ahead) > 1:
+                raise RegistryConflict(
+                    f"The mirror {self.store.uri} knows events of {project} that the registry {registry.remote} does "
+                    "not. The mirror was left as it is. Either it is another registry's, or the registry's history was "
+                    "rewritten by hand: compare the two migration_history.json, and restore the registry from git."
+                )
+            unrecorded = bool(ahead) and ref is not None and ref.says_the_same_as(history.ref())
+            if unrecorded or (ahead and ahead[0] == pending):
+                kept = {_REF, _HISTORY}
+        if state.pending is not None and ref is not None and ref.current == state.pending.target:
+            unrecorded, kept = True, {_REF, _HISTORY}
+        if ref is not None and pending is not None and ref.aborted == pending and ref.says_the_same_as(state.ref):
+            kept.add(_REF)  # being called off
+        implied = {
+            _REF: state.ref,
+            _HISTORY: state.history,
+            _DISPATCH: state.dispatch,
+            _PENDING: state.pending,
+        }
+        steps: list[_Step] = []
+        for name in _ORDER:
+            document = implied[name]
+            wanted = document.to_bytes() if document is not None else None
+            old = stored[name]
+            if (old.data, old.exists) == (wanted, wanted is not None):
+                continue
+            is_kept = name in kept
+            if is_kept and not unrecorded:
+                continue
+            what: DifferenceState = (
+                "unrecorded"
+                if is_kept
+                else "missing"
+                if not old.exists
+                else "surplus"
+                if wanted is None
+                else "differs"
+                if {_REF: ref, _HISTORY: history}.get(name, old.data) is not None
+                else "unreadable"
+            )
+            steps.append(_Step(Difference(project, name, what), wanted, old, is_due=not is_kept))
+        return steps
+
+    def _old(self, project: str, stored: dict[str, _Stored], name: str, kind: type[Document]) -> Document | None:
+        """A mirrored document, where it can be used; else it is going to be replaced."""
+        data = stored[name].data
+        try:
+            return None if data is None else kind.parse(data, name)
+        except GovernanceError:
+            return None
+
+    # ---- the store
+
+    def _get(self, project: str, document: str) -> bytes:
+        key = self.key(project, document)
+        with self._readable(key):
+            self._check_links(key)
+            try:
+                return self.store.get_range(key, 0, MAX_DOCUMENT_BYTES + 1)
+            except ObjectNotFound:
+                raise self._absent(project, document) from None
+
+    def _stored(self, project: str, document: str) -> _Stored:
+        key = self.key(project, document)
+        with self._readable(key):
+            try:
+                self._check_links(key)
+                info = self.store.head(key)
+                if info.size > MAX_DOCUMENT_BYTES:
+                    return _Stored(None, info.etag)
+                data, info = self.store.get_with_info(key)
+                return _Stored(data, info.etag)
+            except ObjectNotFound:
+                return _Stored(None, None)
+
+    def _parse(self, project: str, document: str, data: bytes | None, kind: type[Document]) -> Document:
+        where = f"{self.key(project, document)} in {self.store.uri}"
+        if data is None:
+            raise GovernanceError(
+                f"{where} cannot be used: it has more than {MAX_DOCUMENT_BYTES} bytes. Nothing was changed. Write it "
+                "anew from the registry: `dagster-versioned gov pull`."
+            )
+        return kind.parse(data, where)
+
+    def _check_links(self, key: str) -> None:
+        """Refuse a link on the way, even one that stays in the store: it would give one project another's ref.json."""
+        path = self.store.local_path(key)
+        if path is not None and any(place.is_symlink() for place in _upwards(path, key)):
+            raise GovernanceError(
+                f"{key} in {self.store.uri} cannot be used: a symbolic link is on the way to it. Nothing was changed. "
+                "Delete the link, and publish the mirror anew: `dagster-versioned gov pull`."
+            )
+
+    @contextmanager
+    def _readable(self, key: str) -> Generator[None]:
+        try:
+            yield
+        except (StorageError, InvalidName) as error:
+            raise GovernanceError(
+                f"{key} could not be read from {self.store.uri}: {error} Nothing was changed."
+            ) from error
+
+    def _absent(self, project: str, document: str) -> GovernanceError:
+        return GovernanceError(
+            f"There is no {self.key(project, document)} in {self.store.uri}: {project} is not registered, or was "
+            "decommissioned, or the mirror is behind. Nothing was changed. See `dagster-versioned gov status`; publish "
+            "the mirror: `dagster-versioned gov pull`."
+        )
+
+    def _changed(self, project: str, ref: Ref) -> RegistryConflict:
+        off = f", and the migration {ref.aborted} was called off" if ref.aborted is not None else ""
+        return RegistryConflict(
+            f"The mirrored ref.json of {project} in {self.store.uri} is not the one expected: it names "
+            f"{ref.current.uri}{off}. It was left as it is. Look again: `dagster-versioned gov status {project}`."
+        )
+
+    def _again(self, attempt: Callable[[], T], project: str) -> T:
+        retrying = Retrying(
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.01, max=0.5),
+            retry=retry_if_exception_type(PreconditionFailed),
+        )
+        try:
+            return retrying(attempt)
+        except RetryError:
+            raise RegistryConflict(
+                f"{_ATTEMPTS} changes of the mirror of {project} in {self.store.uri} lost the race against others. It "
+                "was left as they left it. Try again."
+            ) from None
+
+
+def _ids(history: MigrationHistory) -> list[str]:
+    return [event.id for event in history.events]
+
+
+def _is_name(text: str) -> bool:
+    try:
+        return bool(project_name(text))
+    except InvalidName:
+        return False
+
+
+def _upwards(path: Path, key: str) -> list[Path]:
+    """A file and the folders above it that belong to its key."""
+    return [path, *path.parents[: key.count("/")]]
