@@ -29,6 +29,7 @@ from dagster_versioned.tables.publish import DATOM_SCHEMA_VERSION, history_entry
 PROJECT_PATH = "project.json"
 SCHEMA_VERSION = 1
 
+_DOCUMENT = re.compile(r"[^/]+/(?:commits\.sha256|(?:partitions/[^/]+/)?(?:metadata|version_history)\.json)")
 _LINE = re.compile(r"([0-9a-f]{64})  (_delta_log/[0-9]{20}\.json)", re.ASCII)
 
 
@@ -105,6 +106,11 @@ def parse_project_document(data: bytes, where: str) -> str:
 def commits_path(table: str) -> str:
     """Where the SHA-256 of a table's commits are."""
     return f"{table}/commits.sha256"
+
+
+def is_table_document(path: str) -> bool:
+    """Whether a path is one that `table_documents` may give."""
+    return _DOCUMENT.fullmatch(path) is not None
 
 
 def table_documents(table: str, history: History) -> dict[str, bytes]:
