@@ -12,19 +12,29 @@ from dagster_versioned.__about__ import __version__ as __version__
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
     from dagster_versioned.engines.delta_table import read_delta as read_delta
     from dagster_versioned.errors import VersionedError as VersionedError
+    from dagster_versioned.governance.connect import Governance as Governance
+    from dagster_versioned.governance.dispatch import read as read
+    from dagster_versioned.governance.dispatch import read_cached as read_cached
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
+    from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
+    from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
+    "Governance": "dagster_versioned.governance.connect",
+    "GovernanceResource": "dagster_versioned.resources.governance",
     "Project": "dagster_versioned.tables.project",
     "ProjectResource": "dagster_versioned.resources.project",
+    "S3CredentialsResource": "dagster_versioned.resources.credentials",
     "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedTable": "dagster_versioned.tables.table",
+    "read": "dagster_versioned.governance.dispatch",
+    "read_cached": "dagster_versioned.governance.dispatch",
     "read_delta": "dagster_versioned.engines.delta_table",
 }
 

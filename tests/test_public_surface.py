@@ -8,12 +8,17 @@ import pytest
 import dagster_versioned
 
 SURFACE = {
+    "Governance",
+    "GovernanceResource",
     "Project",
     "ProjectResource",
+    "S3CredentialsResource",
     "TableOptions",
     "VersionedError",
     "VersionedParquetIOManager",
     "VersionedTable",
+    "read",
+    "read_cached",
     "read_delta",
 }
 

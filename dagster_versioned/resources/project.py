@@ -3,9 +3,12 @@
 from typing import Any, Literal
 
 import dagster as dg
-from pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
-from dagster_versioned.storage.location import Location
+from dagster_versioned.resources.credentials import S3CredentialsResource
+from dagster_versioned.resources.field_values import is_variable
+from dagster_versioned.resources.governance import GovernanceResource
+from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.tables.project import Project
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
@@ -13,10 +16,12 @@ Engine = Literal["arrow", "pandas", "polars", "spark"]
 
 
 class ProjectResource(dg.ConfigurableResource[Any]):
-    """A project: its name, and the location of its data root.
+    """A project: its name, and the location of its data root or the governance that knows it.
 
     ``location`` is a local path, ``file:///…`` or ``s3://bucket/prefix?region=…&endpoint_url=…``; it never holds a
-    credential. Those come from the environment or from ``profile``, a named profile of the AWS configuration files.
+    credential. With ``governance`` it can be left out: ref.json says where the project is, and where it is not any more
+    is warned of. Keys come from boto3's own chain, from ``profile``, a named profile of the AWS configuration files, or
+    from ``credentials``; without either, a governed project is reached with those of its governance.
     ``default_engine`` is what an input without an annotation is read as, ``author`` is recorded with every version.
     Every text can be a `dagster.EnvVar`. Raises `pydantic.ValidationError`, naming the field.
     """
@@ -25,34 +30,49 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
 
     name: str = Field(description="What the lineage of other projects calls this one.")
-    location: str = Field(description="A local path, file:///… or s3://bucket/prefix; never with credentials in it.")
+    governance: GovernanceResource | None = Field(default=None, description="Who knows where the project is.")
+    location: str | None = Field(
+        default=None,
+        validate_default=True,
+        description="A local path, file:///… or s3://bucket/prefix; never with credentials in it.",
+    )
     profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+    credentials: S3CredentialsResource | None = Field(default=None, description="Keys, instead of a profile.")
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
     author: str | None = Field(default=None, description="Recorded with every version.")
 
     _project: Project | None = PrivateAttr(default=None)
 
-    @field_validator("name")
+    @field_validator("name", mode="wrap")
     @classmethod
-    def _a_name(cls, name: str) -> str:
-        if not _is_variable(name):
-            Project.open(name, ".")  # whose constructor knows what a name is; nothing is read yet
+    def _a_name(cls, name: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if not is_variable(name):
+            Project.open(parse(name), ".")  # whose constructor knows what a name is; nothing is read yet
         return name
 
-    @field_validator("location")
+    @field_validator("location", mode="wrap")
     @classmethod
-    def _a_place(cls, location: str) -> str:
-        if not _is_variable(location):
+    def _a_place(cls, location: Any, parse: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        if is_variable(location):
+            return location
+        if parse(location) is not None:
             Location.parse(location)
+        elif info.data.get("governance") is None:
+            raise ValueError("a project without governance needs a location")
         return location
 
     def project(self) -> Project:
-        """The project; opened once per resource. Raises `InvalidInput`."""
+        """The project; opened once per resource. Raises `InvalidInput`, and `GovernanceError` for a governed one."""
         if self._project is None:
-            self._project = Project.open(self.name, self.location, profile=self.profile, author=self.author)
+            self._project = self._opened()
         return self._project
 
-
-def _is_variable(text: str) -> bool:
-    """Whether the text stands for an environment variable, which has no value before a run."""
-    return isinstance(text, dg.EnvVar)
+    def _opened(self) -> Project:
+        credentials = self.credentials.credentials if self.credentials else None
+        if self.governance is not None:
+            return self.governance.governance().project(
+                self.name, location=self.location, author=self.author, profile=self.profile, credentials=credentials
+            )
+        assert self.location is not None  # the validator of a project without governance
+        store = open_store(self.location, profile=self.profile, credentials=credentials)
+        return Project(self.name, store, author=self.author)

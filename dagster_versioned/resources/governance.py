@@ -1,0 +1,122 @@
+"""The Dagster resource that says where an organization's governance is, and in which role one comes to it."""
+
+import hashlib
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import dagster as dg
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
+
+from dagster_versioned.governance.connect import STALE_AFTER, Governance, Role
+from dagster_versioned.governance.git_remote import remote_url
+from dagster_versioned.resources.credentials import S3CredentialsResource
+from dagster_versioned.resources.field_values import is_variable
+from dagster_versioned.storage.location import Location
+
+if TYPE_CHECKING:
+    from dagster_versioned.governance.registry import Registry
+
+_ROLES: tuple[Role, ...] = get_args(Role)
+
+
+class GovernanceResource(dg.ConfigurableResource[Any]):
+    """The governance of an organization's projects: its storage, and the registry for a developer.
+
+    A ``developer`` writes, and has a clone of the registry: the folder ``clone``, which is cloned from ``registry``
+    where it is not there yet (without ``clone``: a folder in the user's cache). A ``reader`` only reads, and has
+    neither. Keys come from boto3's own chain, from ``profile``, or from ``credentials``; no other field may hold one.
+    Every field can be a `dagster.EnvVar`. Raises `pydantic.ValidationError`, naming the field.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
+
+    storage: str = Field(description="The governance storage: a local path, file:///… or s3://bucket/prefix.")
+    role: str = Field(default="developer", description="'developer' (writes, has a clone) or 'reader'.")
+    registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
+    clone: str | None = Field(
+        default=None, validate_default=True, description="The folder of a developer's clone of the registry."
+    )
+    stale_after_hours: int = Field(
+        default=int(STALE_AFTER / timedelta(hours=1)),
+        description="How long ago the clone may have been fetched before each connection warns.",
+    )
+    profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+    credentials: S3CredentialsResource | None = Field(default=None, description="Keys, instead of a profile.")
+
+    _governance: Governance | None = PrivateAttr(default=None)
+
+    @field_validator("storage", mode="wrap")
+    @classmethod
+    def _a_place(cls, storage: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if not is_variable(storage):
+            Location.parse(parse(storage))
+        return storage
+
+    @field_validator("role", mode="wrap")
+    @classmethod
+    def _a_role(cls, role: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if not is_variable(role) and parse(role) not in _ROLES:
+            raise ValueError(f"the role is {' or '.join(map(repr, _ROLES))}")
+        return role
+
+    @field_validator("registry", mode="wrap")
+    @classmethod
+    def _a_remote(cls, registry: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if not is_variable(registry) and parse(registry) is not None:
+            remote_url(registry)
+        return registry
+
+    @field_validator("stale_after_hours", mode="wrap")
+    @classmethod
+    def _an_age(cls, hours: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if is_variable(hours):
+            return hours
+        parsed = parse(hours)
+        if parsed < 1:
+            raise ValueError("it is at least 1 hour")
+        return parsed
+
+    @field_validator("clone", mode="wrap")
+    @classmethod
+    def _one_that_the_role_has(cls, clone: Any, parse: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        role = info.data.get("role")
+        if not is_variable(clone):
+            parse(clone)
+        if is_variable(role) or "registry" not in info.data:
+            return clone
+        has_one = clone is not None or info.data["registry"] is not None
+        if role == "developer" and not has_one:
+            raise ValueError("a developer needs a clone of the registry: give clone, or registry to clone from")
+        if role == "reader" and has_one:
+            raise ValueError("a reader has no clone: leave clone and registry out, or use role='developer'")
+        return clone
+
+    def governance(self) -> Governance:
+        """The governance; opened once per resource. Raises `GovernanceError`, `RegistryUnavailable`, `InvalidInput`."""
+        if self._governance is None:
+            role: Role = "developer" if self.role == "developer" else "reader"
+            self._governance = Governance(
+                self.storage,
+                role=role,
+                registry=self._registry() if role == "developer" else None,
+                stale_after=timedelta(hours=self.stale_after_hours),
+                profile=self.profile,
+                credentials=self.credentials.credentials if self.credentials else None,
+            )
+        return self._governance
+
+    def _registry(self) -> "Registry":
+        """The developer's clone; a network is only used to make it."""
+        from dagster_versioned.governance.registry import Registry  # a reader needs no git
+
+        if self.registry is None:
+            return Registry.open(Path(str(self.clone)))
+        return Registry.clone(self.registry, Path(self.clone) if self.clone else _default_clone(self.registry))
+
+
+def _default_clone(remote: str) -> Path:
+    """A folder of the user's for the clone of one remote."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "dagster-versioned", "registries", hashlib.sha256(remote.encode()).hexdigest()[:16])
