@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from dagster_versioned.errors import GovernanceError, IntegrityError, TableNotFound, UnsupportedFeature
+from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.git_repository import GitRepository, Tree
 from dagster_versioned.governance.version_documents import (
     PROJECT_PATH,
@@ -97,13 +98,15 @@ class VersionMirror:
         self._repository = repository
 
     @classmethod
-    def open(cls, project: Project, remote: str, clone: Path) -> Self:
+    def open(cls, project: Project, remote: str, clone: Path | None = None) -> Self:
         """The mirror at a remote, by a bare clone in a local folder, which is made if it is not there.
+
+        By default the folder is in the user's cache.
 
         Raises `InvalidInput` for a remote that is not allowed, `GovernanceError` where something else is in the folder,
         and `RegistryUnavailable` where it has to be cloned and the remote does not answer.
         """
-        return cls(project, GitRepository.open_or_clone(remote, clone))
+        return cls(project, GitRepository.open_or_clone(remote, clone or cached_clone("mirrors", remote)))
 
     def update(
         self,

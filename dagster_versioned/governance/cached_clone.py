@@ -1,0 +1,12 @@
+"""Where a clone of a git remote is kept, if its user does not say."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Literal
+
+
+def cached_clone(kind: Literal["registries", "mirrors"], remote: str) -> Path:
+    """A folder in the user's cache, for the clone of one remote."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "dagster-versioned", kind, hashlib.sha256(remote.encode()).hexdigest()[:16])
