@@ -1,0 +1,100 @@
+"""`build_version_checks`: checks on versions as Dagster's asset checks, ready to add to the definitions."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
+
+import dagster as dg
+
+from dagster_versioned.checks.chain import ChainValidity
+from dagster_versioned.checks.check import Look, VersionCheck
+from dagster_versioned.checks.integrity import HeadIntegrity
+from dagster_versioned.checks.parents import FreshParents
+from dagster_versioned.checks.row_count import RowCountDrift
+from dagster_versioned.checks.schema_policy import SchemaPolicy
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.project import Project
+
+EVERY_CHECK: tuple[VersionCheck, ...] = (
+    HeadIntegrity(),
+    ChainValidity(),
+    SchemaPolicy(),
+    FreshParents(),
+    RowCountDrift(),
+)
+"""What is checked where nothing else is said; nothing of it blocks."""
+
+Assets = Iterable[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset | dg.AssetKey | str | Sequence[str]]
+
+
+def build_version_checks(
+    assets: Assets,
+    checks: Sequence[VersionCheck] = EVERY_CHECK,
+    *,
+    resource_key: str = "io_manager",
+) -> list[dg.AssetChecksDefinition]:
+    """The checks of each of the assets, one op for all those of an asset.
+
+    In a run of partitions they look at the run's partitions, else at every partition that there is; in the run that
+    materializes the asset they follow it. ``resource_key`` names the `VersionedParquetIOManager`, or a
+    `ProjectResource`, whose project holds the tables.
+
+    Raises `InvalidInput` for two checks of one name on one asset.
+    """
+    names = [check.check_name for check in checks]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidInput(f"Two checks are called {min(twice)!r}. Give one of them another name: name='…'.")
+    return [_checks_of(key, checks, resource_key) for key in dict.fromkeys(_keys(assets))]
+
+
+def _keys(assets: Assets) -> Iterator[dg.AssetKey]:
+    for asset in assets:
+        if isinstance(asset, dg.AssetsDefinition):
+            yield from sorted(asset.keys)
+        elif isinstance(asset, dg.AssetSpec | dg.SourceAsset):
+            yield asset.key
+        else:
+            yield dg.AssetKey.from_coercible(asset)
+
+
+def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: str) -> dg.AssetChecksDefinition:
+    @dg.multi_asset_check(
+        # Named by what it does, so that an asset may have several of these with different checks.
+        name=key.to_python_identifier("_".join(check.check_name for check in checks)),
+        specs=[
+            dg.AssetCheckSpec(check.check_name, asset=key, description=check.about, blocking=check.blocking)
+            for check in checks
+        ],
+        can_subset=True,
+        required_resource_keys={resource_key},
+    )
+    def evaluate(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        table = _project(getattr(context.resources, resource_key), resource_key).table(key.path)
+        partitioned = context.has_partition_key or context.has_partition_key_range
+        partitions = frozenset(map(str, context.partition_keys)) if partitioned else None
+        look = Look(table, key, partitions, context)
+        selected = {one.name for one in context.selected_asset_check_keys}
+        for check in checks:
+            if check.check_name in selected:
+                verdict = check.evaluate(look)
+                yield dg.AssetCheckResult(
+                    passed=verdict.passed,
+                    asset_key=key,
+                    check_name=check.check_name,
+                    severity=check.severity,
+                    description=verdict.text,
+                    metadata=verdict.metadata,
+                )
+
+    return evaluate
+
+
+def _project(resource: Any, resource_key: str) -> Project:
+    """The project of an IO manager, or of the resource itself."""
+    found = resource if isinstance(resource, ProjectResource) else getattr(resource, "project", None)
+    if not isinstance(found, ProjectResource):
+        raise InvalidInput(
+            f"The resource {resource_key!r} is a {type(cast('object', resource)).__name__}, which has no project. "
+            "Nothing was checked. Name the VersionedParquetIOManager or a ProjectResource: resource_key='…'."
+        )
+    return found.project()

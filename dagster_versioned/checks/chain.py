@@ -1,0 +1,92 @@
+"""Is the history still the one that was written? Every commit of it, against Dagster's own event log too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import dagster as dg
+
+from dagster_versioned.checks.check import Look, Verdict, VersionCheck, table_text
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.tables.history import History
+
+URI_KEY = "dagster/uri"
+LOG_VERSION_KEY = "dagster_versioned/log_version"
+COMMIT_KEY = "dagster_versioned/commit_sha256"
+"""Metadata of a materialization by the IO manager: which commit it made, and the SHA-256 of that commit's bytes."""
+
+
+@dataclass(frozen=True)
+class ChainValidity(VersionCheck):
+    """Passes where the log replays from its first commit, every link holds, and every identity has its SHA.
+
+    The links cannot show that the log was cut at its end, or written anew as a whole. Dagster's event log can: the
+    asset's last ``witnesses`` materializations say which commits they made. Those of a table that was at another place
+    then are left out. Reads no part.
+    """
+
+    title = "chain"
+    about = "Every commit links to the one before, and Dagster's event log saw the same commits."
+
+    witnesses: int = 100
+
+    def judge(self, look: Look) -> Verdict:
+        state, _ = look.table.replay()
+        seen = self._seen(look)
+        found = [*_links(state.history), *_witnessed(state.history, seen), *_identities(state.history)]
+        metadata = {"commits": len(state.history.records), "witnessed_commits": len(seen)}
+        if not found:
+            return Verdict(
+                True,
+                f"{len(state.history.records)} commits form one chain; Dagster's event log saw {len(seen)} of them.",
+                metadata,
+            )
+        return Verdict(
+            False,
+            f"{len(found)} commits or versions are not what was written: {found[0][0]}: {found[0][1]}. Compare with "
+            "`dagster-versioned verify`, and restore _delta_log/ from a copy.",
+            {**metadata, "problems": table_text(["where", "problem"], found)},
+        )
+
+    def _seen(self, look: Look) -> dict[int, str]:
+        """SHA-256 of commits by log version, from the asset's materializations."""
+        if not self.witnesses:
+            return {}
+        records = look.context.instance.fetch_materializations(look.asset_key, limit=self.witnesses).records
+        seen: dict[int, str] = {}
+        for event in (record.asset_materialization for record in records):
+            match [_value(event, key) for key in (URI_KEY, LOG_VERSION_KEY, COMMIT_KEY)]:
+                case [look.table.store.uri, int(log_version), str(sha)]:
+                    seen.setdefault(log_version, sha)
+                case _:
+                    pass
+        return seen
+
+
+def _value(event: dg.AssetMaterialization | None, key: str) -> object:
+    return event.metadata[key].value if event is not None and key in event.metadata else None
+
+
+def _links(history: History) -> Iterator[tuple[str, str]]:
+    for before, record in zip((None, *history.records), history.records, strict=False):
+        expected = before.sha256 if before else None
+        if record.info is not None and record.info.get("prev") != expected:
+            recorded = str(record.info.get("prev"))[:12]
+            yield f"@{record.log_version}", f"it links to {recorded}…, the commit before has {str(expected)[:12]}…"
+
+
+def _witnessed(history: History, seen: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+    for log_version, sha in sorted(seen.items()):
+        if log_version > history.log_version:
+            yield f"@{log_version}", "Dagster's event log saw this commit, but the log ends before it"
+        elif history.records[log_version].sha256 != sha:
+            found = history.records[log_version].sha256[:12]
+            yield f"@{log_version}", f"Dagster's event log saw {sha[:12]}…, the log holds {found}…"
+
+
+def _identities(history: History) -> Iterator[tuple[str, str]]:
+    for version in history.versions:
+        if not version.is_foreign:
+            try:
+                version.entry.to_json()
+            except VersionedError as error:
+                yield f"{version.short} (@{version.log_version})", str(error)

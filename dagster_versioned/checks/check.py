@@ -1,0 +1,133 @@
+"""What every check is: it looks at the heads of one asset's table, and comes to a verdict that explains itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import dagster as dg
+
+from dagster_versioned.errors import GovernanceError, StorageError, VersionedError
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.table import VersionedTable
+
+MAX_ROWS = 50
+"""Rows of a table in a result's metadata, which goes into Dagster's event log."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The heads that one evaluation is about.
+
+    ``partitions`` are those of the run, if it is a run of partitions; the heads are then those that the table has of
+    them, else all that it has. What this and its members raise is a `VersionedError`.
+    """
+
+    table: VersionedTable
+    asset_key: dg.AssetKey
+    partitions: frozenset[str] | None
+    context: dg.AssetCheckExecutionContext
+
+    @cached_property
+    def heads(self) -> tuple[Version, ...]:
+        """The heads in the order of their partitions, each with an identity that has its SHA; at least one."""
+        history = self.table.state.history
+        if not history.is_partitioned:
+            heads = [self.table.version()]
+        else:
+            wanted = self.partitions if self.partitions is not None else self.table.partitions().keys()
+            heads = [self.table.version(partition=key) for key in sorted(wanted)]
+        for head in heads:
+            head.entry.to_json()  # parses the identity, which raises where it does not have its SHA
+        return tuple(heads)
+
+    @cached_property
+    def _by_partition(self) -> Mapping[str | None, Sequence[Version]]:
+        grouped: dict[str | None, list[Version]] = {}
+        for version in self.table.history():
+            if not version.is_foreign:
+                grouped.setdefault(version.partition, []).append(version)
+        return grouped
+
+    def before(self, head: Version) -> list[Version]:
+        """The versions that a head replaced, newest first."""
+        return [one for one in self._by_partition.get(head.partition, ()) if one.log_version < head.log_version]
+
+    def beside(self, head: Version) -> list[Version]:
+        """The newest version that each other partition had when the head was made, newest first."""
+        others = [
+            next((one for one in versions if one.log_version < head.log_version), None)
+            for partition, versions in self._by_partition.items()
+            if partition != head.partition
+        ]
+        return sorted((one for one in others if one is not None), key=lambda one: -one.log_version)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a check passed, why in one sentence, and the metadata that explains it."""
+
+    passed: bool
+    text: str
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionCheck(ABC):
+    """A check on the versions of a table, to be given to `build_version_checks`.
+
+    ``blocking``: whether assets downstream wait for it, and do not run where it fails with severity ERROR. ``name``
+    replaces the check's own, as where one asset has two of a kind.
+    """
+
+    title: ClassVar[str]
+    about: ClassVar[str]
+
+    name: str | None = None
+    blocking: bool = False
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+
+    @property
+    def check_name(self) -> str:
+        """What Dagster calls the check."""
+        return self.name or self.title
+
+    def evaluate(self, look: Look) -> Verdict:
+        """The verdict, also where the table cannot be read: then it is that it does not pass, and why.
+
+        Raises `StorageError` and `GovernanceError`, which say nothing about the table, so that the step is tried again.
+        """
+        try:
+            return self.judge(look)
+        except (StorageError, GovernanceError):
+            raise
+        except VersionedError as error:
+            return Verdict(False, str(error))
+
+    @abstractmethod
+    def judge(self, look: Look) -> Verdict:
+        """The verdict. Raises `VersionedError`."""
+
+
+def table_text(titles: Sequence[str], rows: Sequence[Iterable[object]]) -> dg.MarkdownMetadataValue:
+    """A Markdown table of at most `MAX_ROWS` rows, with a line that says how many were left out."""
+    lines = [titles, ["---"] * len(titles), *([_cell(value) for value in row] for row in rows[:MAX_ROWS])]
+    more = f"\n\n{len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
+    return dg.MarkdownMetadataValue("\n".join(f"| {' | '.join(line)} |" for line in lines) + more)
+
+
+def named(version: Version) -> str:
+    """A version as a person says it: its short SHA, and its partition."""
+    return version.short if version.partition is None else f"{version.short} [{version.partition}]"
+
+
+def listed(texts: Sequence[str], most: int = 3) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{', '.join(texts[:most])}{more}"
+
+
+def _cell(value: object) -> str:
+    text = "" if value is None else str(value)
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("\r", " ")
