@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
+    from dagster_versioned.checks.build import build_version_checks as build_version_checks
+    from dagster_versioned.checks.chain import ChainValidity as ChainValidity
+    from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
+    from dagster_versioned.checks.parents import FreshParents as FreshParents
+    from dagster_versioned.checks.row_count import RowCountDrift as RowCountDrift
+    from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
     from dagster_versioned.engines.delta_table import read_delta as read_delta
     from dagster_versioned.errors import VersionedError as VersionedError
     from dagster_versioned.governance.connect import Governance as Governance
@@ -24,15 +30,21 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
+    "ChainValidity": "dagster_versioned.checks.chain",
+    "FreshParents": "dagster_versioned.checks.parents",
     "Governance": "dagster_versioned.governance.connect",
     "GovernanceResource": "dagster_versioned.resources.governance",
+    "HeadIntegrity": "dagster_versioned.checks.integrity",
     "Project": "dagster_versioned.tables.project",
     "ProjectResource": "dagster_versioned.resources.project",
+    "RowCountDrift": "dagster_versioned.checks.row_count",
     "S3CredentialsResource": "dagster_versioned.resources.credentials",
+    "SchemaPolicy": "dagster_versioned.checks.schema_policy",
     "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedTable": "dagster_versioned.tables.table",
+    "build_version_checks": "dagster_versioned.checks.build",
     "read": "dagster_versioned.governance.dispatch",
     "read_cached": "dagster_versioned.governance.dispatch",
     "read_delta": "dagster_versioned.engines.delta_table",

@@ -8,15 +8,21 @@ import pytest
 import dagster_versioned
 
 SURFACE = {
+    "ChainValidity",
+    "FreshParents",
     "Governance",
     "GovernanceResource",
+    "HeadIntegrity",
     "Project",
     "ProjectResource",
+    "RowCountDrift",
     "S3CredentialsResource",
+    "SchemaPolicy",
     "TableOptions",
     "VersionedError",
     "VersionedParquetIOManager",
     "VersionedTable",
+    "build_version_checks",
     "read",
     "read_cached",
     "read_delta",

@@ -146,7 +146,7 @@ def test_the_project_may_come_from_a_resource_of_its_own(house, one, frames):
 def test_a_resource_without_a_project_is_refused_with_what_to_name(house, one, frames):
     frames["one"] = rows(3)
     checks = build_version_checks([one], resource_key="other")
-    with pytest.raises(InvalidInput, match="'other' is a int.*resource_key="):
+    with pytest.raises(InvalidInput, match=r"'other' is a int.*resource_key="):
         house.run(one, *checks, resources={"other": 1})
 
 
