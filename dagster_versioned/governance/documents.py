@@ -10,12 +10,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NoReturn, Self, cast
 from uuid import uuid4
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -85,11 +83,7 @@ _DottedName = Annotated[
     str, StringConstraints(max_length=255, pattern=r"^[A-Za-z_][A-Za-z0-9_.]*(::[A-Za-z_.][A-Za-z0-9_.]*)?$")
 ]
 _Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
-_Methods = Annotated[
-    Mapping[_Word, Annotated[Mapping[_Word, _DottedName], AfterValidator(MappingProxyType[str, str])]],
-    AfterValidator(MappingProxyType[str, Mapping[str, str]]),
-    PlainSerializer(lambda methods: {language: dict(contexts) for language, contexts in methods.items()}),
-]
+_Methods = Mapping[_Word, Mapping[_Word, _DottedName]]
 
 
 class _Document(BaseModel):

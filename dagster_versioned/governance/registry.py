@@ -4,6 +4,7 @@ Git is canonical. Each event is one commit, made on the newest state of the remo
 whoever does the same thing again finds it done and makes no commit.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -107,10 +108,16 @@ class Registry:
     def clone(cls, remote: str, clone: Path, *, timeout: float = TIMEOUT_SECONDS) -> Self:
         """Clone a registry into a folder that is empty or not there; an existing clone of it is opened.
 
-        Raises `GovernanceError` where the remote is no registry, and as `GitRepository` does.
+        Raises `GovernanceError` where the remote is no registry, and as `GitRepository` does; no clone is then left.
         """
+        is_new = not (clone.expanduser() / "HEAD").exists()
         registry = cls(GitRepository.open_or_clone(remote, clone, timeout=timeout))
-        registry.tree()
+        try:
+            registry.tree()
+        except GovernanceError:
+            if is_new:
+                shutil.rmtree(registry.path)
+            raise
         return registry
 
     @classmethod

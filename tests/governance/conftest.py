@@ -1,0 +1,83 @@
+"""A registry on disk with a bare repository as its remote, and a git that knows nobody's real configuration."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.registry import Registry
+from dagster_versioned.storage import LocalStore
+
+GitLog = Callable[..., list[str]]
+
+
+@pytest.fixture(autouse=True)
+def git_identity(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The global configuration of git, for this test alone: Ada's."""
+    config = tmp_path_factory.mktemp("git") / "config"
+    config.write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.org\n")
+    for name in [name for name in os.environ if name.startswith("GIT_") and name != "GIT_SSL_CAINFO"]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    return config
+
+
+@pytest.fixture
+def git() -> Callable[..., str]:
+    """Run git in a folder; what it says."""
+
+    def run(folder: Path, *arguments: str, data: str | None = None) -> str:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, input=data, timeout=60).stdout
+
+    return run
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    """Where the registry's bare repository is, or will be."""
+    return tmp_path / "registry.git"
+
+
+@pytest.fixture
+def registry(remote: Path, tmp_path: Path) -> Registry:
+    """A new registry and Ada's clone of it."""
+    return Registry.init(str(remote), tmp_path / "ada")
+
+
+@pytest.fixture
+def other(registry: Registry, tmp_path: Path) -> Registry:
+    """Another developer's clone."""
+    return Registry.clone(registry.remote, tmp_path / "grace")
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> GovernanceStore:
+    return GovernanceStore(LocalStore(tmp_path / "governance"))
+
+
+@pytest.fixture
+def log(remote: Path, git: Callable[..., str]) -> Callable[[], list[str]]:
+    """The subjects of the registry's commits, oldest first."""
+    return lambda: git(remote, "log", "--reverse", "--format=%s", "main").splitlines()
+
+
+@pytest.fixture
+def by_hand(tmp_path: Path, remote: Path, git: Callable[..., str]) -> Callable[[Callable[[Path], object]], None]:
+    """Change the files of the registry as a person with an editor would, and push."""
+
+    def edit(change: Callable[[Path], object]) -> None:
+        work = tmp_path / "by-hand"
+        if not work.exists():
+            git(tmp_path, "clone", "--quiet", str(remote), str(work))
+        git(work, "pull", "--quiet")
+        change(work)
+        git(work, "add", "--all")
+        git(work, "commit", "--quiet", "--message", "By hand")
+        git(work, "push", "--quiet", "origin", "HEAD:main")
+
+    return edit
