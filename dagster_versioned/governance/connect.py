@@ -52,7 +52,7 @@ class Access:
 class Governance:
     """An organization's governance, as one role connects to it.
 
-    ``storage`` is the governance storage: a store, or its location. ``registry`` is a developer's clone.
+    ``storage`` is the governance storage: a store, or its location. ``registry`` is a developer's clone, or its folder.
     ``stale_after`` is how old the clone's last fetch may be before each connection warns. ``profile`` and
     ``credentials`` are for the governance storage and for the projects' own. Raises `InvalidInput`.
     """
@@ -62,7 +62,7 @@ class Governance:
         storage: ObjectStore | Location | str,
         *,
         role: Role = "reader",
-        registry: "Registry | None" = None,
+        registry: "Registry | Path | str | None" = None,
         stale_after: timedelta = STALE_AFTER,
         profile: str | None = None,
         credentials: CredentialsSource | None = None,
@@ -77,6 +77,10 @@ class Governance:
                 "A reader asks the governance storage and has no clone. Nothing was opened. Leave registry out, or "
                 "pass role='developer'."
             )
+        if isinstance(registry, Path | str):
+            from dagster_versioned.governance.registry import Registry
+
+            registry = Registry.open(Path(registry))
         self.role: Role = role
         self.registry = registry
         self.stale_after = stale_after

@@ -1,7 +1,5 @@
 """The Dagster resource that says where an organization's governance is, and in which role one comes to it."""
 
-import hashlib
-import os
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
+from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.connect import STALE_AFTER, Governance, Role
 from dagster_versioned.governance.git_remote import remote_url
 from dagster_versioned.resources.credentials import S3CredentialsResource
@@ -113,10 +112,6 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
 
         if self.registry is None:
             return Registry.open(Path(str(self.clone)))
-        return Registry.clone(self.registry, Path(self.clone) if self.clone else _default_clone(self.registry))
-
-
-def _default_clone(remote: str) -> Path:
-    """A folder of the user's for the clone of one remote."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache, "dagster-versioned", "registries", hashlib.sha256(remote.encode()).hexdigest()[:16])
+        return Registry.clone(
+            self.registry, Path(self.clone) if self.clone else cached_clone("registries", self.registry)
+        )

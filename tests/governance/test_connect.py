@@ -14,7 +14,7 @@ from dagster_versioned.governance.connect import Governance, GovernedCustody, sa
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
 from dagster_versioned.storage.wrappers import CountingStore, Fault, FaultStore
 from dagster_versioned.tables.project import Project
-from support.governed import NAME, Clone, developer, key, lived_at, move_bytes, publish
+from support.governance_documents import NAME, Clone, developer, key, lived_at, move_bytes, publish
 
 ROWS = [pa.table({"n": pa.array(range(count), pa.int64())}) for count in range(1, 5)]
 WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "copy", "delete")
@@ -87,8 +87,10 @@ class TestADeveloper:
     def test_reads_every_version_at_the_new_place_with_a_clone_that_knows_only_the_old(
         self, here, moved, old, new, storage, caplog
     ):
+        developer(storage, moved).project(NAME).pin("first", "flights", "@0")
         project = developer(storage, here, timedelta(days=7)).project(NAME)
         assert project.table("flights").read("@0") == ROWS[0]
+        assert project.table("flights").read("pin:first") == ROWS[0]
         assert developer(storage, moved).project(NAME).table("flights").write(ROWS[2]).version.log_version > 1
         assert project.table("flights").read() == ROWS[2]
         assert [len(version.entry.metadata_sha) for version in project.table("flights").history()] == [64] * 3

@@ -31,7 +31,7 @@ from dagster_versioned.governance.documents import Dispatch
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import S3Credentials
-from support.governed import NAME
+from support.governance_documents import NAME
 from support.s3_server import S3Server, running_s3_server
 
 DISPATCH = Dispatch(
@@ -231,6 +231,19 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
 
 
 SECRET = "hunter2hunter2"
+
+
+def test_the_scan_finds_what_git_and_dagster_pack(tmp_path):
+    """Else the test above could not fail."""
+    (tmp_path / "plain").write_text(SECRET)
+    git = ["git", "-C", str(tmp_path / "packed")]
+    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "packed")], check=True)
+    subprocess.run([*git, "hash-object", "-w", "--stdin"], input=SECRET.encode(), capture_output=True, check=True)
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute("create table runs (body blob)")
+        connection.execute("insert into runs values (?)", (zlib.compress(SECRET.encode()),))
+    found = {path.name for path, data in written_below(tmp_path) if SECRET.encode() in data}
+    assert found == {"plain", "HEAD", "runs.db"}
 
 
 class TestS3CredentialsResource:

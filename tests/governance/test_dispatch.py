@@ -17,7 +17,7 @@ from dagster_versioned.governance.documents import DEFAULT_DISPATCH, Dispatch
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.project import Project
-from support.governed import NAME, developer, key, lived_at, move_bytes, publish
+from support.governance_documents import NAME, developer, key, lived_at, move_bytes, publish
 from support.remote_store import RemoteStore
 
 ROWS = [pa.table({"n": pa.array(range(count), pa.int64()), "text": ["x"] * count}) for count in range(1, 4)]

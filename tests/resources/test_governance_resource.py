@@ -1,5 +1,6 @@
 """Governed projects in Dagster: what the resources accept, and a run with the IO manager from end to end."""
 
+import pickle
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from dagster_versioned.governance.documents import Event, PendingMigration
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location
-from support.governed import NAME, lived_at, move_bytes, publish
+from support.governance_documents import NAME, lived_at, move_bytes, publish
 from support.house import House, materializations
 
 
@@ -151,6 +152,10 @@ class TestAClone:
         resource = GovernanceResource(storage=storage, registry=remote, clone=clone)
         assert ProjectResource(name=NAME, governance=resource).project().name == NAME
 
+    def test_travels_by_pickle_and_can_be_named_by_its_folder(self, governance, clone, storage):
+        for one in (governance.governance(), dagster_versioned.Governance(storage, role="developer", registry=clone)):
+            assert pickle.loads(pickle.dumps(one)).project(NAME).name == NAME
+
     def test_that_is_not_there_is_said(self, storage, tmp_path):
         with pytest.raises(GovernanceError, match="nowhere"):
             GovernanceResource(storage=storage, clone=str(tmp_path / "nowhere")).governance()
@@ -284,6 +289,20 @@ class TestMaterializing:
         assert {one.metadata["dagster/uri"].value for one in made.values()} == {
             str(new / "datom" / table) for table in ("flights", "doubled")
         }
+
+    def test_every_field_of_every_resource_can_come_from_the_environment(
+        self, registry, clone, storage, old, instance, monkeypatch
+    ):
+        for name, value in {"P_NAME": NAME, "G_STORAGE": storage, "G_CLONE": clone, "G_ROLE": "developer"}.items():
+            monkeypatch.setenv(name, value)
+        governed = GovernanceResource(
+            storage=dg.EnvVar("G_STORAGE"), clone=dg.EnvVar("G_CLONE"), role=dg.EnvVar("G_ROLE")
+        )
+        project = ProjectResource(name=dg.EnvVar("P_NAME"), governance=governed)
+        result = dg.materialize(
+            [flights], instance=instance, resources={"io_manager": VersionedParquetIOManager(project=project)}
+        )
+        assert materializations(result)["flights", None].metadata["dagster/uri"].value == str(old / "datom" / "flights")
 
     def test_a_reader_reads_inputs_and_writes_nothing(self, governance, storage, old, instance):
         run(instance, governance, flights)
