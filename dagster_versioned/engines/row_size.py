@@ -23,7 +23,7 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 def _sizes(array: Any) -> NDArray[np.int64] | int:
     """One size per slot, or one for all. Null slots of variable size count nothing but their offset."""
-    fixed = _fixed_size(array.type)
+    fixed = fixed_size(array.type)
     if fixed is not None:
         return fixed
     if isinstance(array, pa.StringArray | pa.BinaryArray):
@@ -45,9 +45,9 @@ def _span(values: Any, offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     return np.diff(ends[offsets - first])
 
 
-def _fixed_size(data_type: Any) -> int | None:
+def fixed_size(data_type: Any) -> int | None:
     if pa.types.is_struct(data_type):
-        inner = [_fixed_size(data_type.field(i).type) for i in range(data_type.num_fields)]
+        inner = [fixed_size(data_type.field(i).type) for i in range(data_type.num_fields)]
         return None if None in inner else sum(cast("list[int]", inner))
     if pa.types.is_primitive(data_type) or pa.types.is_decimal(data_type):
         return max(1, data_type.bit_width // 8)

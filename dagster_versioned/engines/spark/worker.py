@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
@@ -71,7 +72,8 @@ class Task:
     """One task of a write, as a function for ``mapInArrow``.
 
     Parts go below ``directory`` if tasks share it with the driver; the driver has created it, which is how a task can
-    tell. Otherwise they are spooled locally and uploaded below ``prefix`` of ``store``.
+    tell. Otherwise they are spooled locally and uploaded below ``prefix`` of ``store``. ``guarded``: rows have one more
+    column (`batches.narrow`), and a task that meets a wide row reports nothing.
     """
 
     schema: StructType
@@ -80,6 +82,7 @@ class Task:
     directory: Path | None
     store: ObjectStore | None
     prefix: str
+    guarded: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -94,12 +97,13 @@ class Task:
             # A folder for each attempt: one that fails removes its files, and must not remove an equal twin's.
             folder = f"{partition}-{attempt}"
             directory = self._shared(folder) or Path(spool)
-            report, rows = self._run(_chain(first, batches), partition, directory)
+            try:
+                report, rows = self._run(_chain(first, batches), partition, directory)
+            except _WideRow:
+                yield _result(None, None)
+                return
             parts = [self._stage(part, directory, folder) for part in report.parts]
-        report = replace(report, parts=parts)
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([report.to_bytes()], pa.binary()), pa.array([rows], pa.binary())], names=["report", "rows"]
-        )
+        yield _result(replace(report, parts=parts).to_bytes(), rows)
 
     def _shared(self, folder: str) -> Path | None:
         if self.directory is not None and self.directory.exists():
@@ -120,6 +124,8 @@ class Task:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
                 pending = _Pending()
+                if self.guarded:
+                    batches = _narrow(batches)
                 for batch in conform_all(_renamed(batches, self.schema), self.schema):
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
@@ -149,6 +155,10 @@ class Task:
         else:
             self.store.put_file(key, Path(part.source))
         return replace(part, source=key)
+
+
+class _WideRow(Exception):
+    """A row that Spark must be told to make smaller batches of."""
 
 
 class _Tally:
@@ -235,6 +245,20 @@ def _compressed(table: pa.Table | None, partition: int) -> bytes | None:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_table(table.combine_chunks())
     return sink.getvalue() if sink.tell() <= limit else None
+
+
+def _result(report: bytes | None, rows: bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([report], pa.binary()), pa.array([rows], pa.binary())], names=["report", "rows"]
+    )
+
+
+def _narrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches without their last column, which says of each row whether it is wide."""
+    for batch in batches:
+        if pc.any(cast("Any", batch.column(batch.num_columns - 1))).as_py():
+            raise _WideRow
+        yield batch.select(range(batch.num_columns - 1))
 
 
 def _renamed(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -15,6 +15,7 @@ from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import MEBIBYTE, Contents, Part, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order
+from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import stored_schema
@@ -31,7 +32,7 @@ from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, Row
 
 CANONICAL_BYTES = 64 * MEBIBYTE
 """Rows without an order become one part in canonical order up to this size (as `row_size` counts, so that partitioning
@@ -134,16 +135,33 @@ def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]
     """The reports of all tasks in the order of their partitions, with the rows of those that sent them home."""
     from pyspark.errors import PySparkException
 
-    # A plain function, because Spark asks for its argument count and wants no other callable.
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task(batches)
-
     try:
-        collected = rows.mapInArrow(run, REPORT_SCHEMA).collect()
+        collected = _collected_narrow(rows, task) or _results(rows, task).collect()
     except PySparkException as error:
         raise _own_error(error) or error from error
     reports = [(TaskReport.from_bytes(bytes(row["report"])), row["rows"]) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
+
+
+def _results(rows: "DataFrame", task: Task) -> "DataFrame":
+    # A plain function, because Spark asks for its argument count and wants no other callable.
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batches)
+
+    return rows.mapInArrow(run, REPORT_SCHEMA)
+
+
+def _collected_narrow(rows: "DataFrame", task: Task) -> "list[Row] | None":
+    """What the tasks yield if all rows are narrow, at about half the cost to the JVM; ``None`` if that is not so."""
+    guarded = narrow(rows, task.schema)
+    if guarded is None:
+        return None
+    results = _results(guarded, replace(task, guarded=True))
+    if not takes_all_batches(results):
+        return None
+    with unlimited_batches(rows):
+        collected = results.collect()
+    return collected if all(row["report"] is not None for row in collected) else None
 
 
 def _own_error(error: Exception) -> VersionedError | None:

@@ -1,0 +1,81 @@
+"""Sparing Spark the question how large a batch has become, which it otherwise asks before every row.
+
+Spark hands rows to Python in batches of at most ``maxRecordsPerBatch`` rows and ``maxBytesPerBatch`` (64 MB), and to
+keep to the latter it adds up all buffers of all columns once a row: half of what the JVM did in a write of 7 columns.
+Rows that are all narrow keep within a bound without being asked, since their number is bounded.
+"""
+
+import os
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.engines.parts import MEBIBYTE
+from dagster_versioned.engines.row_size import fixed_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+BATCH_BYTES = 128 * MEBIBYTE
+"""What a batch of narrow rows may come to: as much as a row group, which a task holds anyway."""
+
+_MAX_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_UNLIMITED = str(2**31 - 1)
+
+# Nodes of plans in which Python gets batches, or may: what an RDD stands for is not in the plan.
+_PYTHON = re.compile("Arrow|Pandas|Python|RDD")
+
+
+def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
+    """The rows and one more column that says whether a row is too wide; the strings of such a row are null.
+
+    ``None`` where that cannot be said or would not help: columns that are neither strings nor of fixed size (a binary
+    is wide as a rule), a session that sets the limit itself, Spark Connect.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    session = rows.sparkSession
+    if not type(rows).__module__.startswith("pyspark.sql.classic") or not _pinned_threads():
+        return None
+    if session.conf.get(_MAX_BYTES, None) is not None:
+        return None
+    batch_rows = int(session.conf.get(_MAX_ROWS) or 0)
+    sizes = [fixed_size(data_type) for data_type in schema_to_arrow(schema).types]
+    strings = [name for name, field, size in zip(rows.columns, schema.fields, sizes, strict=True) if size is None]
+    if batch_rows <= 0 or any(schema.fields[rows.columns.index(name)].type != "string" for name in strings):
+        return None
+    room = BATCH_BYTES // batch_rows - sum(size for size in sizes if size is not None)
+    lengths = [F.coalesce(F.octet_length(name), F.lit(0)).cast("long") for name in strings]
+    flagged = rows.withColumn("_wide", sum(lengths, F.lit(0)) > room)
+    return flagged.withColumns({name: F.when(~F.col("_wide"), F.col(name)) for name in strings})
+
+
+def takes_all_batches(result: "DataFrame") -> bool:
+    """Whether the last node of the query is the only one that gets batches: others may have wider rows."""
+    # The plan that will run, so it is not made in vain.
+    plan = str(cast("Any", result)._jdf.queryExecution().optimizedPlan().toString())
+    return not _PYTHON.search(plan.partition("\n")[2])
+
+
+@contextmanager
+def unlimited_batches(rows: "DataFrame") -> Generator[None]:
+    """Within it, this thread's queries have batches without a limit in bytes; other threads keep theirs.
+
+    A local property, not a setting of the session: tasks take from it what the session does not set.
+    """
+    context = rows.sparkSession.sparkContext
+    before = context.getLocalProperty(_MAX_BYTES)
+    context.setLocalProperty(_MAX_BYTES, _UNLIMITED)
+    try:
+        yield
+    finally:
+        # Spark takes None for "remove it"; its stubs do not say so.
+        context.setLocalProperty(_MAX_BYTES, before)  # pyright: ignore[reportArgumentType]
+
+
+def _pinned_threads() -> bool:
+    """Whether a thread here has a thread of its own in the JVM, so that its local properties are its own (default)."""
+    return os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
