@@ -1,4 +1,4 @@
-"""The application: its global options, and the verbs that look and that maintain."""
+"""The application: its global options, and the verbs that look, that maintain and that govern."""
 
 from os import environ
 from typing import Annotated
@@ -6,8 +6,21 @@ from typing import Annotated
 import typer
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import looking, maintaining
-from dagster_versioned.cli.session import AsJson, Author, Debug, LocationUri, Profile, ProjectName, Quiet, Session
+from dagster_versioned.cli import governing, looking, maintaining
+from dagster_versioned.cli.session import (
+    AsJson,
+    Author,
+    CloneFolder,
+    Debug,
+    GovernanceUri,
+    LocationUri,
+    Profile,
+    ProjectName,
+    Quiet,
+    RegistryUrl,
+    RoleName,
+    Session,
+)
 
 app = typer.Typer(
     name="dagster-versioned",
@@ -39,6 +52,10 @@ def options(
     location: LocationUri = None,
     profile: Profile = None,
     author: Author = None,
+    governance: GovernanceUri = None,
+    registry: RegistryUrl = None,
+    clone: CloneFolder = None,
+    role: RoleName = None,
     json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -48,15 +65,25 @@ def options(
 ) -> None:
     """Look at versioned tables, prove that they are what was committed, and maintain them."""
     ctx.obj = Session(
-        project=project or environ.get("DAGSTER_VERSIONED_PROJECT") or None,
-        location=location or environ.get("DAGSTER_VERSIONED_LOCATION") or None,
+        project=_given(project, "PROJECT"),
+        location=_given(location, "LOCATION"),
         profile=profile,
-        author=author or environ.get("DAGSTER_VERSIONED_AUTHOR") or None,
+        author=_given(author, "AUTHOR"),
+        governance=_given(governance, "GOVERNANCE"),
+        registry=_given(registry, "REGISTRY"),
+        clone=_given(clone, "CLONE"),
+        role=_given(role, "ROLE"),
         json=json,
         quiet=quiet,
         debug=debug,
     )
 
 
+def _given(option: str | None, variable: str) -> str | None:
+    """An option, or else the environment's; an empty one says that there is none, whatever the environment says."""
+    return (environ.get(f"DAGSTER_VERSIONED_{variable}") if option is None else option) or None
+
+
 looking.register(app)
 maintaining.register(app)
+governing.register(app)

@@ -288,13 +288,13 @@ def verify(
             try:
                 report = subject.verify(at, partition=partition, witnesses=witnesses, progress=advance)
             except (IntegrityError, UnsupportedFeature) as error:
-                report = _unreadable(subject.store.uri, error)
+                report = unreadable(subject.store.uri, error)
         documents.append(verify_document(str(subject.name), report))
     ok = all(document["ok"] for document in documents)
     if session.json:
         print_json({"ok": ok, "tables": documents})
     else:
-        _show_reports(documents)
+        show_reports(documents)
     return None if ok else ExitCode.FINDINGS
 
 
@@ -481,7 +481,8 @@ def _value(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def _show_reports(documents: list[dict[str, Any]]) -> None:
+def show_reports(documents: list[dict[str, Any]]) -> None:
+    """Say what a verification looked at and found, table by table."""
     for document in documents:
         looked = (
             f"{counted(document['versions'], 'version')}, {counted(document['parts'], 'part')} "
@@ -495,7 +496,8 @@ def _show_reports(documents: list[dict[str, Any]]) -> None:
             say(f"  gap {gap}")
 
 
-def _unreadable(where: str, error: VersionedError) -> "VerifyReport":
+def unreadable(where: str, error: VersionedError) -> "VerifyReport":
+    """The report on a table that cannot even be read."""
     from dagster_versioned.tables.verify import Finding, VerifyReport
 
     return VerifyReport((Finding("log", where, str(error)),), 0, 0, 0, 0, (), None)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from dagster_versioned.cli.terminal import plain
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.governance.connect import Governance
+    from dagster_versioned.governance.registry import Registry
     from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.table import VersionedTable
 
@@ -28,18 +31,32 @@ class Session:
     location: str | None = None
     profile: str | None = None
     author: str | None = None
+    governance: str | None = None
+    registry: str | None = None
+    clone: str | None = None
+    role: str | None = None
     json: bool = False
     quiet: bool = False
     debug: bool = False
 
     def open(self) -> "Project":
-        """The project at the location. Raises `InvalidInput` where it is not said which, or the two do not fit."""
+        """The project at the location, or where governance says that it is.
+
+        Raises `InvalidInput` where it is not said which, or name and location do not fit, and `GovernanceError`.
+        """
         from dagster_versioned.tables.project import Project
 
+        if self.governance:
+            if not self.project:
+                raise InvalidInput(
+                    "Governance knows many projects, and none is named. Give --project, or set "
+                    "DAGSTER_VERSIONED_PROJECT; `dagster-versioned gov list` shows them."
+                )
+            return self.governed().project(self.project, location=self.location, author=self.author)
         if not self.location:
             raise InvalidInput(
                 "No location. Give --location (a local path, file:///… or s3://bucket/prefix), "
-                "or set DAGSTER_VERSIONED_LOCATION."
+                "or set DAGSTER_VERSIONED_LOCATION; or give --governance, which knows where projects are."
             )
         named = Project.open(self.project or "-", self.location, profile=self.profile, author=self.author)
         recorded = _recorded_name(named)
@@ -55,6 +72,49 @@ class Session:
                 "--project or --location."
             )
         return named if self.project else Project(str(recorded), named.store, author=self.author)
+
+    def governed(self) -> "Governance":
+        """The governance, in the role that was given: by default a developer's with a registry, else a reader's.
+
+        Raises `InvalidInput`, and what opening a clone does.
+        """
+        from dagster_versioned.governance.connect import Governance, Role
+
+        if not self.governance:
+            raise InvalidInput(
+                "No governance storage. Give --governance (a local path, file:///… or s3://bucket/prefix), "
+                "or set DAGSTER_VERSIONED_GOVERNANCE."
+            )
+        roles: dict[str, Role] = {"developer": "developer", "reader": "reader"}
+        role = roles.get(self.role or ("developer" if self.registry or self.clone else "reader"))
+        if role is None:
+            raise InvalidInput(f"The role is developer or reader, not {self.role!a:.50}: --role. Nothing was opened.")
+        registry = self.registry_clone() if role == "developer" else None
+        return Governance(self.governance, role=role, registry=registry, profile=self.profile)
+
+    def registry_clone(self) -> "Registry":
+        """The developer's clone of the registry, which is made where it is not there.
+
+        Raises `InvalidInput` where none is named, `GovernanceError`, and `RegistryUnavailable` where it has to be made.
+        """
+        from dagster_versioned.governance.registry import Registry
+
+        if self.registry:
+            return Registry.clone(self.registry, self.clone_folder())
+        return Registry.open(self.clone_folder())
+
+    def clone_folder(self) -> Path:
+        """Where the clone of the registry is, or will be. Raises `InvalidInput`."""
+        from dagster_versioned.governance.cached_clone import cached_clone
+
+        if self.clone:
+            return Path(self.clone)
+        if not self.registry:
+            raise InvalidInput(
+                "No registry. Give --registry (the remote's URL or folder) or --clone (a clone's folder), "
+                "or set DAGSTER_VERSIONED_REGISTRY or DAGSTER_VERSIONED_CLONE."
+            )
+        return cached_clone("registries", self.registry)
 
     def table(self, name: str) -> "VersionedTable":
         """A table by its name, or by an asset key with its parts joined by ``/``."""
@@ -100,6 +160,42 @@ Author = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+GovernanceUri = Annotated[
+    str | None,
+    typer.Option(
+        "--governance",
+        metavar="URI",
+        help="The governance storage, which knows where projects are (or DAGSTER_VERSIONED_GOVERNANCE).",
+        rich_help_panel=_PANEL,
+    ),
+]
+RegistryUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--registry",
+        metavar="URL",
+        help="The remote of the governance registry (or DAGSTER_VERSIONED_REGISTRY).",
+        rich_help_panel=_PANEL,
+    ),
+]
+CloneFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--clone",
+        metavar="FOLDER",
+        help="Your clone of it (or DAGSTER_VERSIONED_CLONE); by default in your cache.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RoleName = Annotated[
+    str | None,
+    typer.Option(
+        "--role",
+        metavar="ROLE",
+        help="developer or reader (or DAGSTER_VERSIONED_ROLE); by default a developer with a registry, else a reader.",
+        rich_help_panel=_PANEL,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Nothing but JSON on stdout.", rich_help_panel=_PANEL)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.", rich_help_panel=_PANEL)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_PANEL)]
@@ -109,6 +205,10 @@ _GLOBAL: dict[str, tuple[Any, Any]] = {
     "location": (LocationUri, None),
     "profile": (Profile, None),
     "author": (Author, None),
+    "governance": (GovernanceUri, None),
+    "registry": (RegistryUrl, None),
+    "clone": (CloneFolder, None),
+    "role": (RoleName, None),
     "json": (AsJson, False),
     "quiet": (Quiet, False),
     "debug": (Debug, False),

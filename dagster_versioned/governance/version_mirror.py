@@ -146,8 +146,7 @@ class VersionMirror:
 
         commit = None
         if dry_run:
-            self.fetch()
-            compute(self._repository.tree())
+            self._repository.would_change(compute)
         else:
             commit = self._repository.change(compute)
         refused = {one.mirrored.table: one.refused for one in looked if one.refused is not None}

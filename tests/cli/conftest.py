@@ -11,7 +11,7 @@ from support.command_line import Cli
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch):
-    for name in ("PROJECT", "LOCATION", "AUTHOR"):
+    for name in ("PROJECT", "LOCATION", "AUTHOR", "GOVERNANCE", "REGISTRY", "CLONE", "ROLE", "MIRROR"):
         monkeypatch.delenv(f"DAGSTER_VERSIONED_{name}", raising=False)
 
 

@@ -21,15 +21,6 @@ from dagster_versioned.governance.version_documents import table_documents
 from dagster_versioned.governance.version_mirror import VersionMirror
 
 
-@pytest.fixture(autouse=True)
-def ada(monkeypatch, tmp_path):
-    """A git identity, and nothing else of anybody's git configuration."""
-    config = tmp_path / "gitconfig"
-    config.write_text("[user]\n\tname = Ada\n\temail = ada@example.org\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-
-
 @pytest.fixture
 def remote(tmp_path):
     path = tmp_path / "mirror.git"
@@ -112,7 +103,7 @@ def test_each_update_is_one_commit_with_what_changed_since(project, mirror, remo
     assert log(remote) == ["Run b: 1 table", "Run a: 2 tables"]
     body = git(remote, "log", "-1", "--format=%b", "main").strip().splitlines()
     assert body[0] == f"flights @2 {table.version().short}"
-    assert body[-1] == "Signed-off-by: Ada <ada@example.org>"
+    assert body[-1] == "Signed-off-by: Ada Lovelace <ada@example.org>"
     assert sorted(git(remote, "show", "--name-only", "--format=", "main").split()) == [
         "flights/commits.sha256",
         "flights/metadata.json",
