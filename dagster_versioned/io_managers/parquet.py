@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -12,6 +12,7 @@ from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.io_managers.attempt import note
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
+from dagster_versioned.io_managers.output_partitions import frames_by_partition, plain, some
 from dagster_versioned.io_managers.parents import parents_of, reads_whole
 from dagster_versioned.resources.project import Engine, ProjectResource
 from dagster_versioned.tables.options import TableOptions
@@ -47,8 +48,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     **Out.** What an asset returns decides how it is written: a PySpark (classic or Connect), pandas or Polars (eager or
     lazy) frame, a pyarrow Table or RecordBatchReader. The output's metadata may hold `TableOptions`. Equal data with
     equal parents, code version and message is the version that is there already: nothing is written, and the
-    materialization says ``change: none``. A run over several partitions returns a dict of frames by partition key; all
-    of them become current in one commit.
+    materialization says ``change: none``. A run over several partitions returns a dict of frames by partition key, or
+    one frame with the key in a column that the asset's metadata names (``partition_expr``, as for Dagster's database IO
+    managers; for partitions of several dimensions a dict by dimension); all of them become current in one commit.
 
     **In.** An input is read as its annotation says, ``dict[str, …]`` of it by partition key, else as the project's
     default engine says; several partitions without a dict come as one frame,
@@ -86,18 +88,19 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 "(dg.fs_io_manager where steps are processes)."
             )
         asset_key = context.asset_key
-        frames = _frames(context, obj)
         table = self.project.project().table(asset_key.path)
         step = _step(context)
-        results = table.write_partitions(
-            frames,
-            asset_key=list(asset_key.path),
-            parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
-            code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
-            message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-            options=TableOptions.from_metadata(context.definition_metadata),
-            run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
-        )
+        options = TableOptions.from_metadata(context.definition_metadata)
+        with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
+            results = table.write_partitions(
+                frames,
+                asset_key=list(asset_key.path),
+                parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
+                code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+                message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+                options=options,
+                run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+            )
         self._report(context, step, table, results)
 
     def load_input(self, context: dg.InputContext) -> Any:
@@ -131,7 +134,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     ) -> VersionFiles:
         """The files of the version and the partitions that the input is to see."""
         version = self._pin(context, table, step)
-        columns: Sequence[str] | None = _plain(context.definition_metadata, COLUMNS_KEY)
+        columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
             files = table.files(version, columns=columns)
         except TableNotFound as error:
@@ -143,7 +146,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         known = {one.partition for one in files.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
-        if missing and not (present and _plain(context.definition_metadata, ALLOW_MISSING_KEY)):
+        if missing and not (present and plain(context.definition_metadata, ALLOW_MISSING_KEY)):
             raise VersionNotFound(_never_materialized(context, table, missing))
         if known <= set(wanted) and (step is None or reads_whole(step, context.asset_key)):
             return files
@@ -154,7 +157,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     ) -> str | int | None:
         """What the input is pinned to; ``None`` for the head."""
         tagged = step.dagster_run.tags.get(PIN_TAG + table.name) if step else None
-        return tagged or self.pins.get(table.name) or _plain(context.definition_metadata, VERSION_KEY)
+        return tagged or self.pins.get(table.name) or plain(context.definition_metadata, VERSION_KEY)
 
     def _frame_type(self, context: dg.InputContext) -> tuple[Any, bool]:
         """The type to read as, and whether the input wants a dict of it by partition."""
@@ -192,39 +195,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             note(step, asset_key, [one for sha in shas.values() for one in table.upstream(sha)])
 
 
-def _frames(context: dg.OutputContext, obj: Any) -> dict[str | None, Any]:
-    """The frames to write by partition, the whole table as ``None``."""
-    asset = context.asset_key.to_user_string()
-    if obj is None:
-        raise InvalidInput(
-            f"The asset {asset} returned None, which is no table. Nothing was written. Return a frame, or annotate the "
-            "function with -> None, so that it is not asked for one."
-        )
-    if not context.has_asset_partitions:
-        return {None: obj}
-    keys = sorted(map(str, context.asset_partition_keys))
-    if not isinstance(obj, Mapping):
-        if len(keys) == 1:
-            return {keys[0]: obj}
-        raise InvalidInput(
-            f"The run covers {len(keys)} partitions of {asset} ({_some(keys)}), but the value is one "
-            f"{type(obj).__name__}. Nothing was written. Return a dict of frames by partition key, or give the asset "
-            "backfill_policy=dg.BackfillPolicy.multi_run(1)."
-        )
-    frames = {str(key): frame for key, frame in cast("Mapping[Any, Any]", obj).items()}
-    if frames.keys() != set(keys):
-        missing, extra = sorted(set(keys) - frames.keys()), sorted(frames.keys() - set(keys))
-        faults = [f"{word} {_some(named)}" for word, named in (("lacks", missing), ("also has", extra)) if named]
-        raise InvalidInput(
-            f"The value of {asset} {' and '.join(faults)}: the run covers {len(keys)} partitions. Nothing was written. "
-            "Return exactly one frame for each of context.partition_keys."
-        )
-    return {key: frames[key] for key in keys}
-
-
 def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:
     asset = context.asset_key.to_user_string()
-    which = f"Partition {_some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
+    which = f"Partition {some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
     option = f" --partition '{partitions[0]}'" if partitions else ""
     allow = f", or let the input do without: AssetIn(metadata={{'{ALLOW_MISSING_KEY}': True}})" if partitions else ""
     return (
@@ -232,17 +205,6 @@ def _never_materialized(context: dg.InputContext, table: VersionedTable, partiti
         f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
         f"--select 'key:\"{asset}\"'{option}`{allow}."
     )
-
-
-def _some(keys: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, keys[:5]))
-    return shown if len(keys) <= 5 else f"{shown} and {len(keys) - 5} more"
-
-
-def _plain(metadata: Mapping[str, Any], key: str) -> Any:
-    """A metadata value as the user wrote it; Dagster wraps some."""
-    value = metadata.get(key)
-    return getattr(value, "value", value)
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":

@@ -1,0 +1,88 @@
+"""`row_partitions.split` on Spark."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, strangers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_TEXTS = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean", "date"})
+
+
+@contextmanager
+def split_spark(
+    frame: "DataFrame", partitions: RowPartitions, *, allow_empty: bool
+) -> "Generator[dict[str, DataFrame]]":
+    """See `dagster_versioned.engines.row_partitions.split`: two jobs and one more for each frame that is used."""
+    normal = [_normal(frame, column) for column in partitions.columns]
+    kept = frame.storageLevel.useMemory or frame.storageLevel.useDisk
+    if not kept:
+        frame.persist()
+    try:
+        _check(frame, partitions, normal, allow_empty)
+        yield {
+            key: frame.where(reduce(lambda left, right: left & right, conditions))
+            for i, key in enumerate(partitions.keys)
+            if (conditions := [_is_of(i, *each) for each in zip(partitions.columns, normal, strict=True)])
+        }
+    finally:
+        if not kept:
+            frame.unpersist()
+
+
+def _check(
+    frame: "DataFrame", partitions: RowPartitions, normal: "list[tuple[Column, bool | None]]", allow_empty: bool
+) -> None:
+    """Count rows by what tells partitions apart, and judge the few values there are as Arrow's are."""
+    grouped = [
+        value if wall is None else value - F.pmod(value, F.lit(column.grain(wall=wall)))
+        for column, (value, wall) in zip(partitions.columns, normal, strict=True)
+    ]
+    keys = [value.alias(f"_k{i}") for i, value in enumerate(grouped)]
+    found = frame.groupBy(*keys).agg(F.count(F.lit(1)).alias("_count")).toArrow()
+    values = [found.column(f"_k{i}") for i in range(len(keys))]
+    rows = found.column("_count").to_numpy()
+    codes = partitions.of_rows(values, [bool(wall) for _, wall in normal])
+    counts = np.bincount(codes[codes >= 0], weights=rows[codes >= 0], minlength=len(partitions.keys))
+    alien = np.flatnonzero(codes < 0)
+    shown = [_shown(column, wall).take(alien).to_pylist() for column, (_, wall) in zip(values, normal, strict=True)]
+    partitions.check(counts, strangers(shown, rows[alien].tolist()), allow_empty=allow_empty)
+
+
+def _shown(values: "pa.ChunkedArray[Any]", wall: bool | None) -> "pa.ChunkedArray[Any]":
+    """Microseconds as moments; text as it is."""
+    if wall is None:
+        return values
+    return values.cast(pa.timestamp("us") if wall else pa.timestamp("us", tz="UTC"))
+
+
+def _normal(frame: "DataFrame", column: KeyColumn) -> "tuple[Column, bool | None]":
+    """The column as text (``None``), or in microseconds and whether these are the wall clock's."""
+    if frame.columns.count(column.name) != 1:
+        raise missing_column(column.name, frame.columns)
+    value = F.col(f"`{column.name.replace('`', '``')}`")
+    kind = frame.schema[column.name].dataType.simpleString()
+    if column.windows is not None and kind == "timestamp":
+        return F.unix_micros(value), False
+    if column.windows is not None and kind in ("date", "timestamp_ntz"):
+        epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+        return F.timestamp_diff("MICROSECOND", epoch, value.cast("timestamp_ntz")), True
+    if kind not in _TEXTS:
+        raise no_key(column.name, kind)
+    return value.cast("string"), None
+
+
+def _is_of(i: int, column: KeyColumn, normal: "tuple[Column, bool | None]") -> "Column":
+    value, wall = normal
+    if wall is None:
+        return value == F.lit(column.keys[i])
+    starts, ends = column.bounds(wall=wall)
+    return (value >= F.lit(int(starts[i]))) & (value < F.lit(int(ends[i])))
