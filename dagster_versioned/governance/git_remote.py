@@ -88,7 +88,10 @@ def without_credentials(text: str) -> str:
 def _folder(text: str, roots: Sequence[Path] | None) -> RemoteUrl:
     if _REFUSED_IN_PATH.search(text):
         raise _refusal("has a control character")
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        raise _refusal("is in the home of a user whom this machine does not know") from None
     if ".." in path.parts:
         raise _refusal("has '..' in its path")
     path = path.absolute()

@@ -126,6 +126,7 @@ class Tree:
     def changes(self) -> dict[str, bytes | None]:
         """What was written here and differs from the commit."""
         committed = Tree(self._repository, self.sha)
+        committed._entries = self._listing()
         return {path: data for path, data in self._changes.items() if not committed.holds(path, data)}
 
     def holds(self, path: str, data: bytes | None) -> bool:
@@ -332,7 +333,6 @@ class GitRepository:
     # ---- one attempt each, under the lock
 
     def _fetch(self) -> str | None:
-        known = self._tracked()
         began = datetime.now(UTC)
         refspec = f"{_REMOTE_REF}:{_TRACKING}"  # without '+': a rewritten history is refused
         try:
@@ -347,7 +347,7 @@ class GitRepository:
                     f"{self.remote} did not answer: {failure}. The clone is as it was. Check the address, the network "
                     "and your rights, and try again."
                 ) from None
-            if known is not None:
+            if self._tracked() is not None:
                 raise self._rewritten() from None
         self._note_fetch(began)
         return self._tracked()
