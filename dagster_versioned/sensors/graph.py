@@ -1,0 +1,333 @@
+"""The part of Dagster's asset graph that a sensor watches: which tables, built from which, by which partitions."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
+
+from dagster_versioned.errors import InvalidName
+from dagster_versioned.identity.names import TableName, table_name_of
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.sensors.staleness import Missing
+from dagster_versioned.tables.project import Project
+
+SOURCE_KEY = "dagster_versioned/source"
+"""Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""
+IO_MANAGER_KEY = "dagster/io_manager_key"
+"""Dagster's own metadata of an external asset: which IO manager loads it."""
+
+# What the IO manager reads from the metadata of an `AssetIn`.
+VERSION_KEY = "dagster_versioned/version"
+ALLOW_MISSING_KEY = "allow_missing_partitions"
+
+
+class Partitions:
+    """The keys of one partitions definition now, in order; made again only when there are others."""
+
+    def __init__(self, definition: dg.PartitionsDefinition[str]) -> None:
+        self.definition = definition
+        self.text = repr(definition)
+        self.stamp: Any = None
+        self.order: Mapping[str, int] = {}
+
+    def refresh(self, instance: dg.DagsterInstance) -> bool:
+        """Bring the keys up to now; returns whether there are others than before."""
+        stamp = _stamp(self.definition, instance)
+        if stamp == self.stamp:
+            return False
+        keys = self.definition.get_partition_keys(dynamic_partitions_store=instance)
+        self.stamp, self.order = stamp, {str(key): place for place, key in enumerate(keys)}
+        return True
+
+
+class _Definitions:
+    """One `Partitions` for equal definitions. To hash one is to write out all its keys, so each is asked once."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Partitions] = {}
+        self._by_value: dict[dg.PartitionsDefinition[str], Partitions] = {}
+
+    def of(self, definition: dg.PartitionsDefinition[str] | None) -> Partitions | None:
+        if definition is None:
+            return None
+        if id(definition) not in self._by_id:
+            self._by_id[id(definition)] = self._by_value.setdefault(definition, Partitions(definition))
+        return self._by_id[id(definition)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an asset is stored: a table of a project."""
+
+    project: Project
+    table: TableName
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """As lineage names it."""
+        return self.project.name, str(self.table)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """One upstream of an asset: where it is, how partitions map, what a missing one means, what it is pinned to.
+
+    ``is_optional``: an external asset of which nobody said that it is a versioned table; it counts once it is one.
+    """
+
+    upstream: dg.AssetKey
+    place: Place
+    partitions: Partitions | None
+    mapping: dg.PartitionMapping
+    missing: Missing
+    pinned: str | None
+    is_optional: bool
+    is_own: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One asset of a unit."""
+
+    key: dg.AssetKey
+    place: Place
+    partitions: Partitions | None
+    code_version: str | None
+    edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Assets that only run together: one, or all outputs of a multi-asset that cannot be subset.
+
+    ``keys`` are all that run, ``members`` those that are versioned tables.
+    """
+
+    keys: tuple[dg.AssetKey, ...]
+    members: tuple[Member, ...]
+    partitions: Partitions | None
+    is_single_run: bool
+
+    @property
+    def name(self) -> str:
+        """The unit as Dagster's UI spells asset keys."""
+        return ", ".join(key.to_user_string() for key in self.keys)
+
+    @property
+    def is_self_dependent(self) -> bool:
+        """Whether a partition is built from another one of the same asset."""
+        return any(edge.upstream == member.key for member in self.members for edge in member.edges)
+
+
+def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
+    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out."""
+    places, definitions = Places(graph), _Definitions()
+    wanted = [key for key in graph.toposorted_asset_keys if key in targets]
+    units: dict[tuple[dg.AssetKey, ...], Unit] = {}
+    for key in wanted:
+        node = graph.get(key)
+        keys = tuple(sorted(node.execution_set_asset_keys | {key}))
+        if not node.is_materializable or keys in units:
+            continue
+        members = [member for one in keys if (member := _member(graph, places, definitions, one, keys)) is not None]
+        if any(member.edges for member in members):
+            policy = node.backfill_policy
+            single = policy is not None and policy.max_partitions_per_run is None
+            units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single)
+    return list(units.values())
+
+
+class Places:
+    """Where assets are stored, by the IO managers that they are defined with; each is made once."""
+
+    def __init__(self, graph: AssetGraph) -> None:
+        self._graph = graph
+        self._managers: dict[int, tuple[dg.ResourceDefinition, ProjectResource | None, Mapping[str, str]]] = {}
+        self._projects: dict[tuple[str, str], Project] = {}
+
+    def of(self, key: dg.AssetKey) -> Place | None:
+        """Where an asset is stored; ``None`` if that is no versioned table."""
+        if not self._graph.has(key) or _is_nothing(self._graph.get(key)):
+            return None
+        resource = self._manager(key)[0]
+        if resource is None:
+            return None
+        try:
+            table = table_name_of(key.path)
+        except InvalidName:
+            return None  # no version of it can have been written
+        project = resource.project()
+        return Place(self._projects.setdefault((project.name, project.store.uri), project), table)
+
+    def pin(self, key: dg.AssetKey, table: TableName) -> str | None:
+        """What the configuration of the asset's IO manager pins its table to."""
+        return self._manager(key)[1].get(str(table))
+
+    def _manager(self, key: dg.AssetKey) -> tuple[ProjectResource | None, Mapping[str, str]]:
+        assets = self._graph.get(key).assets_def
+        name = assets.get_io_manager_key_for_asset_key(key)
+        definition = assets.resource_defs.get(name)
+        if definition is None:
+            return None, {}
+        if id(definition) not in self._managers:
+            self._managers[id(definition)] = (definition, *_made(name, definition, assets.resource_defs))
+        return self._managers[id(definition)][1:]
+
+
+def _made(
+    name: str, definition: dg.ResourceDefinition, others: Mapping[str, dg.ResourceDefinition]
+) -> tuple[ProjectResource | None, Mapping[str, str]]:
+    """The project and the pins of an IO manager, if it is one of ours: one with a `ProjectResource`."""
+    fields = getattr(getattr(definition, "configurable_resource_cls", None), "model_fields", {})
+    if "project" not in fields:
+        return None, {}
+    needed, keys = {name: definition}, [name]
+    while keys:
+        for key in needed[keys.pop()].required_resource_keys - needed.keys():
+            needed[key] = others[key]
+            keys.append(key)
+    with dg.build_resources(needed) as resources:
+        manager = getattr(resources, name)
+        project = getattr(manager, "project", None)
+        return (project, getattr(manager, "pins", {})) if isinstance(project, ProjectResource) else (None, {})
+
+
+def _member(
+    graph: AssetGraph, places: Places, definitions: _Definitions, key: dg.AssetKey, unit: Collection[dg.AssetKey]
+) -> Member | None:
+    place = places.of(key)
+    if place is None:
+        return None
+    node = graph.get(key)
+    edges = tuple(_edges(graph, places, definitions, node, unit))
+    return Member(key, place, definitions.of(node.partitions_def), node.code_version, edges)
+
+
+def _edges(
+    graph: AssetGraph, places: Places, definitions: _Definitions, node: AssetNode, unit: Collection[dg.AssetKey]
+) -> Iterator[Edge]:
+    assets = node.assets_def
+    names = {key: name for name, key in assets.keys_by_input_name.items()}
+    inputs = {one.name: one for one in assets.node_def.input_defs}
+    for upstream in sorted(node.parent_keys):
+        place = places.of(upstream)
+        if place is None:
+            continue
+        above = graph.get(upstream)
+        found = inputs.get(names.get(upstream, ""))
+        metadata: Mapping[str, Any] = (found.metadata or {}) if found is not None else {}
+        if found is None or found.dagster_type.is_nothing:
+            missing: Missing = "unread"
+        else:
+            missing = "allowed" if _plain(metadata, ALLOW_MISSING_KEY) else "fails"
+        pinned = places.pin(upstream, place.table) or _plain(metadata, VERSION_KEY)
+        yield Edge(
+            upstream=upstream,
+            place=place,
+            partitions=definitions.of(above.partitions_def),
+            mapping=graph.get_partition_mapping(node.key, upstream),
+            missing=missing,
+            pinned=None if pinned is None or missing == "unread" else str(pinned),
+            is_optional=above.is_external and SOURCE_KEY not in above.metadata,
+            is_own=upstream in unit and upstream != node.key,
+        )
+
+
+def _is_nothing(node: AssetNode) -> bool:
+    """Whether what the asset returns never comes to an IO manager."""
+    if not node.is_materializable:
+        return False
+    assets = node.assets_def
+    return assets.node_def.output_def_named(assets.get_output_name_for_asset_key(node.key)).dagster_type.is_nothing
+
+
+def _plain(metadata: Mapping[str, Any], key: str) -> Any:
+    """A metadata value as the user wrote it; Dagster wraps some."""
+    value = metadata.get(key)
+    return getattr(value, "value", value)
+
+
+def _stamp(definition: dg.PartitionsDefinition[Any], instance: dg.DagsterInstance) -> Any:
+    """What changes when the keys do, without listing them where they are many."""
+    match definition:
+        case dg.StaticPartitionsDefinition():
+            return "static"
+        case dg.TimeWindowPartitionsDefinition():
+            return definition.get_last_partition_key()
+        case dg.MultiPartitionsDefinition():
+            return tuple(_stamp(one.partitions_def, instance) for one in definition.partitions_defs)
+        case _:
+            return tuple(definition.get_partition_keys(dynamic_partitions_store=instance))
+
+
+class Links:
+    """Which upstream partitions each partition of a target maps to, and the way back.
+
+    ``whole`` says that it is all of them, recorded as one parent; the links are then the same for every partition.
+    """
+
+    def __init__(
+        self,
+        mapping: dg.PartitionMapping,
+        upstream: Partitions,
+        target: Partitions | None,
+        instance: dg.DagsterInstance,
+    ) -> None:
+        self.whole = isinstance(mapping, dg.AllPartitionMapping)
+        self._all = frozenset(upstream.order)
+        self._is_same = upstream is target and _is_identity(mapping)
+        self._keys: dict[str | None, frozenset[str]] = {}
+        if not self.whole and not self._is_same:
+            for key in [None] if target is None else target.order:
+                self._keys[key] = _mapped(mapping, upstream.definition, target, key, instance)
+        self._back: dict[str, list[str | None]] = {}
+        for key, above in self._keys.items():
+            for one in above:
+                self._back.setdefault(one, []).append(key)
+
+    def keys(self, partition: str | None) -> Collection[str]:
+        """The upstream partitions that a partition of the target maps to."""
+        if self.whole:
+            return self._all
+        if self._is_same and partition is not None:
+            return (partition,)
+        return self._keys.get(partition, frozenset())
+
+    def below(self, changed: Iterable[str]) -> set[str | None] | None:
+        """The target's partitions that map to any of these; ``None`` for all of them."""
+        if self.whole:
+            return None
+        if self._is_same:
+            return set(changed)
+        return {partition for key in changed for partition in self._back.get(key, ())}
+
+
+def _is_identity(mapping: dg.PartitionMapping) -> bool:
+    """Whether equal keys map to each other, where both sides have the same definition."""
+    if isinstance(mapping, dg.TimeWindowPartitionMapping):
+        return (mapping.start_offset, mapping.end_offset) == (0, 0)
+    return isinstance(mapping, dg.IdentityPartitionMapping)
+
+
+def _mapped(
+    mapping: dg.PartitionMapping,
+    above: dg.PartitionsDefinition[str],
+    target: Partitions | None,
+    partition: str | None,
+    instance: dg.DagsterInstance,
+) -> frozenset[str]:
+    below = target.definition if target is not None else None
+    result = mapping.get_upstream_mapped_partitions_result_for_partitions(
+        below.subset_with_partition_keys([partition]) if below is not None and partition is not None else None,
+        below,
+        above,
+        dynamic_partitions_store=cast("Any", instance),
+    )
+    keys: Sequence[str] = [
+        *result.partitions_subset.get_partition_keys(),
+        # Without these a run cannot start, so they count as partitions without a version.
+        *result.required_but_nonexistent_subset.get_partition_keys(),
+    ]
+    return frozenset(map(str, keys))

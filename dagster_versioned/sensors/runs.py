@@ -1,0 +1,126 @@
+"""What Dagster's runs say of cells: which are under way, and which states were tried already."""
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
+
+TARGET_TAG = "dagster_versioned/target"
+"""Run tag: what a sensor requested, as the UI spells asset keys."""
+STATES_TAG = "dagster_versioned/states"
+"""Run tag: digests of the states that were requested, one a partition, with spaces between."""
+WHY_TAG = "dagster_versioned/why"
+"""Run tag: which upstream went from which version to which."""
+
+STATE_CHARACTERS = 16
+LAUNCH = timedelta(minutes=10)
+"""A run that was created is launched within moments; one that still was not is an orphan, and nothing waits for it."""
+CLOCKS = timedelta(minutes=10)
+"""How far the clocks of those who write tables and of Dagster's storage may be apart."""
+
+
+class RunsInProgress:
+    """The runs under way, by what they are going to write; taken before heads are looked at.
+
+    A run that ends in between has its versions in the heads, so nothing is missed. A run without a partition covers
+    all of its assets' partitions.
+    """
+
+    def __init__(self, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition) -> None:
+        self._all: dict[dg.AssetKey, str] = {}
+        self._one: dict[dg.AssetKey, dict[str, str]] = {}
+        self._ranges: dict[dg.AssetKey, list[tuple[str, str, str]]] = {}
+        now = datetime.now(UTC)
+        for record in instance.get_run_records(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
+            run = record.dagster_run
+            is_orphan = run.status == dg.DagsterRunStatus.NOT_STARTED and now - _utc(record.create_timestamp) > LAUNCH
+            if not is_orphan:
+                self._add(run, _assets_of(run, repository))
+
+    def running(self, key: dg.AssetKey, partition: str | None, order: Mapping[str, int]) -> str | None:
+        """The id of a run that is going to write a partition of an asset, or all of it, if there is one."""
+        if (run_id := self._all.get(key)) is not None:
+            return run_id
+        ones, ranges = self._one.get(key, {}), self._ranges.get(key, ())
+        if partition is None:
+            return next((run_id for run_id in (*ones.values(), *(one[2] for one in ranges))), None)
+        if partition in ones:
+            return ones[partition]
+        place = order.get(partition, -1)
+        for first, last, run_id in ranges:
+            if first not in order or last not in order or order[first] <= place <= order[last]:
+                return run_id
+        return None
+
+    def _add(self, run: dg.DagsterRun, keys: Iterable[dg.AssetKey]) -> None:
+        first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+        partition = run.tags.get(PARTITION_NAME_TAG)
+        for key in keys:
+            if first is not None and last is not None:
+                self._ranges.setdefault(key, []).append((first, last, run.run_id))
+            elif partition is not None:
+                self._one.setdefault(key, {})[partition] = run.run_id
+            else:
+                self._all[key] = run.run_id
+
+
+class RunsTried:
+    """Runs that ended, by the states that they were requested for; what is remembered between looks is a cache."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[str, str]] = {}
+        self._read: dict[str, tuple[str, datetime | None]] = {}  # since when, and up to which update, runs were read
+        self._since: Mapping[str, str] = {}
+        self._asked: set[str] = set()
+
+    def begin(self, since: Mapping[str, str]) -> None:
+        """Begin a look: of each target with stale cells, since when the oldest of their states is; no run is older."""
+        self._since, self._asked = since, set()
+        self._known = {target: self._known.get(target, {}) for target in since}
+        self._read = {target: self._read[target] for target in since if target in self._read}
+
+    def tried(self, instance: dg.DagsterInstance, target: str, state: str) -> str | None:
+        """The run that was requested for a state of a target, and how it ended, if it did and is not retried."""
+        tag = state[:STATE_CHARACTERS]
+        if tag not in self._known[target] and target not in self._asked:
+            self._asked.add(target)
+            self._ask(instance, target)
+        return self._known[target].get(tag)
+
+    def _ask(self, instance: dg.DagsterInstance, target: str) -> None:
+        """Read the runs of a target that ended; after the first time, only those that were updated since."""
+        since = self._since[target]
+        start, updated = self._read.get(target, (since, None))
+        limits: dict[str, Any] = {}
+        if updated is not None and start <= since:
+            limits = {"updated_after": updated - CLOCKS}
+        elif since:
+            start, limits = since, {"created_after": datetime.fromisoformat(since) - CLOCKS}
+        found = instance.get_run_records(dg.RunsFilter(tags={TARGET_TAG: target}, statuses=FINISHED_STATUSES, **limits))
+        for record in reversed(found):
+            run = record.dagster_run
+            updated = max(updated or _utc(record.update_timestamp), _utc(record.update_timestamp))
+            if not run.is_complete_and_waiting_to_retry:
+                for state in run.tags.get(STATES_TAG, "").split():
+                    self._known[target][state] = f"run {run.run_id[:8]}, {run.status.value.lower()}"
+        self._read[target] = (start, updated)
+
+
+def _assets_of(run: dg.DagsterRun, repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:
+    """What a run materializes; a run of a whole job does not say so itself."""
+    if run.asset_selection is not None:
+        return run.asset_selection
+    if not repository.has_job(run.job_name):
+        return ()
+    return repository.get_job(run.job_name).asset_layer.selected_asset_keys
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

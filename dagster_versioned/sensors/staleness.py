@@ -1,0 +1,342 @@
+"""Which targets are stale, why, and which of them may run now: a judgement over heads alone.
+
+Pure: no store, no Dagster. A *cell* is a table, or one partition of it, and the unit that becomes stale. The judgement
+is level-triggered: it compares the parents that a head records with what its upstreams' heads are, so it needs no
+memory, and nothing that happened between two looks can escape it. Two steps, because their inputs change at different
+rates: `find` compares heads, and only its outcome for changed heads is new; `plan` decides what of that runs now.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import orjson
+
+from dagster_versioned.tables.head import Head, Held
+
+On = Literal["metadata_sha", "data_sha"]
+"""What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""
+
+Missing = Literal["fails", "allowed", "unread"]
+"""What a partition without a version does to the run that maps to it: the input cannot be loaded, it is loaded without
+it, or it is a dependency that is not loaded by the IO manager, of which nothing is known."""
+
+TableKey = tuple[str, str]
+"""A table as lineage names it: project and table."""
+
+SHORT = 12
+"""Characters of a SHA that a person is shown; a prefix of 6 is accepted wherever one is typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A version that a head was built from."""
+
+    metadata_sha: str
+    data_sha: str
+
+    def sha(self, on: On) -> str:
+        """What counts of it."""
+        return self.metadata_sha if on == "metadata_sha" else self.data_sha
+
+
+@dataclass(frozen=True, slots=True)
+class CellHead:
+    """The current version of a cell, as much of it as staleness depends on; ``parents`` by table, then partition."""
+
+    metadata_sha: str
+    data_sha: str
+    log_version: int
+    timestamp: str
+    code_version: str | None = None
+    parents: Mapping[TableKey, Mapping[str | None, Built]] = field(default_factory=dict[Any, Any])
+    held: Held | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """From a stored head."""
+        return cls.recorded(
+            head.metadata_sha,
+            head.data_sha,
+            head.log_version,
+            head.timestamp,
+            head.code_version,
+            head.parents,
+            head.held,
+        )
+
+    @classmethod
+    def recorded(
+        cls,
+        metadata_sha: str,
+        data_sha: str,
+        log_version: int,
+        timestamp: str,
+        code_version: str | None,
+        parents: Iterable[Mapping[str, Any]],
+        held: Held | None,
+    ) -> Self:
+        """From what a head or a commit records; a parent that is not in a form that is known is passed over."""
+        by_table: dict[TableKey, dict[str | None, Built]] = {}
+        for parent in parents:
+            source, table, version, data = (parent.get(name) for name in ("source", "table", "version", "data_sha"))
+            if (
+                isinstance(source, str)
+                and isinstance(table, str)
+                and isinstance(version, str)
+                and isinstance(data, str)
+            ):
+                by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
+        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held)
+
+    def sha(self, on: On) -> str:
+        """What counts of it."""
+        return self.metadata_sha if on == "metadata_sha" else self.data_sha
+
+
+@dataclass(frozen=True, slots=True)
+class TableHeads:
+    """What the heads of one table say: the table as a whole, and its partitions, if it has any.
+
+    ``unreadable`` says why nothing can be known of the table now.
+    """
+
+    whole: CellHead | None = None
+    partitions: Mapping[str, CellHead] = field(default_factory=dict[str, CellHead])
+    unreadable: str | None = None
+
+    def cell(self, partition: str | None) -> CellHead | None:
+        """The head of a partition, or with ``None`` of the table."""
+        return self.whole if partition is None else self.partitions.get(partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a cell needs of one upstream table.
+
+    ``keys`` are the partitions that it maps to; ``None`` for a table without partitions. With ``is_whole`` they are all
+    partitions, and the parent is recorded as one. ``lacking`` are those of them without a version. ``pinned`` is what
+    the input is pinned to: a SHA or the beginning of one, or ``""`` where that cannot be known from heads. ``is_own``
+    says that the upstream is another output of the very same run.
+    """
+
+    upstream: str
+    table: TableKey
+    heads: TableHeads
+    keys: Collection[str] | None = None
+    lacking: Sequence[str] = ()
+    is_whole: bool = False
+    missing: Missing = "fails"
+    pinned: str | None = None
+    is_own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One reason to run: an upstream (or the code, where ``upstream`` is ``None``) went from one version to another."""
+
+    upstream: str | None
+    partition: str | None
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        name = _cell_text(self.upstream or "code version", self.partition)
+        if self.upstream is None:
+            return f"{name} {self.before or 'none'} -> {self.after or 'none'}"
+        return f"{name} {self.before[:SHORT] if self.before else 'none'} -> {(self.after or '')[:SHORT]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the heads say of one cell that is not current.
+
+    ``changes`` are the reasons to run, ``is_new`` that there is no version of it yet, ``absent`` says which upstream
+    cells do not exist and are needed (``""``: none). ``state`` is the digest of everything that the finding depends on:
+    the same state has the same one, a new state never does, because log versions only grow. ``since`` is when the
+    newest of the heads that it depends on was written: no run for this state can be older.
+    """
+
+    changes: tuple[Change, ...]
+    is_new: bool
+    absent: str
+    held: Held | None
+    unreadable: str | None
+    state: str
+    since: str
+
+    @property
+    def why(self) -> str:
+        """The reasons in one line."""
+        shown = "; ".join(map(str, self.changes[:3]))
+        more = f"; and {len(self.changes) - 3} more" if len(self.changes) > 3 else ""
+        return f"first version: {shown}{more}" if self.is_new else shown + more
+
+
+def find(
+    unit: str,
+    partition: str | None,
+    members: Sequence[tuple[TableHeads, str | None, Sequence[Need], str | None]],
+    on: On = "metadata_sha",
+    *,
+    on_code_version: bool = False,
+) -> Finding | None:
+    """What is to be said of one cell of the assets that run together as ``unit``; ``None`` if it is current.
+
+    Of each member: the heads of its table, the partition there, what it needs, and the code version that it is to
+    have. Without any upstream there is nothing to compare, and a cell without a version is not found missing.
+    """
+    changes: list[Change] = []
+    absent: list[tuple[str, int]] = []
+    unreadable: list[str] = []
+    is_new, held = False, None
+    seen: list[Any] = [unit, partition]
+    since = ""
+    for heads, own, needs, code_version in members:
+        head = heads.cell(own)
+        outer = [need for need in needs if not need.is_own]
+        unreadable += [one.unreadable for one in (heads, *(need.heads for need in outer)) if one.unreadable]
+        is_new |= head is None
+        held = held or (head.held if head else None)
+        since = max(since, head.timestamp if head else "")
+        seen.append(head.log_version if head else -1)
+        for need in needs:
+            if not need.is_own:
+                absent += _absent(need, head is None)
+                used = [(key, cell) for key in _keys_of(need) if (cell := need.heads.cell(key)) is not None]
+                seen.append([need.table, [(key, cell.metadata_sha, cell.log_version) for key, cell in used]])
+                since = max(since, *(cell.timestamp for _, cell in used), "")
+            changes += _changes(need, head.parents.get(need.table, {}) if head else {}, on)
+        if on_code_version:
+            seen.append(code_version)
+            if head is not None and head.code_version != code_version:
+                changes.append(Change(None, None, head.code_version, code_version))
+    if not (changes or unreadable or (absent and is_new)):
+        return None
+    state = hashlib.sha256(orjson.dumps(seen)).hexdigest()
+    return Finding(tuple(changes), is_new, _and_more(absent), held, unreadable[0] if unreadable else None, state, since)
+
+
+def _keys_of(need: Need) -> list[str | None]:
+    if need.keys is None or need.is_whole:
+        return [None]
+    return list[str | None](sorted(need.keys))
+
+
+def _absent(need: Need, is_new: bool) -> Iterator[tuple[str, int]]:
+    """The first of the upstream cells that do not exist and that the run cannot do without, and how many there are."""
+    if need.heads.unreadable is not None:
+        return
+    if need.keys is None:
+        if need.heads.whole is None:
+            yield need.upstream, 1
+    elif need.lacking and (need.missing == "fails" or (is_new and need.missing == "unread")):
+        yield _cell_text(need.upstream, need.lacking[0]), len(need.lacking)
+    elif is_new and need.keys and len(need.lacking) == len(need.keys):
+        yield need.upstream, 1
+
+
+def _and_more(absent: Sequence[tuple[str, int]]) -> str:
+    count = sum(number for _, number in absent)
+    return "" if not absent else absent[0][0] + (f" and {count - 1} more" if count > 1 else "")
+
+
+def _changes(need: Need, built: Mapping[str | None, Built], on: On) -> Iterator[Change]:
+    """How the upstream differs from what the head was built from."""
+    if need.pinned is not None:
+        recorded = built.get(None)
+        if need.pinned and recorded is not None and not recorded.metadata_sha.startswith(need.pinned):
+            yield Change(need.upstream, None, recorded.metadata_sha, need.pinned)
+        elif not built and not need.is_own:
+            yield Change(need.upstream, None, None, need.pinned or "the version it is pinned to")
+        return
+    keys: Iterable[str | None] = _keys_of(need)
+    if need.is_whole and None not in built and built:
+        keys = sorted(need.keys or ())  # all partitions were recorded one by one: the table had others as well
+    for key in keys:
+        current, recorded = need.heads.cell(key), built.get(key)
+        if current is not None and (recorded is None or recorded.sha(on) != current.sha(on)):
+            yield Change(need.upstream, key, recorded.metadata_sha if recorded else None, current.metadata_sha)
+
+
+def _cell_text(name: str, partition: str | None) -> str:
+    return name if partition is None else f"{name}[{partition}]"
+
+
+Cell = tuple[str, str | None]
+"""A unit (assets that run together) or an upstream by name, and a partition of it."""
+
+Standing = Literal["ready", "waiting", "running", "tried", "absent", "held", "unreadable"]
+"""What becomes of a stale cell now: it runs; it waits for an upstream; a run of it is under way; a run for this very
+state has ended, so that something must change first; an upstream does not exist; it is held; it cannot be read."""
+
+ABOUT_TO_CHANGE: frozenset[Standing] = frozenset({"ready", "waiting", "running"})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a stale cell now, and because of what: an upstream cell, a run, who holds it."""
+
+    standing: Standing
+    because: str = ""
+
+
+def plan(
+    findings: Iterable[tuple[Cell, Finding]],
+    upstreams: Callable[[Cell], Iterable[Cell]],
+    running: Callable[[Cell], str | None],
+    tried: Callable[[Cell, Finding], str | None],
+) -> dict[Cell, Decision]:
+    """What becomes of each stale cell.
+
+    ``findings`` come upstream first. A cell waits for its direct upstreams alone: were it to wait for all that is
+    above it, a source that changes faster than a long chain runs would keep the end of the chain from ever running.
+    What nobody is going to run (it is held, or was tried) is not waited for. ``running`` and ``tried`` say which run.
+    """
+    decisions: dict[Cell, Decision] = {}
+    busy: dict[Cell, str | None] = {}
+
+    def run_of(cell: Cell) -> str | None:
+        if cell not in busy:
+            busy[cell] = running(cell)
+        return busy[cell]
+
+    def is_about_to_change(cell: Cell) -> bool:
+        if cell in decisions and decisions[cell].standing in ABOUT_TO_CHANGE:
+            return True
+        return run_of(cell) is not None
+
+    for cell, finding in findings:
+        decision = _hindrance(finding, run_of(cell))
+        if decision is None:
+            above = next((one for one in upstreams(cell) if one != cell and is_about_to_change(one)), None)
+            if above is not None:
+                decision = Decision("waiting", _cell_text(*above))
+            elif (run := tried(cell, finding)) is not None:
+                decision = Decision("tried", run)
+        decisions[cell] = decision or Decision("ready")
+    return decisions
+
+
+def _hindrance(finding: Finding, run: str | None) -> Decision | None:
+    """What keeps a cell from running, whatever its upstreams are about to do."""
+    if finding.held is not None:
+        by = f" by {finding.held.by}" if finding.held.by else ""
+        return Decision("held", f"held{by}: {finding.held.why}")
+    if run is not None:
+        return Decision("running", f"run {run[:8]}")
+    if finding.unreadable is not None:
+        return Decision("unreadable", finding.unreadable)
+    return Decision("absent", finding.absent) if finding.absent else None
+
+
+def runs_of(cells: Sequence[str], order: Mapping[str, int], longest: int) -> list[list[str]]:
+    """Partitions as contiguous ranges of at most ``longest``, by their place in the order of all partitions."""
+    ranges: list[list[str]] = []
+    for key in sorted(cells, key=order.__getitem__):
+        if ranges and len(ranges[-1]) < longest and order[key] == order[ranges[-1][-1]] + 1:
+            ranges[-1].append(key)
+        else:
+            ranges.append([key])
+    return ranges

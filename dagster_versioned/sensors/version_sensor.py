@@ -1,0 +1,229 @@
+"""`build_version_sensor`: a run for whatever is not built from the current versions of its upstreams."""
+
+import hashlib
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import dagster as dg
+import orjson
+from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.graph import Unit, units_of
+from dagster_versioned.sensors.runs import (
+    STATE_CHARACTERS,
+    STATES_TAG,
+    TARGET_TAG,
+    WHY_TAG,
+    RunsInProgress,
+    RunsTried,
+)
+from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On, Standing, plan, runs_of
+from dagster_versioned.sensors.watch import Seen, Watch
+
+LONGEST_RANGE = 1000
+"""Partitions in one ranged run: their states travel in its tags."""
+SHOWN = 5
+
+_SAYS: Mapping[Standing, str] = {
+    "ready": "left for the next tick",
+    "waiting": "waiting for an upstream that is about to change",
+    "running": "being built by a run in progress",
+    "tried": "built from older versions; a run for just this state has ended, and the next change requests another",
+    "absent": "waiting for an upstream that has no version",
+    "held": "held",
+    "unreadable": "not judged, because heads cannot be read",
+}
+
+
+def build_version_sensor(
+    name: str,
+    target: CoercibleToAssetSelection,
+    *,
+    on: On = "metadata_sha",
+    on_code_version: bool = False,
+    max_runs_per_tick: int = 25,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    run_tags: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> dg.SensorDefinition:
+    """A sensor that requests exactly those targets that are not built from their upstreams' current versions.
+
+    It compares the parents recorded in each target's head, partition by partition, with the heads of its upstreams.
+    Nothing is remembered that matters: whatever happened since the last tick, and however often, a target is requested
+    if and only if it is stale now. Several stale levels run upstream first. A target without a version is requested
+    once its upstreams have one. For the same state no run is requested twice; a run that failed is retried as
+    ``dagster/max_retries`` in ``run_tags`` says, and requested again once something changes.
+
+    ``target``: the assets to keep current; those that are not versioned tables are left out. ``on``: what of an
+    upstream counts, ``"data_sha"`` being its data alone. ``on_code_version``: whether a target whose asset states
+    another code version than its head is stale. ``max_runs_per_tick``: the rest follows on later ticks. Partitions that
+    lie side by side are one run where the asset's backfill policy is single-run, unless a partition is built from
+    another one of the same asset; else each is a run.
+
+    Inputs that are pinned (in `AssetIn` metadata, or in the configuration of the IO manager) are current as they are. A
+    version pinned by a run alone lasts until the next tick: hold the head to keep it.
+    """
+    if max_runs_per_tick < 1:
+        raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
+    if on not in ("metadata_sha", "data_sha"):
+        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No sensor was made.")
+    selection = dg.AssetSelection.from_coercible(target)
+    trigger = _Trigger(selection, on, on_code_version, max_runs_per_tick, dict(run_tags or {}))
+    return dg.SensorDefinition(
+        name=name,
+        evaluation_fn=trigger.tick,
+        asset_selection=selection | selection.required_multi_asset_neighbors(),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=description or f"Runs what is not built from the current versions of its upstreams (by {on}).",
+    )
+
+
+class _Trigger:
+    """The sensor's evaluation, and what it remembers between ticks of one process: a cache."""
+
+    def __init__(
+        self, selection: dg.AssetSelection, on: On, on_code_version: bool, max_runs: int, run_tags: Mapping[str, str]
+    ) -> None:
+        self._selection = selection
+        self._on: On = on
+        self._on_code_version = on_code_version
+        self._max_runs = max_runs
+        self._run_tags = run_tags
+        self._repository: dg.RepositoryDefinition | None = None
+        self._watch: Watch | None = None
+        self._tried = RunsTried()
+        self._lock = threading.Lock()  # a tick that ran into its time limit may still be going on
+
+    def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """One evaluation."""
+        repository = context.repository_def
+        if repository is None:
+            raise InvalidInput(
+                "The sensor needs the definitions: build_sensor_context(definitions=…). Nothing was requested."
+            )
+        with self._lock:
+            watch = self._watching(repository)
+            runs = RunsInProgress(context.instance, repository)  # before the heads, see there
+            seen = watch.look(context.instance, _settled(context.cursor))
+            if watch.is_settled:
+                cursor = orjson.dumps({"settled": seen.digest}).decode()
+                return dg.SensorResult(
+                    skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
+                )
+            findings = dict(watch.findings())
+            self._tried.begin(_oldest(findings))
+
+            def running(cell: Cell) -> str | None:
+                order = watch.order(cell[0])
+                found = (runs.running(key, cell[1], order) for key in watch.keys(cell[0]))
+                return next((run for run in found if run is not None), None)
+
+            def tried(cell: Cell, finding: Finding) -> str | None:
+                return self._tried.tried(context.instance, cell[0], finding.state)
+
+            decisions = plan(findings.items(), watch.upstreams, running, tried)
+            requests = [
+                one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
+            ]
+        if requests:
+            return dg.SensorResult(run_requests=requests, cursor="{}")
+        return dg.SensorResult(skip_reason=f"{_checked(seen)} {_summary(decisions)}", cursor="{}")
+
+    def _watching(self, repository: dg.RepositoryDefinition) -> Watch:
+        if self._watch is None or self._repository is not repository:
+            graph = repository.asset_graph
+            units = units_of(graph, self._selection.resolve(graph))
+            self._watch = Watch(units, self._on, on_code_version=self._on_code_version)
+            self._repository = repository
+        return self._watch
+
+    def _requests(
+        self, watch: Watch, findings: Mapping[Cell, Finding], decisions: Mapping[Cell, Decision]
+    ) -> Iterator[dg.RunRequest]:
+        ready: dict[str, list[str | None]] = {}
+        for (name, partition), decision in decisions.items():
+            if decision.standing == "ready":
+                ready.setdefault(name, []).append(partition)
+        for name, partitions in ready.items():
+            unit = watch.unit(name)
+            keys = [key for key in partitions if key is not None]
+            if not keys:
+                yield self._request(unit, [None], [findings[name, None]])
+            longest = LONGEST_RANGE if _takes_ranges(unit) else 1
+            for run in runs_of(keys, watch.order(name), longest):
+                yield self._request(unit, run, [findings[name, key] for key in run])
+
+    def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[Finding]) -> dg.RunRequest:
+        states = [finding.state for finding in findings]
+        first, last = partitions[0], partitions[-1]
+        is_range = len(partitions) > 1
+        tags: dict[str, Any] = {
+            **self._run_tags,
+            TARGET_TAG: unit.name,
+            STATES_TAG: " ".join(state[:STATE_CHARACTERS] for state in states),
+            WHY_TAG: findings[0].why + (f"; and {len(findings) - 1} more partitions" if is_range else ""),
+        }
+        if is_range:
+            tags |= {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+        return dg.RunRequest(
+            run_key=states[0] if not is_range else hashlib.sha256(" ".join(states).encode()).hexdigest(),
+            asset_selection=list(unit.keys),
+            partition_key=None if is_range else first,
+            tags=tags,
+        )
+
+
+def _takes_ranges(unit: Unit) -> bool:
+    """Whether one run may cover several partitions. In a product of dimensions, a range is not what lies in a row."""
+    is_product = unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
+    return unit.is_single_run and not unit.is_self_dependent and not is_product
+
+
+def _oldest(findings: Mapping[Cell, Finding]) -> dict[str, str]:
+    """Since when the oldest state of each unit is."""
+    since: dict[str, str] = {}
+    for (name, _), finding in findings.items():
+        since[name] = min(since.get(name, finding.since), finding.since)
+    return since
+
+
+def _settled(cursor: str | None) -> str | None:
+    """What the cursor says was settled; whatever else it holds says nothing."""
+    try:
+        value: Any = orjson.loads(cursor or "{}")
+    except orjson.JSONDecodeError:
+        return None
+    settled = cast("dict[str, Any]", value).get("settled") if isinstance(value, dict) else None
+    return settled if isinstance(settled, str) else None
+
+
+def _checked(seen: Seen) -> str:
+    text = f"Checked {seen.units} targets against the heads of {seen.tables} tables ({seen.reads} documents were new)."
+    if seen.pending:
+        text += f" A commit is under way on {_some(seen.pending)}."
+    return text
+
+
+def _summary(decisions: Mapping[Cell, Decision]) -> str:
+    """How many cells stand how, with some of each and why."""
+    counts: Counter[Standing] = Counter(decision.standing for decision in decisions.values())
+    parts: list[str] = []
+    for standing, count in counts.items():
+        those = [
+            f"{name if partition is None else f'{name}[{partition}]'} ({decision.because})"
+            for (name, partition), decision in decisions.items()
+            if decision.standing == standing
+        ]
+        parts.append(f"{count} {_SAYS[standing]}: {_some(those)}.")
+    return " ".join(parts)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

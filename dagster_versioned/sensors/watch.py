@@ -1,0 +1,305 @@
+"""Everything that a sensor watches, and what is stale of it: heads, partitions and edges brought together.
+
+What is remembered between looks (heads by ETag, findings of cells whose heads did not change) is a cache: a new `Watch`
+finds the same.
+"""
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import orjson
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Place, Unit
+from dagster_versioned.sensors.heads import ProjectHeads
+from dagster_versioned.sensors.staleness import Cell, Finding, Need, On, TableHeads, find
+from dagster_versioned.tables.project import Pin
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look came to: how much was looked at, and a digest of all that the answer depends on."""
+
+    units: int
+    tables: int
+    reads: int
+    pending: tuple[str, ...]
+    digest: str
+
+
+class Watch:
+    """The units of one sensor and their upstreams. Not thread-safe."""
+
+    def __init__(self, units: Sequence[Unit], on: On = "metadata_sha", *, on_code_version: bool = False) -> None:
+        self.units = units
+        self._on: On = on
+        self._on_code_version = on_code_version
+        places = [member.place for unit in units for member in unit.members]
+        places += [edge.place for unit in units for member in unit.members for edge in member.edges]
+        self._heads: dict[int, ProjectHeads] = {id(place.project): ProjectHeads(place.project) for place in places}
+        self._tables: dict[int, set[Any]] = {}
+        for place in places:
+            self._tables.setdefault(id(place.project), set()).add(place.table)
+        self._partitions = list(dict.fromkeys(one for unit in units for one in _partitions(unit)))
+        self._links: dict[tuple[str, Partitions, Partitions | None], Links] = {}
+        self._names = {unit.name: unit for unit in units}
+        edges = [edge for unit in units for member in unit.members for edge in member.edges]
+        self._above = {edge.upstream.to_user_string(): edge for edge in edges}
+        self._unit_of = {key: number for number, unit in enumerate(units) for key in unit.keys}
+        self._readers: dict[tuple[int, str], list[tuple[int, Member, Edge | None]]] = {}
+        for number, unit in enumerate(units):
+            for member in unit.members:
+                self._readers.setdefault(_at(member.place), []).append((number, member, None))
+                for edge in member.edges:
+                    self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
+        self._findings: dict[int, dict[str | None, Finding]] = {}
+        self._pins: dict[int, Mapping[str, Pin]] = {}
+        self._is_new = True
+        self._structure = _digest([_described(unit) for unit in units] + [on, on_code_version])
+
+    def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
+        """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read."""
+        try:
+            listings = {number: heads.listing() for number, heads in self._heads.items()}
+            moved = self._refresh(instance)
+            digest = self._digest(listings)
+            if self._is_new and digest == settled:
+                return self._seen(0, (), digest)
+            looks = {
+                number: heads.look(listings[number], self._tables[number]) for number, heads in self._heads.items()
+            }
+            affected: dict[int, set[str | None] | None] = dict.fromkeys(
+                range(len(self.units)) if self._is_new else moved
+            )
+            for number, look in looks.items():
+                for table, partitions in look.changed.items():
+                    for unit, member, edge in self._readers[number, str(table)]:
+                        _widen(affected, unit, self._touched(member, edge, partitions))
+            for number, cells in affected.items():
+                self._judge(number, cells)
+        except BaseException:
+            self._is_new = True  # what changed was taken note of and not judged, so everything is judged next time
+            raise
+        self._is_new = False
+        reads, pending = (
+            sum(look.reads for look in looks.values()),
+            [t for look in looks.values() for t in look.pending],
+        )
+        return self._seen(reads, pending, digest)
+
+    def _seen(self, reads: int, pending: Sequence[str], digest: str) -> Seen:
+        return Seen(len(self.units), sum(map(len, self._tables.values())), reads, tuple(pending), digest)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last look found everything current."""
+        return not any(self._findings.values())
+
+    def findings(self) -> Iterator[tuple[Cell, Finding]]:
+        """What is not current, upstream first, partitions in their order."""
+        for number in sorted(self._findings):
+            found = self._findings[number]
+            order = self.order(self.units[number].name)
+            for partition in sorted(found, key=lambda one: order.get(one, 0) if one is not None else 0):
+                yield (self.units[number].name, partition), found[partition]
+
+    def finding(self, key: dg.AssetKey) -> Mapping[str | None, Finding]:
+        """What is not current of one asset, by partition."""
+        return self._findings.get(self._unit_of.get(key, -1), {})
+
+    def unit(self, name: str) -> Unit:
+        """The unit of a name."""
+        return self._names[name]
+
+    def keys(self, name: str) -> Sequence[dg.AssetKey]:
+        """The assets that run together as a unit, or the one upstream of a name that is not a unit."""
+        return self._names[name].keys if name in self._names else [self._above[name].upstream]
+
+    def order(self, name: str) -> Mapping[str, int]:
+        """Every partition of a unit or an upstream with its place; empty for one without partitions."""
+        partitions = self._names[name].partitions if name in self._names else self._above[name].partitions
+        return partitions.order if partitions is not None else {}
+
+    def upstreams(self, cell: Cell) -> Iterator[Cell]:
+        """The cells that a cell is built from, those of other units by the name of the unit."""
+        for member in self._names[cell[0]].members:
+            for edge in member.edges:
+                if edge.pinned is not None:
+                    continue
+                number = self._unit_of.get(edge.upstream)
+                name = self.units[number].name if number is not None else edge.upstream.to_user_string()
+                for key in [None] if edge.partitions is None else self._link(edge, member).keys(cell[1]):
+                    yield name, key
+
+    def _refresh(self, instance: dg.DagsterInstance) -> set[int]:
+        """Bring partition keys and pins up to now; the units that have others than before, or upstreams that do."""
+        self._instance = instance
+        moved = {one for one in self._partitions if one.refresh(instance)}
+        if moved:
+            self._links = {key: links for key, links in self._links.items() if not moved & {key[1], key[2]}}
+        dirty = {number for number, unit in enumerate(self.units) if moved and moved & set(_partitions(unit))}
+        return dirty | self._refresh_pins()
+
+    def _refresh_pins(self) -> set[int]:
+        """Read the pins that inputs name; the units whose pins are others than before."""
+        dirty: set[int] = set()
+        named = [
+            (number, edge)
+            for number, unit in enumerate(self.units)
+            for member in unit.members
+            for edge in member.edges
+            if edge.pinned is not None and edge.pinned.startswith("pin:")
+        ]
+        for project in {id(edge.place.project) for _, edge in named}:
+            pins = self._heads[project].pins()
+            if pins != self._pins.get(project):
+                self._pins[project] = pins
+                dirty |= {number for number, edge in named if id(edge.place.project) == project}
+        return dirty
+
+    def _digest(self, listings: Mapping[int, Mapping[str, str]]) -> str:
+        stamps = sorted(f"{one.text} {one.stamp!r}" for one in self._partitions)
+        seen: list[Any] = []
+        for number, heads in self._heads.items():
+            listing = listings[number]
+            found = sorted((str(table), listing[table]) for table in self._tables[number] if table in listing)
+            pins = sorted((name, pin.version) for name, pin in self._pins.get(number, {}).items())
+            seen.append([heads.project.store.uri, found, pins])
+        return _digest([self._structure, stamps, seen])
+
+    def _touched(self, member: Member, edge: Edge | None, changed: Collection[str] | None) -> set[str | None] | None:
+        """The partitions of a member that are to be judged again after these of a table changed; ``None`` for all."""
+        if changed is None or member.partitions is None or (edge is not None and edge.partitions is None):
+            return None
+        return set(changed) if edge is None else self._link(edge, member).below(changed)
+
+    def _link(self, edge: Edge, member: Member) -> Links:
+        assert edge.partitions is not None
+        key = (repr(edge.mapping), edge.partitions, member.partitions)  # some mappings cannot be hashed
+        if key not in self._links:
+            self._links[key] = Links(edge.mapping, edge.partitions, member.partitions, self._instance)
+        return self._links[key]
+
+    def _judge(self, number: int, cells: set[str | None] | None) -> None:
+        """Compare the heads of a unit's cells with their upstreams', and remember what is not current."""
+        unit = self.units[number]
+        known = self._findings.pop(number, {})
+        order = self.order(unit.name)
+        if unit.partitions is None:
+            wanted: Iterable[str | None] = [None]
+        else:
+            wanted = order if cells is None else [cell for cell in cells if cell in order]
+        found = {} if cells is None else {cell: one for cell, one in known.items() if cell not in cells}
+        shared = {
+            edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
+        }
+        name = unit.name
+        for cell in wanted:
+            members = [
+                (
+                    self._table(member.place),
+                    cell if member.partitions is not None else None,
+                    [
+                        need
+                        for edge in member.edges
+                        if (need := shared.get(edge) or self._need(edge, member, cell)) is not None
+                    ],
+                    member.code_version,
+                )
+                for member in unit.members
+            ]
+            one = find(name, cell, members, self._on, on_code_version=self._on_code_version)
+            if one is not None:
+                found[cell] = one
+        if found:
+            self._findings[number] = found
+
+    def _shared(self, edge: Edge, member: Member) -> Need | None:
+        """What every partition of a member needs of an upstream, if that is the same for all of them."""
+        if edge.partitions is None or self._link(edge, member).whole:
+            return self._need(edge, member, None)
+        return None
+
+    def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
+        heads = self._table(edge.place)
+        if edge.is_optional and heads == TableHeads():
+            return None
+        keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
+        return Need(
+            upstream=edge.upstream.to_user_string(),
+            table=edge.place.key,
+            heads=heads,
+            keys=keys,
+            lacking=() if keys is None else sorted(key for key in keys if key not in heads.partitions),
+            is_whole=edge.partitions is not None and self._link(edge, member).whole,
+            missing=edge.missing,
+            pinned=None if edge.pinned is None else self._pinned(edge),
+            is_own=edge.is_own,
+        )
+
+    def _pinned(self, edge: Edge) -> str:
+        """The SHA, or its beginning, that an input is pinned to; ``""`` where heads do not say."""
+        try:
+            reference = parse_reference(edge.pinned)
+        except InvalidInput:
+            return ""  # the run says so
+        match reference:
+            case ShaPrefix(prefix):
+                return prefix
+            case PinName(name):
+                pin = self._pins.get(id(edge.place.project), {}).get(name)
+                return pin.version if pin is not None and pin.table == edge.place.table else ""
+            case _:
+                return ""
+
+    def _table(self, place: Place) -> TableHeads:
+        return self._heads[id(place.project)].heads(place.table)
+
+
+def _at(place: Place) -> tuple[int, str]:
+    return id(place.project), str(place.table)
+
+
+def _partitions(unit: Unit) -> Iterator[Partitions]:
+    for member in unit.members:
+        for one in (unit.partitions, member.partitions, *(edge.partitions for edge in member.edges)):
+            if one is not None:
+                yield one
+
+
+def _widen(affected: dict[int, set[str | None] | None], unit: int, cells: set[str | None] | None) -> None:
+    before = affected.get(unit, set())
+    affected[unit] = None if before is None or cells is None else before | cells
+
+
+def _described(unit: Unit) -> list[Any]:
+    """All of a unit that a judgement depends on, as text."""
+    return [
+        [
+            member.key.to_user_string(),
+            member.place.key,
+            member.partitions.text if member.partitions else None,
+            member.code_version,
+            [
+                [
+                    e.upstream.to_user_string(),
+                    e.place.key,
+                    repr(e.mapping),
+                    e.missing,
+                    e.pinned,
+                    e.is_optional,
+                    e.is_own,
+                ]
+                for e in member.edges
+            ],
+        ]
+        for member in unit.members
+    ]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value)).hexdigest()
