@@ -19,6 +19,9 @@ from dagster_versioned.tables.table import VersionLike
 ALLOWED_VARIABLE = "DAGSTER_VERSIONED_ALLOWED_METHODS"
 """Environment variable with the dotted names, separated by commas, that dispatch documents may name here."""
 
+GOVERNANCE_VARIABLE = "DAGSTER_VERSIONED_GOVERNANCE"
+"""Environment variable with the location of the governance storage, for who reads without naming it."""
+
 LANGUAGE = "python"
 
 
@@ -43,8 +46,8 @@ def read(
 ) -> Any:
     """The rows of a version of a table, wherever the project is now, read as its dispatch document says.
 
-    ``project`` is a name, which needs ``governance`` (a `Governance`, or for readers just the location of the
-    governance storage), or an open project. ``version`` is what `VersionedTable.read` takes, and so are the
+    ``project`` is a name, or an open project. A name needs ``governance``: a `Governance`, or for readers just the
+    location of the governance storage, which may stand in ``DAGSTER_VERSIONED_GOVERNANCE`` instead. ``version`` is what `VersionedTable.read` takes, and so are the
     ``options`` for our own methods. ``context`` is a named way of reading, by default ``default``; a project without
     governance knows ``default`` and ``cached``. ``allow`` adds to the methods that may be called here.
 
@@ -86,6 +89,8 @@ _UNGOVERNED = {"default": "dagster_versioned.read", "cached": "dagster_versioned
 
 def _resolve(project: str | Project, governance: Governance | str | None, context: str | None) -> tuple[Project, str]:
     """The project, open, and the dotted name of the method for the context; the documents are read once."""
+    if governance is None and isinstance(project, str):
+        governance = os.environ.get(GOVERNANCE_VARIABLE) or None
     if isinstance(governance, str):
         governance = Governance(governance)
     if isinstance(project, Project):
@@ -97,7 +102,7 @@ def _resolve(project: str | Project, governance: Governance | str | None, contex
     if governance is None:
         raise InvalidInput(
             f"Where the project {project!r:.100} is, only governance knows. Nothing was read. Pass governance= (such "
-            "as 's3://bucket/prefix' of the governance storage), or an open Project."
+            f"as 's3://bucket/prefix' of the governance storage), or set {GOVERNANCE_VARIABLE}, or pass an open Project."
         )
     documents = governance.documents(project)
     name = documents.dispatch.method(LANGUAGE, context)

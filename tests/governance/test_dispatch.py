@@ -119,6 +119,10 @@ class TestReading:
         with pytest.raises(InvalidInput, match=r"only governance knows.*governance="):
             dagster_versioned.read(NAME, "flights")
 
+    def test_finds_governance_in_the_environment(self, publishes, storage, monkeypatch):
+        monkeypatch.setenv("DAGSTER_VERSIONED_GOVERNANCE", storage.uri)
+        assert dagster_versioned.read(NAME, "flights") == ROWS[2]
+
     def test_what_is_not_there_is_said(self, publishes, storage):
         with pytest.raises(VersionNotFound):
             dagster_versioned.read(NAME, "flights", version="@99", governance=storage.uri)
