@@ -224,7 +224,9 @@ def ref(
 def dispatch(
     session: Session,
     name: _Project,
-    context: Annotated[str, typer.Option("--context", metavar="NAME", help="A way of reading.")] = "default",
+    context: Annotated[
+        str | None, typer.Option("--context", metavar="NAME", help="A way of reading; default, if left out.")
+    ] = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="DOTTED", help="Let this function read in that context.")
     ] = None,
@@ -244,22 +246,23 @@ def dispatch(
         else:
             show_table(["language", "context", "method"], rows)
         return
-    if method is not None and remove:
+    if (method is not None) == remove or (remove and context is None):
         raise InvalidInput(
-            "--method gives a context a method, --remove takes it away. Nothing was changed. Choose one."
+            "--method gives a context a method, --remove takes a --context away. Nothing was changed. Say which."
         )
     registry, store = _developer(session)
     registry.fetch()
     old = registry.state(name).dispatch or DEFAULT_DISPATCH
     methods = {lang: dict(named) for lang, named in old.methods.items()}
+    chosen = context or "default"
     if method is not None:
-        methods.setdefault(language, {})[context] = method
-    elif methods.get(language, {}).pop(context, None) is None:
-        raise InvalidInput(f"There is no context {context!a:.100} for {language!a:.100}. Nothing was changed.")
+        methods.setdefault(language, {})[chosen] = method
+    elif methods.get(language, {}).pop(chosen, None) is None:
+        raise InvalidInput(f"There is no context {chosen!a:.100} for {language!a:.100}. Nothing was changed.")
     changed = _parsed_dispatch({lang: named for lang, named in methods.items() if named})
     commit = (registry.rehearsal() if dry_run else registry).set_dispatch(name, changed)
     published = [] if dry_run else store.publish(registry, [name])
-    what = f"{language} reads by {method} in context {context}" if method else f"{language} has no context {context}"
+    what = f"{language} reads by {method} in context {chosen}" if method else f"{language} has no context {chosen}"
     _recorded(session, name, commit, published, dry_run, what)
 
 
