@@ -47,9 +47,10 @@ def read(
     """The rows of a version of a table, wherever the project is now, read as its dispatch document says.
 
     ``project`` is a name, or an open project. A name needs ``governance``: a `Governance`, or for readers just the
-    location of the governance storage, which may stand in ``DAGSTER_VERSIONED_GOVERNANCE`` instead. ``version`` is what `VersionedTable.read` takes, and so are the
-    ``options`` for our own methods. ``context`` is a named way of reading, by default ``default``; a project without
-    governance knows ``default`` and ``cached``. ``allow`` adds to the methods that may be called here.
+    location of the governance storage, which may stand in ``DAGSTER_VERSIONED_GOVERNANCE`` instead. ``version`` is what
+    `VersionedTable.read` takes, and so are the ``options`` for our own methods. ``context`` is a named way of reading,
+    by default ``default``; a project without governance knows ``default`` and ``cached``. ``allow`` adds to the methods
+    that may be called here.
 
     Raises `MethodRefused` for a method that is not allowed or not installed, `GovernanceError`, `VersionNotFound`, and
     what the method raises. Source: seed 003, "What ref.json is not"; FORMAT.md, "Governance".
@@ -101,8 +102,8 @@ def _resolve(project: str | Project, governance: Governance | str | None, contex
         return project, governance.documents(project.name).dispatch.method(LANGUAGE, context)
     if governance is None:
         raise InvalidInput(
-            f"Where the project {project!r:.100} is, only governance knows. Nothing was read. Pass governance= (such "
-            f"as 's3://bucket/prefix' of the governance storage), or set {GOVERNANCE_VARIABLE}, or pass an open Project."
+            f"Where the project {project!r:.100} is, only governance knows. Nothing was read. Pass governance= (such as "
+            f"'s3://bucket/prefix' of the governance storage), set {GOVERNANCE_VARIABLE}, or pass an open Project."
         )
     documents = governance.documents(project)
     name = documents.dispatch.method(LANGUAGE, context)
