@@ -102,8 +102,8 @@ def _resolve(project: str | Project, governance: Governance | str | None, contex
         return project, governance.documents(project.name).dispatch.method(LANGUAGE, context)
     if governance is None:
         raise InvalidInput(
-            f"Where the project {project!r:.100} is, only governance knows. Nothing was read. Pass governance= (such as "
-            f"'s3://bucket/prefix' of the governance storage), set {GOVERNANCE_VARIABLE}, or pass an open Project."
+            f"Where the project {project!r:.100} is, only governance knows. Nothing was read. Pass governance= (such "
+            f"as 's3://bucket/prefix' of the governance storage), set {GOVERNANCE_VARIABLE}, or pass an open Project."
         )
     documents = governance.documents(project)
     name = documents.dispatch.method(LANGUAGE, context)
