@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,21 +10,31 @@ import pyarrow as pa
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("docs/how-to/maintain.md", "docs/how-to/read-a-version.md", "docs/reference/cli.md", "README.md")
+PAGES = (
+    "docs/how-to/git-mirror.md",
+    "docs/how-to/maintain.md",
+    "docs/how-to/read-a-version.md",
+    "docs/reference/cli.md",
+    "README.md",
+)
 
 
 def commands(page):
-    """The command lines in a page's shell blocks; those that other programs take part in are left out."""
+    """The settings and the commands that a page shows, in order; those that other programs take part in are left out.
+
+    In shell blocks, the words of each line that begins with ``export`` or with the program's name.
+    """
     blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
     lines = [line for block in blocks for line in block.splitlines()]
-    own = [shlex.split(line, comments=True) for line in lines if line.startswith("dagster-versioned")]
-    return [words[1:] for words in own if not {"|", ">"} & set(words) and not any("$(" in word for word in words)]
+    own = [shlex.split(line, comments=True) for line in lines if line.startswith(("export ", "dagster-versioned "))]
+    return [words for words in own if not {"|", ">"} & set(words) and not any("$(" in word for word in words)]
 
 
 @pytest.fixture
-def warehouse(project, cli, tmp_path, monkeypatch):
-    """Tables of the names and with the versions that the pages speak of."""
+def warehouse(project, cli, tmp_path, monkeypatch, git_identity):
+    """Tables of the names and with the versions that the pages speak of, and an empty git repository."""
     monkeypatch.chdir(tmp_path)
+    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", "versions.git"], check=True)
     for name, count in (("flights", 5), ("daily_delays", 2), ("delays", 5)):
         for n in range(count):
             project.table(name).write(pa.table({"carrier": ["AA"], "day": [n]}))
@@ -31,14 +42,19 @@ def warehouse(project, cli, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_works(warehouse, project, page):
+def test_every_command_of_a_page_works(warehouse, project, page, monkeypatch):
     shown = commands(page)
     assert shown
     replaced = {
+        "warehouse": str(warehouse.location),
         "2026-01-31T12:00:00Z": datetime.now(UTC).isoformat(),
         "a3f8c1d2": project.table("delays").version("@2").short,
     }
-    for words in shown:
+    for program, *words in shown:
+        if program == "export":
+            for setting in words:
+                monkeypatch.setenv(*setting.split("=", 1))
+            continue
         outcome = warehouse(*(replaced.get(word, word) for word in words), stdin="flights\n")
         assert outcome.code == 0, (words, outcome)
 
@@ -49,4 +65,8 @@ def test_the_reference_names_every_verb():
     page = (ROOT / "docs/reference/cli.md").read_text()
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands]
     assert len(verbs) == 16
-    assert [verb for verb in verbs if f"`{verb}" not in page] == []
+    (group,) = app.registered_groups
+    governing = [command.name or command.callback.__name__ for command in group.typer_instance.registered_commands]
+    assert len(governing) == 11
+    named = [*verbs, *(f"{group.name} {verb}" for verb in governing)]
+    assert [verb for verb in named if f"`{verb}" not in page] == []

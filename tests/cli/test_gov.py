@@ -1,8 +1,8 @@
 """Governing from a terminal: who may, what is recorded, what is only said, and where every other verb then looks."""
 
 import json
-import os
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +17,7 @@ from support.command_line import Cli, Outcome
 VERBS = ("init", "register", "attach", "status", "list", "ref", "dispatch", "migrate", "decommission", "pull", "mirror")
 
 
-@pytest.fixture(autouse=True)
-def git_identity(tmp_path_factory, monkeypatch):
-    """The global configuration of git, for this test alone: Ada's."""
-    config = tmp_path_factory.mktemp("git") / "config"
-    config.write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.org\n")
-    for name in [name for name in os.environ if name.startswith("GIT_") and name != "GIT_SSL_CAINFO"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+pytestmark = pytest.mark.usefixtures("git_identity")
 
 
 @dataclass
@@ -479,5 +470,5 @@ def test_looking_at_help_needs_neither_git_nor_dagster():
         "try: main()\nexcept SystemExit: pass\n"
         "print(sorted({'git', 'dagster', 'pyarrow', 'boto3'} & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([os.sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
     assert done.stderr == "[]\n"
