@@ -59,6 +59,7 @@ class Transfer:
         self._source = source
         self._target = target
         self._threads = threads
+        self._made: dict[str, tuple[str, str]] = {}
         self._server = _on_one_server(source, target)
 
     def copy(self, found: ObjectInfo, target_key: str | None = None) -> ObjectInfo:
@@ -71,14 +72,23 @@ class Transfer:
         made = self._by_server(found, key) or self._by_file(found, key) or self._by_pieces(found, key)
         if made.size != found.size:
             raise self._changed(found)
-        return made
+        return self._noted(found, made)
 
     def replace(self, found: ObjectInfo, etag: str | None) -> ObjectInfo:
         """`copy` a small object only if the target's still has this ETag (``None``: there is none)."""
         data, current = self._source.get_with_info(found.key)
         if current.etag != found.etag:
             raise self._changed(found)
-        return self._target.put_if_match(found.key, data, etag)
+        return self._noted(found, self._target.put_if_match(found.key, data, etag))
+
+    def has_copied(self, found: ObjectInfo, there: ObjectInfo) -> bool:
+        """Whether this transfer made the target's object, as listed, of the source's, as listed."""
+        return self._made.get(there.key) == (found.etag, there.etag)
+
+    @property
+    def copied(self) -> list[str]:
+        """The keys of the objects that this transfer put at the target, sorted."""
+        return sorted(self._made)
 
     def copy_all(
         self,
@@ -172,6 +182,10 @@ class Transfer:
                 raise self._changed(found)
             yield piece
         self._check_unchanged(found)  # before the target has the object
+
+    def _noted(self, found: ObjectInfo, made: ObjectInfo) -> ObjectInfo:
+        self._made[made.key] = (found.etag, made.etag)
+        return made
 
     def _check_unchanged(self, found: ObjectInfo) -> None:
         if self._source.head(found.key).etag != found.etag:

@@ -1,8 +1,6 @@
 """The stores that the storage tests run against."""
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,7 +8,7 @@ import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore, S3Options, S3Store
 from dagster_versioned.storage.wrappers import CountingStore
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server, running_moto_server, running_s3_server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
 SMALL_PARTS = S3Options(part_bytes=5 * 1024**2, whole_copy_bytes=6 * 1024**2)
@@ -24,31 +22,8 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[S3Server]:
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    with _atomic_puts():
-        server.start()
-        host, port = server.get_host_and_port()
-        yield S3Server(f"http://{host}:{port}", "moto-access-key", "moto-secret-key")
-        server.stop()
-
-
-@contextmanager
-def _atomic_puts() -> Iterator[None]:
-    """moto checks a put's condition and then writes; a lock makes it one step, as in the real thing."""
-    from moto.s3.responses import S3Response
-
-    lock = threading.Lock()
-    original = S3Response.put_object
-
-    def locked(self, *arguments, **named):
-        with lock:
-            return original(self, *arguments, **named)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(S3Response, "put_object", locked)
-        yield
+    with running_moto_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

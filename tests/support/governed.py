@@ -1,79 +1,127 @@
-"""Governance as a test writes it down: documents, a mirror of them, a clone of some age, and a project that moves."""
+"""A governed project, what it is made of, and what must be the same of it at any place."""
 
-import shutil
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
 
 from dagster_versioned.governance.connect import Governance
-from dagster_versioned.governance.documents import DEFAULT_DISPATCH, Dispatch, Event, MigrationHistory, ProjectDocuments
-from dagster_versioned.storage import LocalStore, Location, ObjectStore
-from dagster_versioned.tables.fence import is_moved_with, raise_fence
-from dagster_versioned.tables.migration_mark import MigrationMark
+from dagster_versioned.governance.migrate import MigrationReport, migrate
+from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.registry import Registry
+from dagster_versioned.storage import LocalStore, Location, ObjectStore, S3Store
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project
+from support.frames import numbered
+from support.s3_server import S3Server
 
-NAME = "HOUSE"
-BEGAN = datetime(2026, 8, 1, 12, tzinfo=UTC)
-
-
-def key(document: str, project: str = NAME) -> str:
-    """Where a document lies in the governance storage."""
-    return f"datom/projects/{project}/{document}.json"
+NAME = "STUDY"
+WHO = "Ada <ada@example.org>"
 
 
-def lived_at(*places: Path | str | Location, dispatch: Dispatch = DEFAULT_DISPATCH) -> ProjectDocuments:
-    """The documents of a project that was registered at the first place and moved to the others, a day each."""
-    locations = [place if isinstance(place, Location) else Location.parse(str(place)) for place in places]
-    events = [Event(kind="registered", timestamp=BEGAN, actor="Ada", target=locations[0])]
-    for day, (source, target) in enumerate(pairwise(locations), start=1):
-        at = BEGAN + timedelta(days=day)
-        events.append(Event(kind="migrated", timestamp=at, actor="Ada", source=source, target=target))
-    history = MigrationHistory(events=tuple(events))
-    ref = history.ref()
-    assert ref is not None
-    return ProjectDocuments(ref, dispatch, history)
+@dataclass
+class Opener:
+    """Opens stores at locations: of S3 servers with their keys. ``around`` may wrap what it opened."""
+
+    servers: Mapping[str, S3Server] = field(default_factory=dict)
+    around: Callable[[Location, ObjectStore], ObjectStore] = lambda location, store: store
+
+    def __call__(self, location: Location) -> ObjectStore:
+        if location.type == "local":
+            return self.around(location, LocalStore(Path(location.root, location.prefix)))
+        server = self.servers[location.endpoint_url or ""]
+        return self.around(location, S3Store(location, credentials=server.credentials))
 
 
-def publish(storage: ObjectStore, documents: ProjectDocuments, project: str = NAME) -> None:
-    """Put the documents where readers and writers look."""
-    storage.put(key("migration_history", project), documents.history.to_bytes())
-    storage.put(key("dispatch", project), documents.dispatch.to_bytes())
-    storage.put(key("ref", project), documents.ref.to_bytes())
+@dataclass
+class Governed:
+    """A registered project in a registry of its own."""
+
+    registry: Registry
+    mirror: GovernanceStore
+    open: Opener
+    home: Location
+
+    @classmethod
+    def begin(cls, registry: Registry, mirror: GovernanceStore, home: Location, opener: Opener) -> "Governed":
+        registry.register(NAME, home, actor=WHO)
+        mirror.publish(registry)
+        return cls(registry, mirror, opener, home)
+
+    def at(self, location: Location) -> Project:
+        """The project at a place, without governance."""
+        return Project(NAME, self.open(location), author=WHO)
+
+    def by_developer(self) -> Project:
+        """The project as a developer opens it, with the clone as it is."""
+        return self._by(Governance(self.mirror.store, role="developer", registry=self.registry))
+
+    def by_reader(self) -> Project:
+        """The project as a reader opens it, without a clone."""
+        return self._by(Governance(self.mirror.store))
+
+    def move(self, target: Location, **options: Any) -> MigrationReport:
+        return migrate(self.registry, self.mirror, NAME, target, **{"open_store": self.open, "actor": WHO, **options})
+
+    def _by(self, governance: Governance) -> Project:
+        server = next(iter(self.open.servers.values()), None)
+        return governance.project(NAME, author=WHO, credentials=server.credentials if server else None)
 
 
-class Clone:
-    """A registry clone as a connection sees it: documents, and when they were fetched."""
-
-    def __init__(self, documents: ProjectDocuments, fetched: timedelta | None = timedelta(minutes=1)) -> None:
-        self._history, self._dispatch = documents.history.to_bytes(), documents.dispatch.to_bytes()
-        self.fetched_at = None if fetched is None else datetime.now(UTC) - fetched
-
-    def documents(self, project: str) -> ProjectDocuments:
-        assert project == NAME
-        history = MigrationHistory.parse(self._history, "migration_history.json")
-        ref = history.ref()
-        assert ref is not None
-        return ProjectDocuments(ref, Dispatch.parse(self._dispatch, "dispatch.json"), history)
+def fill(project: Project) -> None:
+    """Two tables with versions of every kind, and a pin."""
+    flights, delays = project.table("flights"), project.table("delays")
+    for size in (4, 5, 6):
+        flights.write(numbered(size), message=f"{size} rows")
+    flights.write(numbered(6), code_version="2")
+    flights.revert(0)
+    project.pin("filed", "flights", flights.history()[2].metadata_sha, why="regulator")
+    delays.write_partitions({"a": numbered(2), "b": numbered(3)}, parents=flights.upstream())
+    delays.write(numbered(9), partition="b")
 
 
-def developer(
-    storage: ObjectStore, documents: ProjectDocuments, fetched: timedelta | None = timedelta(0)
-) -> Governance:
-    """A developer whose clone holds these documents."""
-    return Governance(storage, role="developer", registry=Clone(documents, fetched))
+def fill_a_little(project: Project) -> None:
+    """Two tables, of one version and of two, and a pin: where every request takes its time."""
+    flights = project.table("flights")
+    for size in (4, 6):
+        flights.write(numbered(size))
+    project.pin("filed", "flights", flights.history()[1].metadata_sha)
+    project.table("delays").write(numbered(2), partition="a", parents=flights.upstream())
 
 
-def move_bytes(old: Path, new: Path, migration: str = "m-1") -> None:
-    """What a migration does to the two places: the fence at the old one, then a copy."""
-    mark = MigrationMark(
-        migration, "leaving", Location.parse(str(old)), Location.parse(str(new)), "2026-08-02T12:00:00Z"
+def facts(project: Project) -> dict[str, Any]:
+    """All that a move must not change: every version with its identity, facts and rows, and the pins."""
+    tables = [project.table(str(name)) for name in project.tables()]
+    return {
+        "pins": project.pins(),
+        "tables": {str(table.name): [_version(table, version) for version in table.history()] for table in tables},
+    }
+
+
+def chain(project: Project, table: str) -> list[tuple[int, str, str | None]]:
+    """Of every commit its log version, its SHA-256, and the SHA-256 that it names as the one before it."""
+    _, commits = project.table(table).replay()
+    return [
+        (commit.version, commit.sha256, (commit.commit_info or {}).get("dagsterVersioned", {}).get("prev"))
+        for commit in commits
+    ]
+
+
+def _version(table: Any, version: Version) -> tuple[Any, ...]:
+    rows: pa.Table | None = None
+    if version.gone is None:
+        rows = table.read(f"@{version.log_version}", partition=version.partition)
+    entry = orjson.dumps(version.raw, option=orjson.OPT_SORT_KEYS)
+    shas = (version.metadata_sha, version.data_sha)
+    return (
+        version.log_version,
+        version.partition,
+        *shas,
+        version.change,
+        version.gone,
+        entry,
+        rows and rows.to_pylist(),
     )
-    project = Project(NAME, LocalStore(old))
-    raise_fence(project, mark)
-    belongs = is_moved_with(project)
-    for path in sorted((old / "datom").rglob("*")):
-        name = path.relative_to(old / "datom").as_posix()
-        if path.is_file() and belongs(name):
-            target = new / "datom" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)

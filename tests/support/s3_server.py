@@ -1,4 +1,4 @@
-"""A real S3 server (SeaweedFS) on loopback, for as long as a test session needs it."""
+"""S3 servers on loopback, for as long as tests need them: a real one (SeaweedFS), and moto in this process."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -119,6 +120,37 @@ def running_s3_server() -> Iterator[S3Server]:
             # Asked politely it takes ten seconds, for data that nobody wants.
             process.kill()
             process.wait()
+
+
+@contextmanager
+def running_moto_server() -> Iterator[S3Server]:
+    """Start moto in a thread of this process; end it at exit."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    with _atomic_puts():
+        server.start()
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}", "moto-access-key", "moto-secret-key")
+        server.stop()
+
+
+@contextmanager
+def _atomic_puts() -> Iterator[None]:
+    """moto checks a put's condition and then writes; a lock makes it one step, as in the real thing."""
+    import pytest
+    from moto.s3.responses import S3Response
+
+    lock = threading.Lock()
+    original = S3Response.put_object
+
+    def locked(self, *arguments, **named):
+        with lock:
+            return original(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", locked)
+        yield
 
 
 def _free_ports(count: int) -> list[int]:
