@@ -28,6 +28,7 @@ from dagster_versioned import (
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.governance.connect import Access
 from dagster_versioned.governance.documents import Dispatch
+from dagster_versioned.governance.migrate import migrate
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import S3Credentials
@@ -76,9 +77,7 @@ class FetchedKeys(S3CredentialsResource):
 _SERVERS: dict[str, S3Server] = {}
 
 
-@pytest.fixture(
-    params=["EnvVar", *(pytest.param(name, marks=pytest.mark.slow) for name in ("environment", "profile", "callable"))]
-)
+@pytest.fixture(params=["environment", "profile", "EnvVar", "callable"])
 def keys(request, server, monkeypatch, tmp_path_factory):
     """Puts the server's keys where the parameter says, and nowhere else."""
     match request.param:
@@ -160,6 +159,7 @@ def secrets_in(server, text):
 
 
 @pytest.mark.s3
+@pytest.mark.slow
 def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
@@ -174,7 +174,8 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
     # Register, publish.
     registry = Registry.init(str(tmp_path / "registry.git"), tmp_path / "clone")
     registry.register(NAME, place, dispatch=DISPATCH)
-    GovernanceStore(Access(**keys.arguments).open(storage)).publish(registry)
+    mirror = GovernanceStore(Access(**keys.arguments).open(storage))
+    mirror.publish(registry)
 
     # Materialize: one run that succeeds, one that fails in the asset's value, one that fails at the store.
     governance = GovernanceResource(storage=storage.uri, clone=str(tmp_path / "clone"), **keys.fields)
@@ -217,6 +218,16 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
                 attempt()
             said.append(told(caught.value))
 
+    # Move to another bucket, and read on there, also with what was opened before.
+    elsewhere = server.new_bucket()
+    opened = {"open_store": Access(**keys.arguments).open}
+    with pytest.raises(VersionedError) as caught:
+        migrate(registry, mirror, NAME, server.location("no-such-bucket", "project"), **opened)
+    said.append(told(caught.value))
+    migrate(registry, mirror, NAME, server.location(elsewhere, "project"), verify="content", **opened)
+    assert table.read()["n"].to_pylist() == [2, 4, 6]
+    assert dagster_versioned.read(NAME, "doubled", governance=Governance(storage, **keys.arguments)).num_rows == 3
+
     said += [f"{record.getMessage()} {record.exc_text} {record.__dict__}" for record in caplog.records]
     assert len(caplog.records) > 20
     assert [text for text in said if secrets_in(server, text)] == []
@@ -225,7 +236,7 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
     assert any(b"projects/" in data for _, data in files)  # git's objects were unpacked
     assert any(b"io_manager" in data for path, data in files if path.suffix == ".db")
     assert [path for path, data in files if secrets_in(server, data)] == []
-    objects = [one for bucket in (data, gov) for one in objects_in(server, bucket)]
+    objects = [one for bucket in (data, gov, elsewhere) for one in objects_in(server, bucket)]
     assert len(objects) > 10
     assert [key for key, data in objects if secrets_in(server, data)] == []
 
