@@ -509,8 +509,9 @@ def _blob_id(data: bytes, like: str) -> str:
 def make_bare(path: Path, *, timeout: float = TIMEOUT_SECONDS) -> None:
     """Make an empty bare repository, without the hooks of any template; an existing one is left as it is."""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         _run(path, ["init", "--bare", "--quiet", "--template=", f"--initial-branch={BRANCH}"], timeout=timeout)
-    except _Failure as failure:
+    except (_Failure, OSError) as failure:
         raise GovernanceError(f"No repository could be made in {path}: {failure}. Nothing was recorded.") from None
 
 
