@@ -218,4 +218,9 @@ class Collecting(RuleBasedStateMachine):
 
 
 TestCollecting = Collecting.TestCase
-TestCollecting.settings = settings(stateful_step_count=12)
+TestCollecting.settings = settings(max_examples=15, stateful_step_count=12)
+
+
+@pytest.mark.slow
+class TestCollectingAtLength(Collecting.TestCase):
+    settings = settings(max_examples=200, stateful_step_count=20)

@@ -1,7 +1,7 @@
 """Must show 4: one operation stops before a call of its store, another runs from start to end, and the first goes on.
 
-Every pair of operations, stopped at every call. Where the second one needs what the first is deleting, it would wait:
-here it gives up, as if it was killed while it waited.
+Every pair of operations, stopped at every call; by default before some of those that change something. Where the second
+one needs what the first is deleting, it would wait: here it gives up, as if it was killed while it waited.
 """
 
 import itertools
@@ -50,6 +50,14 @@ STEPS: dict[str, Step] = {
     "pin": pins(SHA["long"]),
 }
 PAIRS = list(itertools.product(STEPS, STEPS))
+FOUND_BUGS = {
+    ("purge", "pin"),  # pinned between the plan of a purge and its intent
+    ("expire", "pin"),
+    ("expire", "write again"),  # what an expiry has begun to delete is needed again
+    ("write again", "write new"),  # overtaken while it cleared the documents for datom readers
+    ("write shared", "write new"),
+}
+STRIDE = 3
 
 
 def prepare(table: VersionedTable) -> None:
@@ -79,10 +87,19 @@ def attempt(step: Step, table: VersionedTable, acknowledged: set[tuple[int, str]
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}, {b}" for a, b in PAIRS])
-def test_stopped_before_every_change(first: str, second: str, base: Path) -> None:
-    for call in calls_of(first, base):
-        if call.verb in WRITING:
-            interleave(first, second, call.number, base)
+def test_stopped_before_some_changes(first: str, second: str, base: Path) -> None:
+    """Before each where that once found a bug; else before every third, beginning at another for each pair."""
+    for number in some_changes(first, second, base):
+        interleave(first, second, number, base)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}, {b}" for a, b in PAIRS])
+def test_stopped_before_every_other_change(first: str, second: str, base: Path) -> None:
+    done = some_changes(first, second, base)
+    for number in changes_of(first, base):
+        if number not in done:
+            interleave(first, second, number, base)
 
 
 @pytest.mark.slow
@@ -91,6 +108,15 @@ def test_stopped_before_every_look(first: str, second: str, base: Path) -> None:
     for call in calls_of(first, base):
         if call.verb not in WRITING:
             interleave(first, second, call.number, base)
+
+
+def some_changes(first: str, second: str, base: Path) -> list[int]:
+    changes = changes_of(first, base)
+    return changes if (first, second) in FOUND_BUGS else changes[PAIRS.index((first, second)) % STRIDE :: STRIDE]
+
+
+def changes_of(step: str, base: Path) -> list[int]:
+    return [call.number for call in calls_of(step, base) if call.verb in WRITING]
 
 
 def calls_of(step: str, base: Path) -> list[Call]:
