@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
+    from dagster_versioned.sensors.git_mirror import build_git_mirror_sensor as build_git_mirror_sensor
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
@@ -45,6 +46,7 @@ _HOME = {
     "VersionedError": "dagster_versioned.errors",
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedTable": "dagster_versioned.tables.table",
+    "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_sensor": "dagster_versioned.sensors.version_sensor",
     "build_version_checks": "dagster_versioned.checks.build",
     "read": "dagster_versioned.governance.dispatch",

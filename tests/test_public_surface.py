@@ -22,6 +22,7 @@ SURFACE = {
     "VersionedError",
     "VersionedParquetIOManager",
     "VersionedTable",
+    "build_git_mirror_sensor",
     "build_version_sensor",
     "build_version_checks",
     "read",

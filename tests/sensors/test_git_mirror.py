@@ -5,10 +5,15 @@ import subprocess
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.scheduler.instigation import TickStatus
 
-from dagster_versioned import ProjectResource
+from dagster_versioned import GovernanceResource, ProjectResource, VersionedParquetIOManager, build_git_mirror_sensor
+from dagster_versioned.governance.enroll import enroll
+from dagster_versioned.governance.migrate import migrate
+from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.registry import Registry
 from dagster_versioned.governance.version_mirror import VersionMirror
-from dagster_versioned.sensors.git_mirror import build_git_mirror_sensor
+from dagster_versioned.storage import LocalStore, Location
 from support.house import House, house
 
 __all__ = ["house"]
@@ -46,16 +51,26 @@ class Mirrored:
         return subprocess.run(["git", "-C", self.remote, *arguments], check=True, capture_output=True, text=True).stdout
 
     def log(self):
-        return self.git("log", "--format=%s", "main").splitlines() if self.git("branch") else []
+        return subjects(self.remote)
 
 
 @pytest.fixture
 def mirrored(house, tmp_path):
-    remote = tmp_path / "mirror.git"
-    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", remote], check=True)
-    one = Mirrored(house, remote, tmp_path / "clone.git")
+    one = Mirrored(house, bare(tmp_path / "mirror.git"), tmp_path / "clone.git")
     one.tick()  # of a project without tables
     return one
+
+
+def bare(path):
+    """An empty repository for others to push to."""
+    subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", path], check=True)
+    return path
+
+
+def subjects(remote):
+    """The first lines of its commits, newest first."""
+    command = ["git", "-C", remote, "log", "--format=%s", "--all"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
 def numbers(name, *values, fails_at=None):
@@ -181,6 +196,59 @@ def test_its_settings_may_come_from_the_environment(house, mirrored, monkeypatch
     run = house.run(numbers("one", 1))
     mirrored.tick()
     assert mirrored.log() == [f"Run {run.run_id}: 1 table"]
+
+
+def test_dagster_s_daemon_mirrors_each_run_once_through_failures_and_restarts(daemon, tmp_path):
+    remote = bare(tmp_path / "mirror.git")
+    project = ProjectResource(name=daemon.project.name, location=daemon.location)
+    sensor = build_git_mirror_sensor("mirror", project=project, remote=str(remote), clone=tmp_path / "clone.git")
+    daemon.deploy(numbers("one", 1, 1, 2, 3), sensors=[sensor])
+    assert daemon.tick() == []  # never a run
+    runs = []
+    for expected in (1, 1, 2):  # the second run changes nothing
+        runs.append(daemon.materialize("one").run_id)
+        daemon.tick()
+        daemon.tick()
+        assert len(subjects(remote)) == expected
+    assert subjects(remote) == [f"Run {runs[2]}: 1 table", f"Run {runs[0]}: 1 table"]
+    away = remote.rename(tmp_path / "away")
+    runs.append(daemon.materialize("one").run_id)
+    daemon.tick()
+    failed = daemon.last_tick()
+    assert failed.status == TickStatus.FAILURE
+    assert "did not answer" in failed.error.to_string()
+    away.rename(remote)
+    daemon.restart()
+    daemon.tick()
+    assert subjects(remote)[0] == f"Run {runs[3]}: 1 table"
+    assert daemon.last_tick().status == TickStatus.SKIPPED
+
+
+def test_a_governed_project_that_moves_goes_on_in_the_same_mirror(house, tmp_path):
+    registry = Registry.init(str(tmp_path / "registry.git"), tmp_path / "registry")
+    storage = GovernanceStore(LocalStore(tmp_path / "governance"))
+    enroll(registry, storage, house.project.name, Location.parse(house.location))
+    governance = GovernanceResource(storage=str(tmp_path / "governance"), clone=str(tmp_path / "registry"))
+    project = ProjectResource(name=house.project.name, governance=governance)
+    io_manager = VersionedParquetIOManager(project=project)
+    mirrored = Mirrored(house, bare(tmp_path / "mirror.git"), tmp_path / "clone.git")
+    mirrored.sensor = build_git_mirror_sensor(
+        "mirror", project=project, remote=str(mirrored.remote), clone=mirrored.clone
+    )
+    one = numbers("one", 1, 2)
+    mirrored.tick()
+    house.run(one, io_manager=io_manager)
+    mirrored.tick()
+    migrate(registry, storage, house.project.name, Location.parse(str(tmp_path / "elsewhere")))
+    io_manager = VersionedParquetIOManager(project=ProjectResource(name=house.project.name, governance=governance))
+    run = house.run(one, io_manager=io_manager)
+    mirrored.tick()
+    assert mirrored.log()[0] == f"Run {run.run_id}: 1 table"
+    assert len(mirrored.log()) == 2
+    table = project.project().table("one")
+    seen = VersionMirror.open(project.project(), str(mirrored.remote), mirrored.clone).witnesses("one")
+    assert table.verify(witnesses=seen).ok
+    assert max(seen) == table.state.log_version
 
 
 def test_it_loads_from_definitions_and_is_stopped_unless_asked_otherwise(house, mirrored):
