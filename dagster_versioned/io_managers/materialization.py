@@ -7,6 +7,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
@@ -18,7 +19,9 @@ PREVIEW_COLUMNS = 20
 PREVIEW_CHARACTERS = 40
 
 
-def table_metadata(table: VersionedTable, version: Version) -> dict[str, Any]:
+def table_metadata(
+    table: VersionedTable, version: Version, lineage: dg.TableColumnLineage | None = None
+) -> dict[str, Any]:
     """What holds for the asset, whichever partitions were written: Dagster's standard keys."""
     fields = parse_schema(version.identity.schema).fields
     return {
@@ -28,22 +31,28 @@ def table_metadata(table: VersionedTable, version: Version) -> dict[str, Any]:
         "dagster/column_schema": dg.TableSchema(
             [dg.TableColumn(field.name, type_text(field.type)) for field in fields]
         ),
+        **({"dagster/column_lineage": lineage} if lineage is not None else {}),
     }
 
 
 def version_metadata(table: VersionedTable, result: WriteResult, preview_rows: int) -> dict[str, Any]:
     """What a write came to.
 
-    ``commit_sha256`` is the SHA-256 of the bytes of the commit that holds the version: with it, Dagster's event log is
-    a witness to the table's history that lies outside of the table's store (`VersionedTable.verify`, ``witnesses``).
-    ``size_bytes`` is a float, because an integer in Dagster's GraphQL has 32 bits.
+    ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
+    of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history
+    that lies outside of the table's store (`VersionedTable.verify`, ``witnesses``). ``size_bytes`` is a float, because
+    an integer in Dagster's GraphQL has 32 bits.
     """
     version = result.version
     facts, identity = version.facts, version.identity
     rows = "dagster/row_count" if identity.partition is None else "dagster/partition_row_count"
+    change = version.change if result.replayed else result.change
     shown = {
         rows: identity.nrow,
-        f"{OURS}/change": version.change if result.replayed else result.change,
+        f"{OURS}/change": change,
+        f"{OURS}/version": version.short,
+        f"{OURS}/data": identity.data_sha[: len(version.short)],
+        f"{OURS}/diff": dg.MarkdownMetadataValue(diff_text(table, version, change)),
         f"{OURS}/metadata_sha": version.metadata_sha,
         f"{OURS}/data_sha": version.data_sha,
         f"{OURS}/log_version": version.log_version,

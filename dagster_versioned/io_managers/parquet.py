@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.io_managers.attempt import note
+from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, plain, some
@@ -92,6 +93,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         step = _step(context)
         options = TableOptions.from_metadata(context.definition_metadata)
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
+            lineage = column_lineage(next(iter(frames.values()))) if frames else None
             results = table.write_partitions(
                 frames,
                 asset_key=list(asset_key.path),
@@ -101,7 +103,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 options=options,
                 run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
             )
-        self._report(context, step, table, results)
+        self._report(context, step, table, results, lineage)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
@@ -120,14 +122,13 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if step:
             note(step, context.asset_key, table.upstream_of(files))
         if not by_partition:
-            return table.read_files(files, frame_type)
+            return as_source(table.read_files(files, frame_type), context.asset_key)
         columns = files.scan.columns
-        return {
-            version.partition: table.read_files(
-                table.files(files.log_version, columns=columns, partition=version.partition), frame_type
-            )
-            for version in sorted(files.versions, key=lambda version: version.partition or "")
-        }
+        frames: dict[str | None, Any] = {}
+        for version in sorted(files.versions, key=lambda version: version.partition or ""):
+            one = table.files(files.log_version, columns=columns, partition=version.partition)
+            frames[version.partition] = as_source(table.read_files(one, frame_type), context.asset_key)
+        return frames
 
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
@@ -176,10 +177,11 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         step: "StepExecutionContext | None",
         table: VersionedTable,
         results: Sequence[WriteResult],
+        lineage: dg.TableColumnLineage | None,
     ) -> None:
         """Tell Dagster what was written, and later outputs of the same step."""
         asset_key = context.asset_key
-        context.add_output_metadata(table_metadata(table, results[0].version))
+        context.add_output_metadata(table_metadata(table, results[0].version, lineage))
         for result in results:
             metadata = version_metadata(table, result, self.preview_rows)
             if len(results) == 1:

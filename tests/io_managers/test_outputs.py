@@ -71,6 +71,10 @@ def test_a_materialization_carries_standard_metadata_and_ours(house):
     assert metadata["dagster_versioned/log_version"] == 0
     assert metadata["dagster_versioned/size_bytes"] == head.facts.size_bytes
     assert isinstance(metadata["dagster_versioned/size_bytes"], float)
+    assert head.metadata_sha.startswith(metadata["dagster_versioned/version"])
+    assert head.data_sha.startswith(metadata["dagster_versioned/data"])
+    assert len(metadata["dagster_versioned/version"]) == len(metadata["dagster_versioned/data"]) == 8
+    assert metadata["dagster_versioned/diff"] == "The first version."
 
 
 def test_the_seconds_of_a_write_are_those_that_it_took(house):
@@ -106,6 +110,70 @@ def test_the_preview_shows_the_first_rows_and_cannot_break_the_table_it_is_in(ho
     one = materializations(house.run(asset_of(FRAMES["pandas"]), io_manager=house.io_manager(preview_rows=2)))
     preview = one["one", None].metadata["dagster_versioned/preview"].value
     assert preview == "| n | s |\n| --- | --- |\n| 1 | a |\n| 2 | b\\|c |\n\n2 of 3 rows"
+
+
+def test_the_diff_says_what_changed_against_the_version_before_and_how_to_see_the_rows(house):
+    @dg.asset
+    def up():
+        return pa.table({"n": [len(house.project.tables())]})
+
+    def down(frame, **options):
+        return asset_of(lambda: frame, name="down", deps=[up], **options)
+
+    house.run(up, down(pa.table({"n": [1], "s|t": ["a"]}), code_version="1"))
+    first, parent = house.head("down"), house.head("up")
+    result = house.run(up, down(pa.table({"n": [1.5, 2.0], "x": [{"y": 1}, None]}), code_version="2"))
+    second, new_parent = house.head("down"), house.head("up")
+    text = materializations(result)["down", None].metadata["dagster_versioned/diff"].value
+    head, rule, *lines, blank, command = text.split("\n")
+    assert (head, rule, blank) == (f"| | {first.short} | {second.short} |", "| --- | --- | --- |", "")
+    assert command == f"`dagster-versioned diff 'down' {first.short} {second.short}`"
+    assert lines == [
+        "| rows | 1 | 2 (+1) |",
+        f"| data | {first.data_sha[:8]} | {second.data_sha[:8]} |",
+        f"| bytes | {first.facts.size_bytes} | {second.facts.size_bytes} |",
+        "| parts | 1 | 1 |",
+        "| column n | long | double |",
+        "| column x | none | struct |",
+        "| column s\\|t | string | none |",
+        f"| parent HOUSE.up | {parent.short} | {new_parent.short} |",
+        "| code_version | 1 | 2 |",
+    ]
+
+
+def test_the_diff_of_a_partition_is_against_its_own_version_before(house):
+    rows = iter([[1], [2], [3], [3]])
+
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+    def daily():
+        return pa.table({"n": next(rows)})
+
+    texts = [
+        materializations(house.run(daily, partition_key=key))["daily", key].metadata["dagster_versioned/diff"].value
+        for key in ("a", "b", "a", "a")
+    ]
+    versions = [version.short for version in reversed(house.project.table("daily").history(partition="a"))]
+    assert texts[:2] == ["The first version."] * 2
+    assert f"diff 'daily' {versions[0]} {versions[1]} --partition 'a'" in texts[2]
+    assert texts[3] == f"Nothing changed: it is still version {versions[1]}."
+
+
+def test_a_long_diff_is_cut(house):
+    house.run(asset_of(lambda: pa.table({f"c{i}": [1] for i in range(100)})))
+    result = house.run(asset_of(lambda: pa.table({f"d{i}": [1] for i in range(100)})))
+    text = materializations(result)["one", None].metadata["dagster_versioned/diff"].value
+    assert "164 more differences" in text
+    assert len(text) < 4000
+
+
+def test_a_version_before_that_was_altered_does_not_fail_the_write(house):
+    rows = iter([[1], [2]])
+    one = asset_of(lambda: pa.table({"n": next(rows)}))
+    house.run(one)
+    store, key = house.project.table("one").store, f"_delta_log/{0:020d}.json"
+    store.put(key, store.get(key).replace(b'"nrow":1', b'"nrow":9'))
+    found = materializations(house.run(one))["one", None]
+    assert "cannot be compared" in found.metadata["dagster_versioned/diff"].value
 
 
 def test_a_preview_can_be_left_out_of_the_event_log(house):

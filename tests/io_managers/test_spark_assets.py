@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from support.house import changes
+from support.house import changes, materializations
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -40,6 +40,24 @@ def test_spark_reads_what_arrow_wrote_and_pandas_what_spark_wrote(house, spark):
     assert set(changes(house.run(numbers, doubled, total)).values()) == {"full"}
     assert house.project.table("total").read().to_pydict() == {"sum": [9900]}
     assert house.parents("doubled") == [("numbers", None, house.head("numbers").metadata_sha)]
+
+
+def test_columns_of_a_spark_frame_show_where_they_come_from(house, spark):
+    @dg.asset(key_prefix="raw")
+    def names() -> pa.Table:
+        return pa.table({"n": [1, 2], "name": ["a", "b"]})
+
+    @dg.asset(ins={"names": dg.AssetIn(key_prefix="raw")})
+    def named(numbers: DataFrame, names: DataFrame) -> DataFrame:
+        return numbers.join(names, "n").select("n", F.upper("name").alias("label"), F.lit(1).alias("one"))
+
+    found = materializations(house.run(numbers, names, named))
+    lineage = found["named", None].metadata["dagster/column_lineage"].value.deps_by_column
+    origins = {
+        name: [(one.asset_key.to_user_string(), one.column_name) for one in deps] for name, deps in lineage.items()
+    }
+    assert origins == {"n": [("numbers", "n")], "label": [("raw/names", "name")]}
+    assert "dagster/column_lineage" not in found["numbers", None].metadata
 
 
 def test_another_partitioning_of_the_same_rows_is_none(house, shuffled):

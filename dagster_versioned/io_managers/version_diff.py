@@ -1,0 +1,92 @@
+"""What a version changed against the one that it replaced, for a person who reads Dagster's UI."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.tables.diff import VersionDiff, version_diff
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.table import VersionedTable
+
+MAX_LINES = 40
+"""Lines of a diff; there may be thousands of columns and parents, and all of it goes into Dagster's event log."""
+MAX_TEXT = 60
+
+Line = tuple[str, object, object]
+"""What differs, before and after."""
+
+
+def diff_text(table: VersionedTable, version: Version, change: str) -> str:
+    """The difference to the version before in Markdown, with the command that shows the rows; reads nothing."""
+    if change == "none":
+        return f"Nothing changed: it is still version {version.short}."
+    before = _before(table, version)
+    if before is None:
+        return "The first version."
+    try:
+        lines = list(_lines(version_diff(before, version, (), ())))
+    except VersionedError as error:  # of the version before; this one is committed
+        return f"It cannot be compared with the version before. {error}"
+    more = f"\n\n{len(lines) - MAX_LINES} more differences" if len(lines) > MAX_LINES else ""
+    rows = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines[:MAX_LINES])
+    partition = f" --partition '{version.partition}'" if version.partition is not None else ""
+    command = f"dagster-versioned diff '{table.name}' {before.short} {version.short}{partition}"
+    return f"| | {before.short} | {version.short} |\n| --- | --- | --- |\n{rows}{more}\n\n`{command}`"
+
+
+def _before(table: VersionedTable, version: Version) -> Version | None:
+    """The newest version of the table or partition that is older."""
+    for one in reversed(table.state.history.versions):
+        if one.log_version < version.log_version and one.partition == version.partition and not one.is_foreign:
+            return one
+    return None
+
+
+def _lines(diff: VersionDiff) -> Iterator[Line]:
+    old, new = diff.before, diff.after
+    if diff.rows_before == diff.rows_after:
+        yield "rows", diff.rows_before, diff.rows_after
+    else:
+        yield "rows", diff.rows_before, f"{diff.rows_after} ({diff.rows_after - diff.rows_before:+})"
+    yield "data", old.identity.data_sha[:8], "the same" if diff.same_data else new.identity.data_sha[:8]
+    if not diff.same_data:
+        yield "bytes", old.facts.size_bytes, new.facts.size_bytes
+        yield "parts", old.facts.part_count, new.facts.part_count
+    for column in diff.columns:
+        yield f"column {column.name}", _type(column.before), _type(column.after)
+    if diff.column_order_changed:
+        yield "order of columns", "", "changed"
+    for parent in diff.parents:
+        partition = f" [{parent.partition}]" if parent.partition is not None else ""
+        name = f"parent {parent.source}.{parent.table}{partition}"
+        yield name, (parent.before or "none")[:8], (parent.after or "none")[:8]
+    for name, (was, now) in diff.metadata.items():
+        yield name, _value(was), _value(now)
+
+
+def _type(data_type: Any) -> str:
+    match data_type:
+        case None:
+            return "none"
+        case str():
+            return data_type
+        case _:
+            return data_type["type"]
+
+
+def _value(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case str():
+            return value
+        case _:
+            return json.dumps(value)
+
+
+def _cell(value: object) -> str:
+    text = str(value)
+    if len(text) > MAX_TEXT:
+        text = text[: MAX_TEXT - 1] + "…"
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("\r", " ")
