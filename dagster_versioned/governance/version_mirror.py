@@ -15,6 +15,7 @@ from typing import Self
 from dagster_versioned.errors import GovernanceError, IntegrityError, TableNotFound, UnsupportedFeature
 from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.git_repository import GitRepository, Tree
+from dagster_versioned.governance.registry import MARKER
 from dagster_versioned.governance.version_documents import (
     PROJECT_PATH,
     SeenCommits,
@@ -221,6 +222,11 @@ class VersionMirror:
         return SeenCommits(()) if data is None else SeenCommits.parse(data, f"{path} of {self._repository.remote}")
 
     def _check_owner(self, tree: Tree) -> None:
+        if tree.read(MARKER) is not None:
+            raise GovernanceError(
+                f"{self._repository.remote} is a registry, which belongs to many projects. It was left as it is. "
+                f"Mirror {self._project.name} into a repository of its own."
+            )
         data = tree.read(PROJECT_PATH)
         owner = None if data is None else parse_project_document(data, str(self._repository.remote))
         if owner not in (None, self._project.name):

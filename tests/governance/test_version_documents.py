@@ -123,6 +123,17 @@ def test_sha256sum_checks_the_commits_in_the_table_s_folder(project, tmp_path):
     assert subprocess.run(["sha256sum", "-c", "--status", sums], cwd=folder, check=False).returncode == 1
 
 
+def test_they_are_the_same_from_the_index_of_versions_as_from_the_log(project, monkeypatch):
+    monkeypatch.setattr("dagster_versioned.tables.publish.CHECKPOINT_INTERVAL", 3)
+    table = project.table("t")
+    for n in range(8):
+        table.write(pa.table({"n": [n % 3]}), partition=f"p{n % 2}", message=f"take {n}")
+    table.expire(keep_last=2, dry_run=False)
+    assert [info.key for info in table.store.list(".metadata/versions/")]
+    fresh, replayed = project.table("t"), project.table("t").replay()[0]
+    assert documents(fresh) == table_documents("t", replayed.history)
+
+
 def test_no_document_says_where_the_bytes_are(project, tmp_path):
     table = project.table("t")
     table.write(pa.table({"n": [1]}))

@@ -3,6 +3,7 @@
 import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,7 @@ from dagster_versioned.errors import (
     RegistryUnavailable,
     TableNotFound,
 )
+from dagster_versioned.governance import git_repository
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.version_documents import table_documents
 from dagster_versioned.governance.version_mirror import VersionMirror
@@ -291,6 +293,53 @@ def test_another_project_s_repository_is_refused(project, mirror, remote, tmp_pa
         with pytest.raises(GovernanceError, match="is the mirror of the project 'NYC', not of 'LAX'"):
             refused()
     assert len(log(remote)) == 1
+
+
+def test_the_registry_is_no_place_for_a_mirror(project, registry, tmp_path):
+    write(project, "flights", 1)
+    mirror = VersionMirror.open(project, registry.remote, tmp_path / "mine.git")
+    with pytest.raises(GovernanceError, match="is a registry"):
+        mirror.update()
+
+
+class Killed(BaseException):
+    """What nobody catches."""
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_an_update_that_dies_at_any_command_of_git_is_finished_by_the_next(project, mirror, remote, monkeypatch):
+    """As a process would that is killed before the command, or after it; never half a commit, and never two."""
+    run = git_repository._run
+
+    def dies_at(number, *, after):
+        calls = iter(range(1, number + 1))
+
+        def dying(*arguments, **options):
+            is_last = next(calls, None) == number
+            if is_last and not after:
+                raise Killed
+            done = run(*arguments, **options)
+            if is_last:
+                raise Killed
+            return done
+
+        return dying
+
+    updates = 0
+    for after in (False, True):
+        for number in range(1, 50):
+            updates += 1
+            write(project, "flights", updates)
+            with monkeypatch.context() as patch, suppress(Killed):
+                patch.setattr(git_repository, "_run", dies_at(number, after=after))
+                mirror.update(title=f"Update {updates}")
+                break  # it has fewer commands than that
+            mirror.update(title=f"Update {updates}")
+            assert log(remote)[0] == f"Update {updates}: 1 table"
+            assert len(log(remote)) == updates
+            assert mirror.witnesses("flights").keys() == set(range(updates))
+        assert number > 8
 
 
 def test_a_mirror_whose_history_was_rewritten_is_reported(project, mirror, remote):
