@@ -171,7 +171,7 @@ def abort(
     May be repeated until it is done. Raises `RegistryConflict` where it has switched (run `migrate` again to finish
     it), and `GovernanceError` where there is none.
     """
-    registry.fetch()
+    mirror.publish(registry, [project])  # which fetches; whoever called it off before may have died before this
     documents = registry.documents(project)
     pending = documents.pending
     if pending is None:
