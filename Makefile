@@ -30,6 +30,7 @@ run: java $(VENV)/.example ## Install, then run the example pipeline three times
 
 .PHONY: ui
 ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI
+	$(BIN)/python -m example_project.governed
 	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions
 
 .PHONY: test

@@ -25,7 +25,8 @@ from rich.table import Table
 
 from dagster_versioned import Project
 from dagster_versioned.storage import Location
-from example_project.definitions import LOCATION, definitions
+from example_project import ask, governed
+from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
 from example_project.defs.weather_delays import MONTHS
 
@@ -91,7 +92,11 @@ app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
 @app.command()
 def main(
     location: Annotated[
-        str | None, typer.Option(help=f"Data root: a new folder, or s3://bucket/prefix. Default: {LOCATION}, emptied.")
+        str | None,
+        typer.Option(
+            help="Data root: a new folder, or s3://bucket/prefix, without governance. Default: a governed project in "
+            f"{governed.LOCATION}, made anew, which is moved to {governed.MOVED_TO} in the end."
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's own log.")] = False,
 ) -> None:
@@ -104,7 +109,7 @@ def main(
         for number, scenario in enumerate(SCENARIOS, 1):
             for setting, value in scenario.spark_settings.items():
                 spark.conf.set(setting, value)
-            results.append(_run(number, scenario, location or LOCATION, instance, verbose))
+            results.append(_run(number, scenario, location, instance, verbose))
             stored.append(_objects(project))
     console.print(_outcome_table(results))
     faults = _unexpected(results)
@@ -113,7 +118,9 @@ def main(
     else:
         changed = sorted(dict(stored[0].items() ^ stored[1].items()))
         faults.append(f"run 2 was to leave the store as it was, but these objects changed: {changed}")
-    faults += _show_old_versions(project, location or LOCATION)
+    faults += _show_old_versions(project, location or governed.LOCATION)
+    if location is None:
+        faults += _show_a_move(project)
     console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")
     for fault in faults:
         console.print(f"[red]Not as expected: {fault}[/]")
@@ -121,7 +128,9 @@ def main(
         raise typer.Exit(1)
 
 
-def _run(number: int, scenario: Scenario, location: str, instance: dg.DagsterInstance, verbose: bool) -> Outcomes:
+def _run(
+    number: int, scenario: Scenario, location: str | None, instance: dg.DagsterInstance, verbose: bool
+) -> Outcomes:
     """Materialize every asset, with all months in the one run."""
     began = time.monotonic()
     keys = MONTHS.get_partition_keys()
@@ -169,10 +178,12 @@ def _progress(status: Status, number: int) -> dg.LoggerDefinition:
 
 
 def _empty_project(location: str | None) -> Project:
-    """The project at the location, with nothing in it: run 1 is about a beginning."""
+    """The project with nothing in it, for run 1 is about a beginning; without a location, a governed one."""
     if location is None:
-        shutil.rmtree(LOCATION, ignore_errors=True)
-    project = Project.open(PROJECT, location or LOCATION)
+        for name in (governed.LOCATION, governed.MOVED_TO, governed.REGISTRY, governed.CLONE, governed.STORAGE):
+            shutil.rmtree(name, ignore_errors=True)
+        return governed.govern().project(PROJECT)
+    project = Project.open(PROJECT, location)
     if project.tables():
         raise typer.BadParameter(
             f"There are tables at {project.store.uri} already. Nothing was touched.", param_hint="--location"
@@ -275,6 +286,31 @@ DeltaTable("{uri}", version={oldest.log_version}).to_pyarrow_table().num_rows  #
         subprocess.run(command, shell=True, check=True, env=os.environ | {"PATH": _path()})
     fewer = rows["ours"] == rows["deltalake"] < head
     return [] if fewer else [f"reading the weather of run 1 gave {rows} rows, and the head has {head}"]
+
+
+def _show_a_move(project: Project) -> list[str]:
+    """Another folder for the whole project, and a script that neither knows nor notices."""
+    oldest = project.table("weather").history()[-1]
+    before = _ask(oldest.short)
+    report = governed.move()
+    after = _ask(oldest.short)
+    console.rule("The project moves to another folder", align="left")
+    _show("the script of a user", Path(ask.__file__).read_text().rstrip())
+    console.print(f"$ python -m example_project.ask {oldest.short}\n{before}", highlight=False)
+    moved = f"{report.objects} objects, {report.bytes / 1e6:.0f} MB, {report.tables} tables"
+    console.print(f"[dim]moved: {moved}, verified by {report.verified}[/]\n{report.source.uri} -> {report.target.uri}")
+    console.print(f"$ python -m example_project.ask {oldest.short}\n{after}", highlight=False)
+    console.print("[dim]what the registry recorded[/]")
+    command = ["git", "-C", str(governed.REGISTRY), "log", "--reverse", "--format=%h %s"]
+    console.print(f"$ {shlex.join(command)}", highlight=False)
+    sys.stdout.flush()
+    subprocess.run(command, check=True)
+    return [] if before == after else [f"the script said {before!r} before the move and {after!r} after it"]
+
+
+def _ask(version: str) -> str:
+    command = [sys.executable, "-m", "example_project.ask", version]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _path() -> str:

@@ -8,11 +8,10 @@ from example_project import defs as assets
 from example_project.defs.resources import FlightData, io_manager
 
 LOCATION_VARIABLE = "EXAMPLE_LOCATION"
-LOCATION = ".example/warehouse"
 
 
-def definitions(location: str) -> dg.Definitions:
-    """The project with its data root at a location: a local path or ``s3://bucket/prefix``."""
+def definitions(location: str | None) -> dg.Definitions:
+    """The project at a location (a local path or ``s3://bucket/prefix``), or, without one, where governance says."""
     return dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
         resources={"flight_data": FlightData(), "io_manager": io_manager(location)},
@@ -21,4 +20,4 @@ def definitions(location: str) -> dg.Definitions:
     )
 
 
-defs = definitions(os.environ.get(LOCATION_VARIABLE, LOCATION))
+defs = definitions(os.environ.get(LOCATION_VARIABLE))

@@ -5,12 +5,20 @@ from typing import TYPE_CHECKING, Literal
 import dagster as dg
 from pydantic import Field
 
-from dagster_versioned import ProjectResource, VersionedParquetIOManager
+from dagster_versioned import GovernanceResource, ProjectResource, VersionedParquetIOManager
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PROJECT = "NYC_FLIGHTS"
+
+GOVERNED = ProjectResource(
+    name=PROJECT,
+    governance=GovernanceResource(
+        storage=".example/governance", registry=".example/registry.git", clone=".example/registry"
+    ),
+)
+"""The project wherever it is now; see `example_project.governed` for how it came to be governed."""
 
 Source = Literal["flights", "weather", "planes", "airports", "airlines"]
 
@@ -33,6 +41,7 @@ class FlightData(dg.ConfigurableResource):
         return frame
 
 
-def io_manager(location: str) -> VersionedParquetIOManager:
+def io_manager(location: str | None) -> VersionedParquetIOManager:
     """What stores every asset as a version, and loads versions."""
-    return VersionedParquetIOManager(project=ProjectResource(name=PROJECT, location=location))
+    project = ProjectResource(name=PROJECT, location=location) if location else GOVERNED
+    return VersionedParquetIOManager(project=project)

@@ -1,5 +1,6 @@
 """The example keeps its promises: three runs, and exactly the versions that they should make."""
 
+import json
 import re
 import subprocess
 import sys
@@ -53,6 +54,27 @@ def test_exactly_what_should_become_a_version_does(ran):
 def test_equal_data_dealt_out_in_another_way_leaves_every_object_as_it_was(ran):
     _, process = ran
     assert re.search(r"the same \d+ objects as before it, byte for byte", process.stdout)
+
+
+def test_a_user_s_script_says_the_same_before_and_after_the_project_moved(ran):
+    folder, process = ran
+    before, after = re.findall(r"example_project\.ask \w+\n(.+)\n", process.stdout)
+    assert before == after == "23971 weather reports, at 1 the thermometer failed"
+    assert "verified by content" in process.stdout
+    projects = folder / ".example/governance/datom/projects"
+    assert json.loads((projects / "NYC_FLIGHTS/ref.json").read_text())["current"]["root"].endswith("moved")
+
+
+def test_the_registry_has_one_commit_for_each_event(ran):
+    folder, _ = ran
+    command = ["git", "-C", str(folder / ".example/registry.git"), "log", "--reverse", "--format=%s"]
+    subjects = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [subject.partition(":")[0] for subject in subjects] == [
+        "Begin the registry",
+        "Registered",
+        "Migration prepared",
+        "Migrated",
+    ]
 
 
 def test_its_log_is_quiet(ran):
