@@ -35,7 +35,7 @@ from dagster_versioned.governance.documents import (
 from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:  # a reader needs no git
-    from dagster_versioned.governance.registry import Registry
+    from dagster_versioned.governance.registry import ProjectState, Registry
 
 T = TypeVar("T")
 Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration)
@@ -211,28 +211,37 @@ class GovernanceStore:
         stays. Raises `GovernanceError` where the registry's documents cannot be used or disagree, and where the mirror
         knows of events that the registry does not; `RegistryUnavailable`, `RegistryConflict`.
         """
-        named = None if projects is None else [project_name(project) for project in projects]
-
-        def attempt(project: str) -> list[Difference]:
-            # Read before the fetch: so what is put is never older than what it replaces.
-            stored = {name: self._stored(project, name) for name in _ORDER}
+        if projects is None:
             registry.fetch()
-            done: list[Difference] = []
-            for step in self._steps(project, stored, registry):
-                key = self.key(project, step.difference.document)
-                if not step.is_due:
-                    continue
-                if step.wanted is None:
-                    self.store.delete([key])
-                else:
-                    self.store.put_if_match(key, step.wanted, step.stored.etag)
-                done.append(step.difference)
-            return done
+            projects = registry.all_projects()
+        # Read before the fetch: so what is put is never older than what it replaces.
+        stored = {name: self._all_stored(name) for name in map(project_name, projects)}
+        registry.fetch()
+        done: list[Difference] = []
+        for project, state in registry.states(stored).items():
+            try:
+                done += self._take_over(project, stored[project], state, registry)
+            except PreconditionFailed:
+                done += self._again(lambda project=project: self._publish(project, registry), project)
+        return done
 
-        if named is None:
-            registry.fetch()
-            named = registry.all_projects()
-        return [done for project in named for done in self._again(lambda name=project: attempt(name), project)]
+    def _publish(self, project: str, registry: "Registry") -> list[Difference]:
+        stored = self._all_stored(project)
+        registry.fetch()
+        return self._take_over(project, stored, registry.state(project), registry)
+
+    def _take_over(
+        self, project: str, stored: dict[str, _Stored], state: "ProjectState", registry: "Registry"
+    ) -> list[Difference]:
+        """Raises `PreconditionFailed` where somebody else was faster with one of the documents."""
+        steps = [step for step in self._steps(project, stored, state, registry) if step.is_due]
+        for step in steps:
+            key = self.key(project, step.difference.document)
+            if step.wanted is None:
+                self.store.delete([key])
+            else:
+                self.store.put_if_match(key, step.wanted, step.stored.etag)
+        return [step.difference for step in steps]
 
     def status(self, registry: "Registry", projects: Iterable[str] | None = None) -> list[Difference]:
         """How the mirror differs from the registry as it was last fetched; nothing is changed. Raises as `publish`."""
@@ -243,71 +252,62 @@ class GovernanceStore:
             known, surplus = [project_name(project) for project in projects], []
         return surplus + [
             step.difference
-            for project in known
-            for step in self._steps(project, {name: self._stored(project, name) for name in _ORDER}, registry)
+            for project, state in registry.states(known).items()
+            for step in self._steps(project, self._all_stored(project), state, registry)
         ]
 
-    def _steps(self, project: str, stored: dict[str, _Stored], registry: "Registry") -> list[_Step]:
-        state = registry.state(project)
+    def _steps(
+        self, project: str, stored: dict[str, _Stored], state: "ProjectState", registry: "Registry"
+    ) -> list[_Step]:
+        """What is to be put, in the order in which it is to be put, and what is only to be told."""
         if not state.is_decommissioned:
-            registry.documents(project)  # refuses what is not registered, or disagrees
-        ref, history = self._old(project, stored, _REF, Ref), self._old(project, stored, _HISTORY, MigrationHistory)
-        pending = state.pending.id if state.pending is not None else None
-        kept: set[str] = set()
-        unrecorded = False
-        if history is not None:
-            ahead = _ids(history)[len(state.history.events) :]
-            shared = min(len(history.events), len(state.history.events))
-            if _ids(history)[:shared] != _ids(state.history)[:shared] or len(ahead) > 1:
-                raise RegistryConflict(
-                    f"The mirror {self.store.uri} knows events of {project} that the registry {registry.remote} does "
-                    "not. The mirror was left as it is. Either it is another registry's, or the registry's history was "
-                    "rewritten by hand: compare the two migration_history.json, and restore the registry from git."
-                )
-            unrecorded = bool(ahead) and ref is not None and ref.says_the_same_as(history.ref())
-            if unrecorded or (ahead and ahead[0] == pending):
-                kept = {_REF, _HISTORY}
-        if state.pending is not None and ref is not None and ref.current == state.pending.target:
-            unrecorded, kept = True, {_REF, _HISTORY}
-        if ref is not None and pending is not None and ref.aborted == pending and ref.says_the_same_as(state.ref):
-            kept.add(_REF)  # being called off
-        implied = {
-            _REF: state.ref,
+            registry.agreed(project, state)
+        ref = _usable(stored[_REF], Ref)
+        history = _usable(stored[_HISTORY], MigrationHistory)
+        self._check_continued(project, history, state, registry)
+        expected: dict[str, Ref | Dispatch | MigrationHistory | PendingMigration | None] = {
             _HISTORY: state.history,
+            _REF: state.ref,
             _DISPATCH: state.dispatch,
             _PENDING: state.pending,
         }
         steps: list[_Step] = []
+        event = _event_ahead(ref, history, state)
+        if event is not None:
+            after = state.history.with_event(event)
+            expected[_HISTORY] = after
+            # Where ref.json is lost: a history is put when the target has everything and the source takes no more, so
+            # to go on is right, whether the switch came or not.
+            if ref is None or ref.says_the_same_as(after.ref()):
+                expected[_REF] = after.ref()
+                steps.append(_Step(Difference(project, _REF, "unrecorded"), None, stored[_REF], is_due=False))
+        if ref is not None and ref.says_the_same_as(state.ref) and state.pending and ref.aborted == state.pending.id:
+            expected[_REF] = ref  # being called off
         for name in _ORDER:
-            document = implied[name]
+            document, old = expected[name], stored[name]
             wanted = document.to_bytes() if document is not None else None
-            old = stored[name]
             if (old.data, old.exists) == (wanted, wanted is not None):
                 continue
-            is_kept = name in kept
-            if is_kept and not unrecorded:
-                continue
-            what: DifferenceState = (
-                "unrecorded"
-                if is_kept
-                else "missing"
-                if not old.exists
-                else "surplus"
-                if wanted is None
-                else "differs"
-                if {_REF: ref, _HISTORY: history}.get(name, old.data) is not None
-                else "unreadable"
-            )
-            steps.append(_Step(Difference(project, name, what), wanted, old, is_due=not is_kept))
+            unusable = {_REF: ref, _HISTORY: history}.get(name, old.data) is None
+            what: DifferenceState = "unreadable" if unusable else "differs"
+            if not old.exists or wanted is None:
+                what = "surplus" if old.exists else "missing"
+            steps.append(_Step(Difference(project, name, what), wanted, old))
         return steps
 
-    def _old(self, project: str, stored: dict[str, _Stored], name: str, kind: type[Document]) -> Document | None:
-        """A mirrored document, where it can be used; else it is going to be replaced."""
-        data = stored[name].data
-        try:
-            return None if data is None else kind.parse(data, name)
-        except GovernanceError:
-            return None
+    def _check_continued(
+        self, project: str, history: MigrationHistory | None, state: "ProjectState", registry: "Registry"
+    ) -> None:
+        """The mirror is a witness of the registry: it knows no more than one event that the registry does not."""
+        known, recorded = _ids(history) if history is not None else [], _ids(state.history)
+        shared = min(len(known), len(recorded))
+        if known[:shared] != recorded[:shared] or len(known) > len(recorded) + 1:
+            raise RegistryConflict(
+                f"The mirror {self.store.uri} knows events of {project} that the registry {registry.remote} does not. "
+                "The mirror was left as it is. Either the clone is behind (`dagster-versioned gov pull`), or the "
+                "mirror is another registry's, or the registry's history was rewritten by hand: compare the two "
+                "migration_history.json, and restore the registry from git."
+            )
 
     # ---- the store
 
@@ -332,6 +332,9 @@ class GovernanceStore:
                 return _Stored(data, info.etag)
             except ObjectNotFound:
                 return _Stored(None, None)
+
+    def _all_stored(self, project: str) -> dict[str, _Stored]:
+        return {name: self._stored(project, name) for name in _ORDER}
 
     def _parse(self, project: str, document: str, data: bytes | None, kind: type[Document]) -> Document:
         where = f"{self.key(project, document)} in {self.store.uri}"
@@ -387,6 +390,36 @@ class GovernanceStore:
                 f"{_ATTEMPTS} changes of the mirror of {project} in {self.store.uri} lost the race against others. It "
                 "was left as they left it. Try again."
             ) from None
+
+
+def _usable(stored: _Stored, kind: type[Document]) -> Document | None:
+    """A mirrored document, where it can be used; else it is going to be replaced."""
+    try:
+        return None if stored.data is None else kind.parse(stored.data, "it")
+    except GovernanceError:
+        return None
+
+
+def _event_ahead(ref: Ref | None, history: MigrationHistory | None, state: "ProjectState") -> Event | None:
+    """The event of a migration that the mirror knows and the registry does not, if it is not one that was aborted."""
+    pending = state.pending
+    if history is not None and len(history.events) > len(state.history.events):
+        event = history.events[-1]
+        if (pending and event.id == pending.id) or (ref is not None and ref.says_the_same_as(history.ref())):
+            return event
+    if pending is None or ref is None or ref.current != pending.target:
+        return None
+    # It has switched, and its history was lost since; what was counted is lost with it.
+    return Event(
+        id=pending.id,
+        kind="migrated",
+        timestamp=ref.previous[-1].until if ref.previous else pending.started_at,
+        actor=pending.actor,
+        source=pending.source,
+        target=pending.target,
+        reason=pending.reason,
+        verified=pending.verify,
+    )
 
 
 def _ids(history: MigrationHistory) -> list[str]:

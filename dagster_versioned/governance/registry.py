@@ -5,7 +5,7 @@ whoever does the same thing again finds it done and makes no commit.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -177,7 +177,11 @@ class Registry:
 
     def state(self, project: str) -> ProjectState:
         """What the registry holds of a project, without asking whether it agrees. Raises `GovernanceError`."""
-        return self._state(self.tree(), project_name(project))
+        return self.states([project])[project]
+
+    def states(self, projects: Iterable[str]) -> dict[str, ProjectState]:
+        """As `state`, for several projects as one commit has them. Raises `GovernanceError`."""
+        return self._states(self.tree(), [project_name(project) for project in projects])
 
     def documents(self, project: str) -> ProjectDocuments:
         """The documents of a registered project.
@@ -185,7 +189,7 @@ class Registry:
         Raises `GovernanceError` where it is not registered, was decommissioned, or a document is missing, cannot be
         used, or was edited by hand.
         """
-        return self._agreed(project, self._state(self.tree(), project_name(project)))
+        return self.agreed(project, self.state(project))
 
     def rehearsal(self) -> "Registry":
         """The same registry for a dry run: changes are decided on the newest state, and raise what they would raise,
@@ -263,7 +267,7 @@ class Registry:
         def decide(tree: Tree, state: ProjectState) -> _Documents:
             if state.ref is None and state.is_decommissioned:
                 return {}
-            documents = self._agreed(project, state)
+            documents = self.agreed(project, state)
             if documents.pending is not None:
                 raise _being_moved(project, documents.pending)
             event = Event(
@@ -285,7 +289,7 @@ class Registry:
         """
 
         def decide(tree: Tree, state: ProjectState) -> _Documents:
-            documents = self._agreed(project, state)
+            documents = self.agreed(project, state)
             if documents.pending is not None:
                 if documents.pending.id == pending.id:
                     return {}
@@ -311,7 +315,7 @@ class Registry:
         """
 
         def decide(tree: Tree, state: ProjectState) -> _Documents:
-            documents = self._agreed(project, state)
+            documents = self.agreed(project, state)
             if state.history.event(event.id) is not None:
                 return {}
             if documents.pending is None or documents.pending.id != event.id:
@@ -332,7 +336,7 @@ class Registry:
         """
 
         def decide(tree: Tree, state: ProjectState) -> _Documents:
-            documents = self._agreed(project, state)
+            documents = self.agreed(project, state)
             if state.history.event(migration_id) is not None:
                 raise RegistryConflict(
                     f"The migration {migration_id} of {project} is done and cannot be called off. Nothing was "
@@ -382,23 +386,27 @@ class Registry:
 
         def change(tree: Tree) -> Mapping[str, bytes | None]:
             self._check_marker(tree)
-            documents = decide(tree, self._state(tree, name))
+            documents = decide(tree, self._states(tree, [name])[name])
             return {_path(name, key): one.to_bytes() if one is not None else None for key, one in documents.items()}
 
         return self.change(f"{subject}\n\n{body}" if body else subject, change)
 
-    def _state(self, tree: Tree, project: str) -> ProjectState:
-        data = _read(tree, [_path(project, name) for name in DOCUMENTS])  # in one call of git
+    def _states(self, tree: Tree, projects: Sequence[str]) -> dict[str, ProjectState]:
+        # All of them in one call of git.
+        data = _read(tree, [_path(project, name) for project in projects for name in DOCUMENTS])
 
-        def one(name: str, kind: type[Document]) -> Document | None:
+        def one(project: str, name: str, kind: type[Document]) -> Document | None:
             return self._parsed(data[_path(project, name)], _path(project, name), kind)
 
-        return ProjectState(
-            ref=one(REF, Ref),
-            dispatch=one(DISPATCH, Dispatch),
-            history=one(HISTORY, MigrationHistory) or MigrationHistory(),
-            pending=one(PENDING, PendingMigration),
-        )
+        return {
+            project: ProjectState(
+                ref=one(project, REF, Ref),
+                dispatch=one(project, DISPATCH, Dispatch),
+                history=one(project, HISTORY, MigrationHistory) or MigrationHistory(),
+                pending=one(project, PENDING, PendingMigration),
+            )
+            for project in projects
+        }
 
     def _one(self, tree: Tree, project: str, name: str, kind: type[Document]) -> Document | None:
         path = _path(project, name)
@@ -421,7 +429,8 @@ class Registry:
         assert state.ref is not None
         return state.ref
 
-    def _agreed(self, project: str, state: ProjectState) -> ProjectDocuments:
+    def agreed(self, project: str, state: ProjectState) -> ProjectDocuments:
+        """What `documents` returns, or raises, for a state that was read."""
         ref = self._registered(project, state)
         if state.dispatch is None:
             raise GovernanceError(
