@@ -298,7 +298,7 @@ def migrate(
     where = _location(target)
 
     def run(is_dry: bool) -> "migration.MigrationReport":
-        with _steps(f"Moving {name}", quiet=session.quiet) as tell:
+        with _steps(session, f"Moving {name}") as tell:
             return migration.migrate(
                 registry,
                 store,
@@ -470,7 +470,8 @@ def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> 
 
 def _remarks(project: dict[str, Any]) -> list[str]:
     pending = project["pending"]
-    moving = [f"to {pending['to']['root']} by {pending['actor']} since {pending['started_at']}"] if pending else []
+    target = _place_of(pending["to"]) if pending else None
+    moving = [f"to {target} by {pending['actor']} since {pending['started_at']}"] if pending else []
     differences = [f"{one['document']} {one['state']}" for one in project["differences"]]
     return [*moving, *differences, *([project["problem"]] if project["problem"] else [])]
 
@@ -499,6 +500,12 @@ def _location(text: str) -> "Location":
     from dagster_versioned.storage.location import Location
 
     return Location.parse(text)
+
+
+def _place_of(members: dict[str, str]) -> str:
+    from dagster_versioned.storage.location import Location
+
+    return Location.from_json(members).uri
 
 
 def _opener(session: Session) -> "Callable[[Location], ObjectStore]":
@@ -539,10 +546,16 @@ def _confirm_by_name(project: str, given: str | None, what: str) -> None:
 
 
 @contextmanager
-def _steps(label: str, *, quiet: bool) -> "Generator[Callable[[MigrationProgress], None]]":
-    with progress(label, quiet=quiet) as advance:
+def _steps(session: Session, label: str) -> "Generator[Callable[[MigrationProgress], None]]":
+    """A bar for what is copied; where stderr is no terminal, a line for each step."""
+    told = ""
+    with progress(label, quiet=session.quiet) as advance:
 
         def tell(done: "MigrationProgress") -> None:
+            nonlocal told
+            if done.step != told and not sys.stderr.isatty():
+                session.note(f"{label}: {done.step}")
+            told = done.step
             if done.copied is not None:
                 advance(done.copied.objects, done.copied.total_objects)
 

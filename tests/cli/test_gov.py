@@ -280,7 +280,11 @@ def test_migrate_is_one_command_and_every_verb_follows(governed, reader, solo, t
     assert (planned["applied"], planned["tables"], planned["objects"] > 0) == (False, 1, True)
     assert not target.exists()
     assert governed.log() == ["Begin the registry", f"Attached: NYC at {tmp_path / 'warehouse'}"]
-    done = governed.json("gov", "migrate", "NYC", target, "--reason", "data residency", "--verify", "content")
+    outcome = governed("gov", "migrate", "NYC", target, "--reason", "why", "--verify", "content", "--json", ok=0)
+    steps = [line.removeprefix("Moving NYC: ") for line in outcome.err.splitlines()]
+    assert steps[0] == "copying"
+    assert steps[-2:] == ["switching", "recording"]
+    done = outcome.json
     assert (done["applied"], done["verified"], done["to"], done["deleted_objects"]) == (
         True, "content", str(target), 0
     )  # fmt: skip
@@ -326,6 +330,7 @@ def test_a_migration_that_did_not_switch_is_called_off(governed, tmp_path, monke
         assert governed("gov", "migrate", "NYC", tmp_path / "to").code == 5
     (moving,) = governed("gov", "status", "--json").json["projects"]
     assert (moving["state"], moving["pending"]["to"]["root"]) == ("moving", str(tmp_path / "to"))
+    assert f"to {tmp_path / 'to'} by Ada Lovelace" in governed("gov", "status").out
     planned = governed.json("gov", "migrate", "NYC", "--abort", "--dry-run")
     assert (planned["applied"], planned["to"]) == (False, str(tmp_path / "to"))
     done = governed.json("gov", "migrate", "NYC", "--abort")
