@@ -42,13 +42,23 @@ class PartWriter:
     """Streams rows into parts of about ``options.target_part_bytes``, numbered from ``first_ordinal``.
 
     Memory: at most one row group (``options.row_group_bytes`` or 1,048,576 rows) and `IN_MEMORY_BYTES` of parts.
-    ``directory`` is created once a part becomes a file. No rows: no parts. Not thread-safe.
+    ``directory`` is created once a part becomes a file, without ``make_parents`` only in a folder that is there. No
+    rows: no parts. Not thread-safe.
     """
 
-    def __init__(self, schema: StructType, directory: Path, options: WriteOptions, first_ordinal: int = 0) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        directory: Path,
+        options: WriteOptions,
+        first_ordinal: int = 0,
+        *,
+        make_parents: bool = True,
+    ) -> None:
         self.schema = schema_to_arrow(schema)
         self._stored = schema
         self._directory = directory
+        self._make_parents = make_parents
         self._options = options
         self._ordinal = first_ordinal
         self._parts: list[Part] = []
@@ -115,7 +125,7 @@ class PartWriter:
 
     def _open_part(self) -> "tuple[pq.ParquetWriter, _Spool]":
         if self._writer is None or self._sink is None:
-            self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory)
+            self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory, self._make_parents)
             # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
             self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
             self._writer = pq.ParquetWriter(
@@ -168,9 +178,10 @@ class PartWriter:
 class _Spool(io.RawIOBase):
     """A file object that hashes what passes and stays in memory up to a limit, then goes on in a file."""
 
-    def __init__(self, directory: Path, limit: int) -> None:
+    def __init__(self, directory: Path, limit: int, make_parents: bool) -> None:
         self.size = 0
         self._directory = directory
+        self._make_parents = make_parents
         self._limit = limit
         self._path = directory / f".{uuid.uuid4().hex}.tmp"
         self._hash = hashlib.sha256()
@@ -187,7 +198,7 @@ class _Spool(io.RawIOBase):
         view = memoryview(data).cast("B")
         if self._file is None and self.size + len(view) > self._limit:
             with _local_disk(self._directory):
-                self._directory.mkdir(parents=True, exist_ok=True)
+                self._directory.mkdir(parents=self._make_parents, exist_ok=True)
                 self._file = self._path.open("xb", buffering=0)
                 _write_all(self._file, self._memory.getbuffer())
             self._memory = io.BytesIO()

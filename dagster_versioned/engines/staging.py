@@ -69,5 +69,5 @@ class Staging:
             self.store.delete([info.key for info in self.store.list(self.prefix)])
         for directory in (self._inside and self._inside.parent, self._temporary):
             if directory is not None and directory.exists():
-                shutil.rmtree(directory)
+                shutil.rmtree(directory, ignore_errors=True)  # a task that is late may put a file there meanwhile
         self._temporary = None

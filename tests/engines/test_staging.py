@@ -1,6 +1,7 @@
 """A write's own area: parts come from anywhere, get their final names, and nothing stays behind."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,17 @@ def test_a_remote_store_is_given_a_private_directory(tmp_path):
     assert directory.stat().st_mode & 0o077 == 0
     staging.discard()
     assert not directory.exists()
+
+
+def test_a_file_that_a_late_task_adds_meanwhile_does_not_fail_the_write_that_is_over(tmp_path, monkeypatch):
+    staging = Staging(LocalStore(tmp_path / "table"), "w1")
+    staging.directory().mkdir(parents=True)
+    rmdir = os.rmdir
+
+    def just_before(path, **options):
+        (staging.directory() / "late").touch()
+        rmdir(path, **options)
+
+    monkeypatch.setattr(os, "rmdir", just_before)
+    staging.discard()
+    assert (staging.directory() / "late").exists()  # vacuum takes it

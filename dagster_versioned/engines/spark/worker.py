@@ -118,7 +118,9 @@ class Task:
     def _run(
         self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path
     ) -> tuple[TaskReport, bytes | None]:
-        writer = PartWriter(self.schema, directory, self.options, partition * ORDINALS_PER_TASK)
+        # An attempt may go on when the write is over and its folder gone, which it must not make anew.
+        first = partition * ORDINALS_PER_TASK
+        writer = PartWriter(self.schema, directory, self.options, first, make_parents=False)
         tally = _Tally(self.schema, self.row_order)
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
@@ -273,7 +275,7 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def _write_durably(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file:
         file.write(data)
         file.flush()
