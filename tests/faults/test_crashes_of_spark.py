@@ -1,5 +1,8 @@
 """Must show 4 with the Spark writer: its driver killed at every storage call, tasks that fail, die or come twice."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -84,3 +87,17 @@ def test_tasks_that_fail_once_make_one_version(spark, tmp_path: Path, by_dying: 
     assert not list(tmp_path.glob("store/datom/flights/_staging/**"))
     assert table.vacuum(min_age=timedelta(0)).keys == ()
     table.verify().require_ok()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="a second address of this machine is needed")
+@pytest.mark.parametrize("first", ["slow", "twin"])
+def test_a_speculative_duplicate_leaves_one_version_and_nothing_staged(tmp_path: Path, first: str) -> None:
+    """The attempt that lost is about to stage its part when the write has ended."""
+    (tmp_path / "marks").mkdir()
+    script = Path(__file__).parents[1] / "support" / "spark_speculation_job.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, str(script), str(tmp_path / "store"), str(tmp_path / "marks"), first]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "done"

@@ -23,10 +23,9 @@ from support.readers import assert_same
 from support.stores import contents
 from support.tmpfs import scratch
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 VERSIONS = [numbered(20), numbered(90, 100), numbered(40), numbered(25), numbered(7)]
-FLIPS = 60
 CHECKPOINT_AT = 3
 
 
@@ -40,6 +39,12 @@ def whole() -> Iterator[Path]:
             table.write(rows, options=SMALL_PARTS)
         table.project.pin("kept", "flights", table.version(1).metadata_sha)
         yield root
+
+
+@pytest.fixture(params=[20, pytest.param(200, marks=pytest.mark.slow)])
+def flips(request: pytest.FixtureRequest) -> int:
+    """How many bits of a file are turned over, each alone; half as many other damages are done to it."""
+    return request.param
 
 
 @pytest.fixture
@@ -79,26 +84,26 @@ def reads_right_or_refuses(table: VersionedTable) -> int:
     return refused
 
 
-def damages(data: bytes, seed: str) -> Iterator[bytes]:
+def damages(data: bytes, seed: str, flips: int) -> Iterator[bytes]:
     """A file cut at some places, and with single bits and bytes changed at others; the same ones every time."""
     chance = random.Random(seed)
     yield b""
-    for _ in range(FLIPS // 4):
+    for _ in range(flips // 4):
         yield data[: chance.randrange(len(data))]
-    for _ in range(FLIPS):
+    for _ in range(flips):
         at = chance.randrange(len(data))
         yield data[:at] + bytes([data[at] ^ 1 << chance.randrange(8)]) + data[at + 1 :]
-    for _ in range(FLIPS // 4):
+    for _ in range(flips // 4):
         at = chance.randrange(len(data))
         yield data[:at] + chance.randbytes(1) + data[at:]
 
 
 @pytest.mark.parametrize("version", range(len(VERSIONS)))
-def test_a_damaged_commit_never_changes_a_row(root: Path, version: int) -> None:
+def test_a_damaged_commit_never_changes_a_row(root: Path, version: int, flips: int) -> None:
     known = witnesses(root)
     path = commit_file(root, version)
     original = path.read_bytes()
-    for data in damages(original, f"commit {version}"):
+    for data in damages(original, f"commit {version}", flips):
         if data == original:
             continue
         path.write_bytes(data)
@@ -113,11 +118,11 @@ def test_a_damaged_commit_never_changes_a_row(root: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(len(VERSIONS)))
-def test_a_damaged_part_never_changes_a_row(root: Path, version: int) -> None:
+def test_a_damaged_part_never_changes_a_row(root: Path, version: int, flips: int) -> None:
     table = table_in(LocalStore(root))
     part = flights(root) / f"{table.files(version).adds[0].path}"
     original = part.read_bytes()
-    for data in damages(original, f"part {version}"):
+    for data in damages(original, f"part {version}", flips):
         if data == original:
             continue
         part.unlink()
@@ -139,12 +144,12 @@ DERIVED = {
 
 
 @pytest.mark.parametrize("document", DERIVED)
-def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: str) -> None:
+def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: str, flips: int) -> None:
     before = contents(LocalStore(root))
     path = the_one(root, DERIVED[document])
     original = path.read_bytes()
     entry = orjson.loads(original)["artifacts"]["flights"] if document == "manifest" else None
-    for data in damages(original, document):
+    for data in damages(original, document, flips):
         if data == original:
             continue
         path.unlink(missing_ok=True)
