@@ -10,6 +10,7 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
+    WILL_RETRY_TAG,
 )
 
 TARGET_TAG = "dagster_versioned/target"
@@ -21,7 +22,7 @@ WHY_TAG = "dagster_versioned/why"
 
 STATE_CHARACTERS = 16
 LAUNCH = timedelta(minutes=10)
-"""A run that was created is launched within moments; one that still was not is an orphan, and nothing waits for it."""
+"""A run that was created is launched, and one that failed retried, within moments; nothing waits for it any longer."""
 CLOCKS = timedelta(minutes=10)
 """How far the clocks of those who write tables and of Dagster's storage may be apart."""
 
@@ -33,15 +34,20 @@ class RunsInProgress:
     all of its assets' partitions.
     """
 
-    def __init__(self, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition) -> None:
+    def __init__(self, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition | None) -> None:
         self._all: dict[dg.AssetKey, str] = {}
         self._one: dict[dg.AssetKey, dict[str, str]] = {}
         self._ranges: dict[dg.AssetKey, list[tuple[str, str, str]]] = {}
-        now = datetime.now(UTC)
+        begun = datetime.now(UTC) - LAUNCH
         for record in instance.get_run_records(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
             run = record.dagster_run
-            is_orphan = run.status == dg.DagsterRunStatus.NOT_STARTED and now - _utc(record.create_timestamp) > LAUNCH
-            if not is_orphan:
+            if run.status != dg.DagsterRunStatus.NOT_STARTED or _utc(record.create_timestamp) > begun:
+                self._add(run, _assets_of(run, repository))
+        failed = dg.RunsFilter(
+            statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=begun
+        )
+        for run in instance.get_runs(failed):
+            if run.is_complete_and_waiting_to_retry:
                 self._add(run, _assets_of(run, repository))
 
     def running(self, key: dg.AssetKey, partition: str | None, order: Mapping[str, int]) -> str | None:
@@ -106,18 +112,20 @@ class RunsTried:
         found = instance.get_run_records(dg.RunsFilter(tags={TARGET_TAG: target}, statuses=FINISHED_STATUSES, **limits))
         for record in reversed(found):
             run = record.dagster_run
-            updated = max(updated or _utc(record.update_timestamp), _utc(record.update_timestamp))
-            if not run.is_complete_and_waiting_to_retry:
+            updated_at = _utc(record.update_timestamp)
+            updated = max(updated or updated_at, updated_at)
+            is_awaited = run.is_complete_and_waiting_to_retry and datetime.now(UTC) - updated_at < LAUNCH
+            if not is_awaited:
                 for state in run.tags.get(STATES_TAG, "").split():
                     self._known[target][state] = f"run {run.run_id[:8]}, {run.status.value.lower()}"
         self._read[target] = (start, updated)
 
 
-def _assets_of(run: dg.DagsterRun, repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:
+def _assets_of(run: dg.DagsterRun, repository: dg.RepositoryDefinition | None) -> Collection[dg.AssetKey]:
     """What a run materializes; a run of a whole job does not say so itself."""
     if run.asset_selection is not None:
         return run.asset_selection
-    if not repository.has_job(run.job_name):
+    if repository is None or not repository.has_job(run.job_name):
         return ()
     return repository.get_job(run.job_name).asset_layer.selected_asset_keys
 

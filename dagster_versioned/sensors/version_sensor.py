@@ -21,7 +21,7 @@ from dagster_versioned.sensors.runs import (
     RunsInProgress,
     RunsTried,
 )
-from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On, Standing, plan, runs_of
+from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On, Standing, runs_of
 from dagster_versioned.sensors.watch import Seen, Watch
 
 LONGEST_RANGE = 1000
@@ -119,15 +119,10 @@ class _Trigger:
             findings = dict(watch.findings())
             self._tried.begin(_oldest(findings))
 
-            def running(cell: Cell) -> str | None:
-                order = watch.order(cell[0])
-                found = (runs.running(key, cell[1], order) for key in watch.keys(cell[0]))
-                return next((run for run in found if run is not None), None)
-
             def tried(cell: Cell, finding: Finding) -> str | None:
                 return self._tried.tried(context.instance, cell[0], finding.state)
 
-            decisions = plan(findings.items(), watch.upstreams, running, tried)
+            decisions = watch.decide(runs, tried)
             requests = [
                 one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]

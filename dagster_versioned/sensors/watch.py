@@ -5,7 +5,7 @@ finds the same.
 """
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Place, Unit
 from dagster_versioned.sensors.heads import ProjectHeads
-from dagster_versioned.sensors.staleness import Cell, Finding, Need, On, TableHeads, find
+from dagster_versioned.sensors.runs import RunsInProgress
+from dagster_versioned.sensors.staleness import Cell, Decision, Finding, Need, On, TableHeads, find, plan
 from dagster_versioned.tables.project import Pin
 
 
@@ -106,6 +107,20 @@ class Watch:
             order = self.order(self.units[number].name)
             for partition in sorted(found, key=lambda one: order.get(one, 0) if one is not None else 0):
                 yield (self.units[number].name, partition), found[partition]
+
+    def decide(self, runs: RunsInProgress, tried: Callable[[Cell, Finding], str | None]) -> dict[Cell, Decision]:
+        """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended."""
+
+        def running(cell: Cell) -> str | None:
+            order = self.order(cell[0])
+            found = (runs.running(key, cell[1], order) for key in self.keys(cell[0]))
+            return next((run for run in found if run is not None), None)
+
+        return plan(self.findings(), self.upstreams, running, tried)
+
+    def name(self, key: dg.AssetKey) -> str:
+        """The name of the unit that an asset belongs to."""
+        return self.units[self._unit_of[key]].name
 
     def finding(self, key: dg.AssetKey) -> Mapping[str | None, Finding]:
         """What is not current of one asset, by partition."""

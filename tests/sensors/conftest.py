@@ -1,14 +1,19 @@
-"""A project, its definitions as a code location, and Dagster's own daemon, which ticks and launches when a test says."""
+"""A project, its definitions as a code location, and Dagster's own daemon, which ticks and launches when told."""
 
 import itertools
 import logging
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.selector import JobSubsetSelector
+from dagster._core.events import DagsterEvent, JobFailureData
 from dagster._core.execution.api import execute_run
 from dagster._core.instance import DagsterInstance
 from dagster._core.launcher import RunLauncher
@@ -17,12 +22,14 @@ from dagster._core.test_utils import InProcessTestWorkspaceLoadTarget
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._daemon import sensor
+from dagster._daemon.auto_run_reexecution.auto_run_reexecution import consume_new_runs_for_automatic_reexecution
 from dagster._utils.hosted_user_process import recon_job_from_origin
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager
 
 SETTINGS = {
     "telemetry": {"enabled": False},
+    "run_retries": {"enabled": True},
     "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
 }
 _numbers = itertools.count()
@@ -127,10 +134,19 @@ class Daemon:
         for _ in range(most):
             new = self.tick()
             if not new:
-                return [one for run in launched for one in asked(run)]
+                return [one for run in launched for one in self.asked(run)]
             launched += new
             self.go()
-        raise AssertionError(f"no end after {most} ticks: {[asked(run) for run in launched[-5:]]}")
+        raise AssertionError(f"no end after {most} ticks: {[self.asked(run) for run in launched[-5:]]}")
+
+    def pretend(self, run, write=None, fails=False):
+        """What a run does to tables and to Dagster's storage, without its seconds: write, then end."""
+        self.launcher.waiting = [one for one in self.launcher.waiting if one.run_id != run.run_id]
+        if write is not None and not fails:
+            write()
+        kind = dg.DagsterEventType.RUN_FAILURE if fails else dg.DagsterEventType.RUN_SUCCESS
+        data = JobFailureData(None) if fails else None
+        self.instance.report_dagster_event(DagsterEvent(kind.value, run.job_name, event_specific_data=data), run.run_id)
 
     def write(self, name, frame, partition=None, **options):
         """A version written by hand, without parents."""
@@ -156,24 +172,59 @@ class Daemon:
             raise_on_error=False,
         )
 
+    @staticmethod
+    def asked(run):
+        """What a run was requested for: (asset, partition) or (asset, (first, last))."""
+        names = sorted(key.to_user_string() for key in run.asset_selection)
+        partition = run.tags.get("dagster/partition")
+        first = run.tags.get("dagster/asset_partition_range_start")
+        if first is not None:
+            partition = (first, run.tags["dagster/asset_partition_range_end"])
+        return [(name, partition) for name in names]
 
-def asked(run):
-    """What a run was requested for: (asset, partition) or (asset, (first, last))."""
-    names = sorted(key.to_user_string() for key in run.asset_selection)
-    partition = run.tags.get("dagster/partition")
-    first = run.tags.get("dagster/asset_partition_range_start")
-    if first is not None:
-        partition = (first, run.tags["dagster/asset_partition_range_end"])
-    return [(name, partition) for name in names]
+    def begin_by_hand(self, name=None, partition=None, job="__ASSET_JOB", tags=None):
+        """A run as the UI launches it, that has not begun yet."""
+        selection = [dg.AssetKey(name)] if name else None
+        location = next(iter(self.place.create_request_context().get_code_location_entries().values())).code_location
+        repository = self._repository()
+        selector = JobSubsetSelector(location.name, repository.name, job, None, asset_selection=selection)
+        remote = location.get_job(selector)
+        plan = location.get_execution_plan(remote, {}, None, None, self.instance)
+        run = self.instance.create_run(
+            job_name=job,
+            run_id=None,
+            run_config={},
+            status=dg.DagsterRunStatus.NOT_STARTED,
+            tags={**({"dagster/partition": partition} if partition else {}), **(tags or {})},
+            root_run_id=None,
+            parent_run_id=None,
+            step_keys_to_execute=None,
+            execution_plan_snapshot=plan.execution_plan_snapshot,
+            job_snapshot=remote.job_snapshot,
+            parent_job_snapshot=remote.parent_job_snapshot,
+            asset_selection=frozenset(selection) if selection else None,
+            asset_check_selection=None,
+            resolved_op_selection=None,
+            op_selection=None,
+            remote_job_origin=remote.get_remote_origin(),
+            job_code_origin=remote.get_python_origin(),
+            asset_graph=repository.asset_graph,
+        )
+        self.instance.submit_run(run.run_id, self.place.create_request_context())
+        return self.launcher.waiting[-1]
+
+    def retry(self):
+        """What Dagster's retry daemon does with runs that failed."""
+        records = self.instance.get_run_records()
+        list(consume_new_runs_for_automatic_reexecution(self.place, records, logger))
 
 
-@pytest.fixture
-def daemon(tmp_path, monkeypatch) -> Iterator[Daemon]:
-    monkeypatch.setattr(sensor, "is_under_min_interval", lambda *_: False)  # tests do not wait between ticks
-    location = str(tmp_path / "data")
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with DagsterInstance.local_temp(str(home), overrides=SETTINGS) as instance:
+@contextmanager
+def running_daemon(folder: Path, home: Path) -> Iterator[Daemon]:
+    """A daemon over an empty project below a folder; its storage is a copy of an empty one."""
+    location = str(folder / "data")
+    shutil.copytree(home, folder / "dagster")
+    with DagsterInstance.local_temp(str(folder / "dagster"), overrides=SETTINGS) as instance:
         launcher = HeldLauncher()
         launcher.register_instance(instance)
         instance._run_launcher = launcher
@@ -181,3 +232,34 @@ def daemon(tmp_path, monkeypatch) -> Iterator[Daemon]:
         yield one
         if one.place is not None:
             one.place.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory) -> Path:
+    """Dagster's SQLite storage with its tables made, which takes longer than most tests."""
+    home = tmp_path_factory.mktemp("home")
+    with DagsterInstance.local_temp(str(home), overrides=SETTINGS) as instance:
+        instance.get_runs()
+        instance.all_instigator_state()
+        instance.fetch_observations(dg.AssetKey("none"), limit=1)
+    return home
+
+
+@pytest.fixture
+def daemons(empty_home, tmp_path, monkeypatch) -> Callable[[], AbstractContextManager[Daemon]]:
+    """Makes daemons, each with a project and a storage of its own."""
+    monkeypatch.setattr(sensor, "is_under_min_interval", lambda *_: False)  # tests do not wait between ticks
+    numbers = itertools.count()
+
+    def make():
+        folder = tmp_path / f"daemon{next(numbers)}"
+        folder.mkdir()
+        return running_daemon(folder, empty_home)
+
+    return make
+
+
+@pytest.fixture
+def daemon(daemons) -> Iterator[Daemon]:
+    with daemons() as one:
+        yield one

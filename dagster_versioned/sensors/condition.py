@@ -1,0 +1,118 @@
+"""`version_changed`: the sensor's judgement for people who use declarative automation."""
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import dagster as dg
+import orjson
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.graph import units_of
+from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
+from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On
+from dagster_versioned.sensors.watch import Watch
+
+
+def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -> dg.AutomationCondition[dg.AssetKey]:
+    """True for what is not built from the current versions of its upstreams, as `build_version_sensor` judges it.
+
+    For ``automation_condition=version_changed()`` on an asset that is a versioned table. It needs the asset's IO
+    manager, so it is only evaluated in user code: by ``dg.AutomationConditionSensorDefinition(…,
+    use_user_code_server=True)``, which takes at most 500 assets.
+
+    What holds here too: the judgement is by heads, so a change that came while something ran, or between a run's end
+    and the next look, is not lost, as it is with `AutomationCondition.data_version_changed`. What does not: a state is
+    not asked for twice because Dagster's cursor says so, not because run keys do, so a cursor that is lost may repeat
+    a run that failed, and so may another sensor over the same asset; runs carry no tags that say why; there is no limit
+    of runs in a tick; upstreams in another code location are waited for only while a run of them is seen. Where it is
+    combined with other conditions by ``&``, it stays true until the asset is requested.
+    """
+    if on not in ("metadata_sha", "data_sha"):
+        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No condition was made.")
+    return VersionChanged(on, on_code_version)
+
+
+class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
+    """The condition that `version_changed` makes."""
+
+    def __init__(self, on: On, on_code_version: bool) -> None:
+        self._on: On = on
+        self._on_code_version = on_code_version
+
+    @property
+    def name(self) -> str:
+        """What the UI calls it."""
+        return "version_changed"
+
+    @property
+    def description(self) -> str:
+        """What the UI says of it."""
+        code = " or code" if self._on_code_version else ""
+        return (
+            f"not built from the current {'versions' if self._on == 'metadata_sha' else 'data'} of its upstreams{code}"
+        )
+
+    def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
+        """The stale partitions of the asset that no run is asked for, or is under way for, or must wait."""
+        watch, decisions = _look(context.asset_graph_view, self._on, self._on_code_version)
+        found = watch.finding(context.key)
+        memory = _parse(context.cursor)
+        before = context.get_previous_requested_subset(context.key)
+        if before is not None and not before.is_empty:
+            done = before.expensively_compute_partition_keys() if context.partitions_def is not None else {""}
+            memory["asked"].update({key: state for key, state in memory["offered"].items() if key in done})
+        states = {partition or "": finding.state[:STATE_CHARACTERS] for partition, finding in found.items()}
+        ready = {
+            partition or ""
+            for partition in found
+            if decisions[watch.name(context.key), partition].standing == "ready"
+            and memory["asked"].get(partition or "") != states[partition or ""]
+        }
+        asked = {key: state for key, state in memory["asked"].items() if states.get(key) == state}
+        cursor = orjson.dumps({"asked": asked, "offered": {key: states[key] for key in sorted(ready)}}).decode()
+        if not ready:
+            subset = context.get_empty_subset()
+        elif context.partitions_def is None:
+            subset = context.candidate_subset
+        else:
+            view = context.asset_graph_view
+            wanted = view.get_subset_from_partition_keys(context.key, context.partitions_def, ready)
+            subset = wanted.compute_intersection(context.candidate_subset)
+        return dg.AutomationResult(context, subset, cursor=cursor)
+
+
+_watches: "WeakKeyDictionary[AssetGraph, dict[tuple[On, bool], Watch]]" = WeakKeyDictionary()
+_looks: "WeakKeyDictionary[AssetGraphView, dict[tuple[On, bool], dict[Cell, Decision]]]" = WeakKeyDictionary()
+
+
+def _look(view: AssetGraphView, on: On, on_code_version: bool) -> tuple[Watch, Mapping[Cell, Decision]]:
+    """What is stale of everything in the graph; looked at once an evaluation, for all assets that ask."""
+    graph = view.asset_graph
+    if not isinstance(graph, AssetGraph):
+        raise InvalidInput(
+            "version_changed() is evaluated in user code only. Nothing was requested. Give the assets an "
+            "AutomationConditionSensorDefinition with use_user_code_server=True."
+        )
+    options = (on, on_code_version)
+    watches, looks = _watches.setdefault(graph, {}), _looks.setdefault(view, {})
+    if options not in watches:
+        watches[options] = Watch(units_of(graph, graph.materializable_asset_keys), on, on_code_version=on_code_version)
+    watch = watches[options]
+    if options not in looks:
+        runs = RunsInProgress(view.instance, None)
+        watch.look(view.instance)
+        looks[options] = watch.decide(runs, _untried)
+    return watch, looks[options]
+
+
+def _untried(cell: Cell, finding: Finding) -> str | None:
+    """Runs that Dagster's conditions ask for do not say for which state they were."""
+    return None
+
+
+def _parse(cursor: str | None) -> dict[str, dict[str, str]]:
+    memory: dict[str, Any] = orjson.loads(cursor) if cursor else {}
+    return {name: dict(memory.get(name, {})) for name in ("asked", "offered")}

@@ -1,0 +1,160 @@
+"""Tables that this code location does not write: as external assets, and the sensor that reports their versions."""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.asset_key import CoercibleToAssetKey
+from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.graph import SOURCE_KEY, Place, Places
+from dagster_versioned.sensors.heads import ProjectHeads
+from dagster_versioned.sensors.staleness import CellHead
+from dagster_versioned.tables.project import Project
+
+MOST_EVENTS = 500
+"""Observations of one tick; the rest follows on later ticks."""
+
+
+def versioned_source(
+    key: CoercibleToAssetKey,
+    *,
+    io_manager_key: str = "io_manager",
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    group_name: str | None = None,
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    owners: Sequence[str] | None = None,
+) -> dg.AssetSpec:
+    """An external asset that is a versioned table: of another project or code location, or written without Dagster.
+
+    Its key is the table's asset key there. ``io_manager_key`` names a `VersionedParquetIOManager` on the project that
+    the table is in: it loads the table where an asset depends on it, and says to sensors where its head is. A target
+    waits until a source has a version, and is stale when it has another one than the target was built from. An asset
+    that lists a source of another project in ``deps`` without loading it has no version of it recorded, and no change
+    of it is seen: load it.
+    """
+    spec = dg.AssetSpec(
+        key,
+        partitions_def=partitions_def,
+        group_name=group_name,
+        description=description,
+        metadata={**(metadata or {}), SOURCE_KEY: True},
+        tags=tags,
+        owners=owners,
+        kinds={"deltalake"},
+    )
+    return spec.with_io_manager_key(io_manager_key)
+
+
+def build_source_sensor(
+    name: str,
+    target: CoercibleToAssetSelection,
+    *,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    description: str | None = None,
+) -> dg.SensorDefinition:
+    """A sensor that reports each new version of versioned sources as an observation, once, with its data version.
+
+    ``target``: sources, made with `versioned_source`. Dagster then shows which version is current, and what was built
+    from older ones. What was reported is read from Dagster's event log, so nothing is reported twice, and a version
+    that came and went between two ticks is not reported. A partitioned source is reported by partition.
+    """
+    reporter = _Reporter(dg.AssetSelection.from_coercible(target))
+    return dg.SensorDefinition(
+        name=name,
+        evaluation_fn=reporter.tick,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description=description or "Reports the versions of tables that are written elsewhere.",
+    )
+
+
+class _Reporter:
+    """The sensor's evaluation, and what it knows to be reported: a cache of Dagster's event log."""
+
+    def __init__(self, selection: dg.AssetSelection) -> None:
+        self._selection = selection
+        self._repository: dg.RepositoryDefinition | None = None
+        self._sources: dict[dg.AssetKey, Place] = {}
+        self._heads: dict[Project, ProjectHeads] = {}
+        self._reported: dict[dg.AssetKey, dict[str | None, str]] = {}
+        self._lock = threading.Lock()
+
+    def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """One evaluation."""
+        if context.repository_def is None:
+            raise InvalidInput(
+                "The sensor needs the definitions: build_sensor_context(definitions=…). Nothing was reported."
+            )
+        with self._lock:
+            self._watch(context.repository_def)
+            for project, heads in self._heads.items():
+                tables = {place.table for place in self._sources.values() if place.project is project}
+                heads.look(heads.listing(), tables)
+            events: list[Any] = list(self._observations(context.instance))[:MOST_EVENTS]
+        if events:
+            return dg.SensorResult(asset_events=events)
+        return dg.SensorResult(
+            skip_reason=f"Checked the heads of {len(self._sources)} sources: every version is known."
+        )
+
+    def _watch(self, repository: dg.RepositoryDefinition) -> None:
+        if self._repository is repository:
+            return
+        graph = repository.asset_graph
+        places = Places(graph)
+        chosen = [key for key in self._selection.resolve(graph) if SOURCE_KEY in graph.get(key).metadata]
+        self._sources = {key: place for key in sorted(chosen) if (place := places.of(key)) is not None}
+        self._heads = {place.project: ProjectHeads(place.project) for place in self._sources.values()}
+        self._reported = {}
+        self._repository = repository
+
+    def _observations(self, instance: dg.DagsterInstance) -> Iterator[dg.AssetObservation]:
+        for key, place in self._sources.items():
+            heads = self._heads[place.project].heads(place.table)
+            whole = {None: heads.whole} if heads.whole is not None and not heads.partitions else {}
+            current: dict[str | None, CellHead] = {**whole, **heads.partitions}
+            if _missing(current, self._reported.get(key, {})):
+                self._reported[key] = _reported(instance, key, list(current))
+                for partition in _missing(current, self._reported[key]):
+                    yield _observation(key, partition, current[partition])
+
+
+def _missing(current: Mapping[str | None, CellHead], reported: Mapping[str | None, str]) -> list[str | None]:
+    return [partition for partition, head in current.items() if reported.get(partition) != head.metadata_sha]
+
+
+def _observation(key: dg.AssetKey, partition: str | None, head: CellHead) -> dg.AssetObservation:
+    return dg.AssetObservation(
+        key,
+        partition=partition,
+        tags={DATA_VERSION_TAG: head.metadata_sha},
+        metadata={
+            "dagster_versioned/metadata_sha": head.metadata_sha,
+            "dagster_versioned/data_sha": head.data_sha,
+            "dagster_versioned/log_version": head.log_version,
+            "dagster_versioned/created_at": head.timestamp,
+        },
+    )
+
+
+def _reported(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partitions: Sequence[str | None]
+) -> dict[str | None, str]:
+    """The data version of the last observation of each partition, as Dagster's event log has it."""
+    keys = [one for one in partitions if one is not None]
+    if keys:
+        found = instance.event_log_storage.get_latest_tags_by_partition(
+            key, dg.DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION_TAG], asset_partitions=keys
+        )
+        return {partition: tags[DATA_VERSION_TAG] for partition, tags in found.items()}
+    records = instance.fetch_observations(key, limit=1).records
+    last = records[0].asset_observation if records else None
+    version = last.data_version if last is not None else None
+    return {None: version} if version is not None else {}

@@ -1,0 +1,398 @@
+"""When a downstream runs and when it does not, with Dagster's daemon, run keys and storage, and with real runs."""
+
+import multiprocessing
+import signal
+from datetime import timedelta
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from dagster._core.scheduler.instigation import TickStatus
+
+from dagster_versioned import build_version_sensor
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import Fault, FaultStore
+from dagster_versioned.tables.project import Project
+
+
+class Pipeline:
+    """``flights`` -> ``delays``; what they return, and whether they fail, is set from outside."""
+
+    def __init__(self):
+        self.value = 0
+        self.fails = False
+        self.ran = 0
+        self.meanwhile = None  # called while the downstream runs
+
+        @dg.asset
+        def flights() -> pa.Table:
+            return frame(self.value)
+
+        @dg.asset
+        def delays(flights: pa.Table) -> pa.Table:
+            self.ran += 1
+            if self.meanwhile:
+                self.meanwhile()
+            if self.fails:
+                raise dg.Failure("as the test asked")
+            return flights
+
+        self.assets = (flights, delays)
+
+
+def frame(value):
+    return pa.table({"n": [value]})
+
+
+def sensor(name="keep_current", target="delays", **options):
+    return build_version_sensor(name, dg.AssetSelection.assets(target), **options)
+
+
+@pytest.fixture
+def pipeline(daemon):
+    made = Pipeline()
+    daemon.deploy(*made.assets, sensors=[sensor()])
+    return made
+
+
+@pytest.fixture
+def built(daemon, pipeline):
+    """The pipeline, everything current."""
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+    return pipeline
+
+
+def fail_all(daemon, runs):
+    for run in runs:
+        daemon.go(run)
+    assert {daemon.instance.get_run_by_id(run.run_id).status for run in runs} == {dg.DagsterRunStatus.FAILURE}
+
+
+# 1. What a version means
+
+
+def test_a_target_without_a_version_waits_for_its_upstream_and_is_then_requested_once(daemon, pipeline):
+    assert daemon.tick() == []
+    assert "waiting for an upstream that has no version: delays (flights)" in daemon.last_tick().skip_reason
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == [("delays", None)]
+    assert pipeline.ran == 1
+
+
+def test_an_unchanged_upstream_materialized_ten_times_requests_nothing(daemon, built):
+    for _ in range(10):
+        assert daemon.materialize("flights").success
+        assert daemon.tick() == []
+    assert daemon.last_tick().status == TickStatus.SKIPPED
+    assert "All are built from current versions" in daemon.last_tick().skip_reason
+
+
+def test_a_metadata_only_change_is_requested_by_what_a_version_means_and_not_by_its_data(daemon):
+    pipeline = Pipeline()
+    daemon.deploy(*pipeline.assets, sensors=[sensor(on="data_sha")])
+    daemon.write("flights", frame(0))
+    daemon.settle()
+    daemon.write("flights", frame(0), message="checked by hand")
+    assert daemon.settle() == []
+    daemon.deploy(*pipeline.assets, sensors=[sensor("other", on="metadata_sha")])
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(1))
+    assert daemon.settle() == [("delays", None)]
+
+
+def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, built):
+    before = daemon.head("flights").metadata_sha
+    daemon.write("flights", frame(1))
+    (run,) = daemon.tick()
+    after = daemon.head("flights").metadata_sha
+    assert run.tags["dagster_versioned/why"] == f"flights {before[:12]} -> {after[:12]}"
+    assert run.tags["dagster_versioned/target"] == "delays"
+    assert run.tags["dagster/sensor_name"] == "keep_current"
+
+
+def test_another_code_version_counts_on_request(daemon):
+    def deploy(version):
+        @dg.asset(code_version=version)
+        def delays(flights: pa.Table) -> pa.Table:
+            return flights
+
+        selection = dg.AssetSelection.assets("delays")
+        both = [build_version_sensor("plain", selection), build_version_sensor("code", selection, on_code_version=True)]
+        daemon.deploy(dg.AssetSpec("flights"), delays, sensors=both)
+
+    deploy("1")
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == [("delays", None)]
+    deploy("2")
+    (run,) = daemon.tick()
+    assert run.tags["dagster/sensor_name"] == "code"
+    assert run.tags["dagster_versioned/why"] == "code version 1 -> 2"
+    daemon.go()
+    assert daemon.settle() == []
+
+
+# 2. Nothing lost, nothing twice
+
+
+def test_a_to_b_to_a_between_two_ticks_needs_no_run_and_over_ticks_needs_each(daemon, built):
+    daemon.write("flights", frame(1))
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == []
+    daemon.write("flights", frame(1))
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_two_changes_between_ticks_need_one_run(daemon, built):
+    daemon.write("flights", frame(1))
+    daemon.write("flights", frame(2))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_change_while_the_downstream_runs_is_requested_after_it(daemon, built):
+    daemon.write("flights", frame(1))
+    daemon.tick()
+    built.meanwhile = lambda: daemon.write("flights", frame(2))
+    assert daemon.tick() == []  # one is in flight
+    assert "being built by a run in progress" in daemon.last_tick().skip_reason
+    daemon.go()
+    built.meanwhile = None
+    assert not daemon.is_built("delays", ("flights", None))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_downstream_that_ends_and_an_upstream_that_changes_between_two_ticks(daemon):
+    """The case that Dagster's `data_version_changed` loses: both are asked about the very same events."""
+    pipeline = Pipeline()
+    condition = dg.AutomationCondition.any_deps_match(dg.AutomationCondition.data_version_changed())
+
+    @dg.asset(automation_condition=condition)
+    def delays(flights: pa.Table) -> pa.Table:
+        return flights
+
+    daemon.deploy(pipeline.assets[0], delays, sensors=[sensor()])
+
+    def theirs(cursor=None):
+        found = dg.evaluate_automation_conditions(daemon.definitions, daemon.instance, cursor=cursor)
+        return found.cursor, found.total_requested
+
+    def change():
+        pipeline.value += 1
+        assert daemon.materialize("flights").success
+
+    change()
+    daemon.settle()
+    cursor, _ = theirs()
+    change()
+    (run,) = daemon.tick()
+    cursor, requested = theirs(cursor)
+    assert requested == 1  # both see the first change, and one run serves them
+    daemon.go(run)
+    change()  # the run has ended, nobody has looked since, and the upstream changes again
+    change_back = pipeline.value
+    cursor, requested = theirs(cursor)
+    assert requested in (0, 1)
+    lost = requested == 0
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+    assert change_back == pipeline.value
+    print("data_version_changed lost it:", lost)
+
+
+def test_a_failed_downstream_is_not_requested_again_before_something_changes(daemon, built):
+    built.fails = True
+    daemon.write("flights", frame(1))
+    fail_all(daemon, daemon.tick())
+    for _ in range(3):
+        assert daemon.tick() == []
+    assert "a run for just this state has ended" in daemon.last_tick().skip_reason
+    daemon.lose_cursor()
+    assert daemon.tick() == []
+    daemon.write("flights", frame(2))
+    fail_all(daemon, daemon.tick())
+    daemon.write("flights", frame(0))  # what the downstream was built from: it is current
+    assert daemon.tick() == []
+    daemon.write("flights", frame(2))  # the same identities as in the failed run, and a new state
+    built.fails = False
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_failed_run_that_dagster_is_going_to_retry_is_a_run_in_progress(daemon):
+    pipeline = Pipeline()
+    daemon.deploy(*pipeline.assets, sensors=[sensor(run_tags={"dagster/max_retries": "1"})])
+    daemon.write("flights", frame(0))
+    pipeline.fails = True
+    fail_all(daemon, daemon.tick())
+    assert daemon.runs[0].tags["dagster/max_retries"] == "1"
+    assert daemon.instance.get_run_by_id(daemon.runs[0].run_id).is_complete_and_waiting_to_retry
+    assert daemon.tick() == []
+    pipeline.fails = False
+    daemon.retry()
+    assert daemon.tick() == []
+    daemon.go()
+    assert daemon.is_built("delays", ("flights", None))
+    assert daemon.settle() == []
+
+
+def test_a_writer_killed_between_its_commit_and_its_head_is_not_missed(daemon, built, monkeypatch):
+    def kill_after_the_commit(call):
+        is_committed = len(list(daemon.project.data.list("flights/_delta_log/"))) > 1
+        return Fault.BEFORE if is_committed and call.key.endswith("heads/flights.json") else None
+
+    faulty = Project("HOUSE", FaultStore(LocalStore(daemon.location), kill_after_the_commit))
+    faulty.table("flights").write(frame(1))
+    head = daemon.project.table("flights").head()
+    assert head.pending is not None
+    assert head.log_version == 0  # the commit is there, the head is not
+    assert daemon.tick() == []  # a minute is given to the writer
+    assert "A commit is under way on flights" in daemon.last_tick().skip_reason
+    monkeypatch.setattr("dagster_versioned.sensors.heads.RESOLVE_AFTER", timedelta(0))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+    assert daemon.project.table("flights").head().pending is None
+
+
+def test_a_head_that_cannot_be_read_is_looked_up_in_the_log(daemon, built):
+    daemon.write("flights", frame(1))
+    daemon.project.data.put(".metadata/heads/flights.json", b"")
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_table_that_cannot_be_read_stops_no_other(daemon):
+    @dg.asset
+    def sound(good: pa.Table) -> pa.Table:
+        return good
+
+    @dg.asset
+    def unsound(good: pa.Table, bad: pa.Table) -> pa.Table:
+        return good
+
+    source = [dg.AssetSpec("good"), dg.AssetSpec("bad")]
+    selection = dg.AssetSelection.assets(sound, unsound)
+    daemon.deploy(*source, sound, unsound, sensors=[build_version_sensor("both", selection)])
+    daemon.write("good", frame(0))
+    daemon.write("bad", frame(0))
+    daemon.settle()
+    daemon.write("good", frame(1))
+    daemon.project.data.put("bad/_delta_log/00000000000000000000.json", b"torn")
+    daemon.project.data.put(".metadata/heads/bad.json", b"")
+    assert daemon.settle() == [("sound", None)]
+    assert "not judged, because heads cannot be read: unsound" in daemon.last_tick().skip_reason
+
+
+def test_a_reverted_and_held_target_is_left_alone_until_it_is_released(daemon, built):
+    old = daemon.head("delays").metadata_sha
+    daemon.write("flights", frame(1))
+    daemon.settle()
+    table = daemon.project.table("delays")
+    table.revert(old, hold=True, by="ann", why="the new rows are wrong")
+    assert daemon.settle() == []
+    assert "held: delays (held by ann: the new rows are wrong)" in daemon.last_tick().skip_reason
+    daemon.write("flights", frame(2))
+    assert daemon.settle() == []
+    assert daemon.head("delays").metadata_sha == old
+    table.release()
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_lost_cursor_changes_nothing(daemon, built):
+    daemon.lose_cursor()
+    assert daemon.settle() == []
+    daemon.write("flights", frame(1))
+    daemon.lose_cursor()
+    runs = daemon.tick()
+    assert [daemon.asked(run) for run in runs] == [[("delays", None)]]
+    daemon.lose_cursor()
+    assert daemon.tick() == []
+    daemon.go()
+    daemon.lose_cursor()
+    assert daemon.settle() == []
+
+
+@pytest.mark.parametrize("moment", ["TICK_CREATED", "RUN_IDS_RESERVED", "RUN_CREATED", "RUN_LAUNCHED"])
+def test_a_daemon_that_is_killed_in_the_middle_of_a_tick_requests_once(daemon, built, moment):
+    daemon.write("flights", frame(1))
+    process = multiprocessing.get_context("fork").Process(
+        target=daemon.tick, kwargs={"debug_crash_flags": {"keep_current": {moment: signal.SIGKILL}}}
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    daemon.lose_cursor()
+    for run in daemon.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING])):
+        daemon.launcher.waiting.append(run)  # the launcher had it, in the process that died
+    daemon.tick()
+    daemon.go()
+    assert daemon.settle() == []
+    assert daemon.is_built("delays", ("flights", None))
+    requested = daemon.instance.get_runs(dg.RunsFilter(tags={"dagster/sensor_name": "keep_current"}))
+    assert len(requested) == 2
+
+
+def test_a_manual_run_of_the_target_in_flight_is_waited_for(daemon, built):
+    daemon.write("flights", frame(1))
+    run = daemon.begin_by_hand("delays")
+    assert daemon.tick() == []
+    assert f"run {run.run_id[:8]}" in daemon.last_tick().skip_reason
+    daemon.go(run)
+    assert daemon.settle() == []
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_manual_run_of_a_whole_job_in_flight_is_waited_for(daemon):
+    pipeline = Pipeline()
+    everything = dg.define_asset_job("everything", dg.AssetSelection.all())
+    daemon.deploy(*pipeline.assets, sensors=[sensor()], jobs=[everything])
+    daemon.write("flights", frame(0))
+    run = daemon.begin_by_hand(job="everything")
+    assert run.asset_selection is None
+    assert daemon.tick() == []
+    daemon.go(run)
+    assert daemon.settle() == []
+
+
+def test_two_sensors_over_one_target_request_it_once(daemon):
+    pipeline = Pipeline()
+    daemon.deploy(*pipeline.assets, sensors=[sensor("one"), sensor("two")])
+    daemon.write("flights", frame(0))
+    assert daemon.settle() == [("delays", None)]
+    pipeline.fails = True
+    daemon.write("flights", frame(1))
+    fail_all(daemon, daemon.tick())
+    assert daemon.settle() == []
+    pipeline.fails = False
+    daemon.write("flights", frame(2))
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+
+
+# Inputs that are pinned
+
+
+def test_a_pinned_input_is_current_and_follows_its_pin(daemon):
+    old = daemon.write("flights", frame(0)).version.metadata_sha
+    daemon.write("flights", frame(1))
+    daemon.project.pin("approved", "flights", old)
+    ins = {"flights": dg.AssetIn(metadata={"dagster_versioned/version": "pin:approved"})}
+
+    @dg.asset(ins=ins)
+    def delays(flights) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(2))
+    assert daemon.settle() == []
+    daemon.project.unpin("approved")
+    daemon.project.pin("approved", "flights")
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
