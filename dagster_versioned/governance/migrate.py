@@ -249,7 +249,9 @@ class _Move:
         lift_fence(self._source, self._pending.id)
         mark = read_mark(self._target.data)
         if mark is None or mark.id != self._pending.id:
-            return 0  # the mark is the first to come and the last to go, so nothing of this migration is here
+            # The mark is the first to come and the last to go, so nothing else of this migration is here.
+            self._target.data.delete([info.key for info in self._target.data.list(_PROBE)])
+            return 0
         deleted = clear(self._target.data, keep=[MARK_KEY])
         clear_mark(self._target.data, self._pending.id)
         return deleted

@@ -157,11 +157,11 @@ def stays(case: Case, governed: Governed) -> None:
     """Everything is at the old place, where somebody can go on, and nothing is at the new one."""
     world = case.world
     all_agree(governed, world.old)
-    assert contents(governed.open(world.new)) == {}
-    assert subjects(world) in (
-        [],
-        [f"Migration prepared: {NAME} to {world.new.uri}", f"Migration aborted: {NAME}"],
-    )
+    if subjects(world):
+        assert subjects(world) == [f"Migration prepared: {NAME} to {world.new.uri}", f"Migration aborted: {NAME}"]
+        assert contents(governed.open(world.new)) == {}
+    else:  # a probe of a byte may be left, before anything was recorded; it is in nobody's way
+        assert contents(governed.open(world.new), without=("migration-probe",)) == {}
     assert facts(governed.at(world.old)) == case.before
     can_go_on(governed, world.old)
 
