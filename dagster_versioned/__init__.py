@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.checks.parents import FreshParents as FreshParents
     from dagster_versioned.checks.row_count import RowCountDrift as RowCountDrift
     from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
+    from dagster_versioned.components.project import VersionedProjectComponent as VersionedProjectComponent
     from dagster_versioned.engines.delta_table import read_delta as read_delta
     from dagster_versioned.errors import VersionedError as VersionedError
     from dagster_versioned.governance.connect import Governance as Governance
@@ -45,10 +46,11 @@ _HOME = {
     "TableOptions": "dagster_versioned.tables.options",
     "VersionedError": "dagster_versioned.errors",
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
+    "VersionedProjectComponent": "dagster_versioned.components.project",
     "VersionedTable": "dagster_versioned.tables.table",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
-    "build_version_sensor": "dagster_versioned.sensors.version_sensor",
     "build_version_checks": "dagster_versioned.checks.build",
+    "build_version_sensor": "dagster_versioned.sensors.version_sensor",
     "read": "dagster_versioned.governance.dispatch",
     "read_cached": "dagster_versioned.governance.dispatch",
     "read_delta": "dagster_versioned.engines.delta_table",

@@ -1,0 +1,1 @@
+"""Components of `dg`: a project and its sensors in YAML."""

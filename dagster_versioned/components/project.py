@@ -1,0 +1,119 @@
+"""`VersionedProjectComponent`: where assets are stored, and what keeps them current, in YAML."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import dagster as dg
+from dagster.components.component_scaffolding import scaffold_component
+from pydantic import BaseModel, Field
+
+from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
+from dagster_versioned.resources.governance import GovernanceResource
+from dagster_versioned.resources.project import Engine, ProjectResource
+from dagster_versioned.sensors.version_sensor import build_version_sensor
+
+
+def _texts(context: dg.ResolutionContext, tags: Mapping[str, Any]) -> dict[str, str]:
+    """Tags with text for values, which YAML and templates take for numbers."""
+    return {name: str(context.resolve_value(value, as_type=object)) for name, value in tags.items()}
+
+
+class ProjectSettings(dg.Model, dg.Resolvable):
+    """The project, as `ProjectResource` takes it; keys for S3 are the environment's, or those of a profile."""
+
+    name: str = Field(description="What the lineage of other projects calls this one.")
+    location: str | None = Field(
+        default=None, description="A local path, file:///… or s3://bucket/prefix; with governance it can be left out."
+    )
+    profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+    default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
+    author: str | None = Field(default=None, description="Recorded with every version.")
+
+
+class GovernanceSettings(dg.Model, dg.Resolvable):
+    """The governance that knows where the project is, as `GovernanceResource` takes it."""
+
+    storage: str = Field(description="The governance storage: a local path, file:///… or s3://bucket/prefix.")
+    role: Literal["developer", "reader"] = Field(default="developer", description="A reader only reads.")
+    registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
+    clone: str | None = Field(default=None, description="The folder of a developer's clone of the registry.")
+    profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+
+
+class SensorSettings(dg.Model, dg.Resolvable):
+    """A sensor over a selection of assets, as `build_version_sensor` takes it."""
+
+    name: str = Field(description="The sensor's name.")
+    target: str = Field(
+        description="A selection of assets to keep current, as in the UI: 'group:delays', 'key:daily*'."
+    )
+    compare: Literal["metadata_sha", "data_sha"] = Field(
+        default="metadata_sha", description="What of an upstream counts; data_sha: its data alone."
+    )
+    on_code_version: bool = Field(default=False, description="Whether another code version makes a target stale.")
+    max_runs_per_tick: int = Field(default=25, description="The rest follows on later ticks.")
+    minimum_interval_seconds: int = Field(default=30, description="Seconds between two ticks.")
+    running: bool = Field(default=False, description="Whether the sensor runs before somebody turns it on.")
+    run_tags: Annotated[Mapping[str, str], dg.Resolver(_texts)] = Field(
+        default={}, description="Tags of the runs, such as dagster/max_retries."
+    )
+    description: str | None = Field(default=None, description="What the UI says of it.")
+
+    def sensor(self) -> dg.SensorDefinition:
+        """The sensor. Raises `InvalidInput`."""
+        return build_version_sensor(
+            self.name,
+            dg.AssetSelection.from_string(self.target),
+            on=self.compare,
+            on_code_version=self.on_code_version,
+            max_runs_per_tick=self.max_runs_per_tick,
+            minimum_interval_seconds=self.minimum_interval_seconds,
+            default_status=dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED,
+            run_tags=self.run_tags,
+            description=self.description,
+        )
+
+
+class ScaffoldSettings(BaseModel):
+    """What `dg scaffold defs` asks for."""
+
+    name: str = Field(default="PROJECT", description="What the lineage of other projects calls this one.")
+    location: str = Field(default="warehouse", description="A local path, file:///… or s3://bucket/prefix.")
+
+
+class VersionedProjectScaffolder(dg.Scaffolder[ScaffoldSettings]):
+    """Writes a component with a project, and a sensor over everything that is not running yet."""
+
+    @classmethod
+    def get_scaffold_params(cls) -> type[ScaffoldSettings]:
+        return ScaffoldSettings
+
+    def scaffold(self, request: dg.ScaffoldRequest[ScaffoldSettings]) -> None:
+        """Write ``defs.yaml``, or ``component.py`` where Python is asked for."""
+        sensor = {"name": "keep_current", "target": "*", "compare": "metadata_sha", "running": False}
+        project = {"name": request.params.name, "location": request.params.location}
+        scaffold_component(request, {"project": project, "sensors": [sensor]})
+
+
+@dg.scaffold_with(VersionedProjectScaffolder)
+class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
+    """Assets as versions of the tables of a project, and sensors that keep them current.
+
+    Defines the IO manager (`VersionedParquetIOManager`) that every asset of the code location uses, unless it names
+    another, and a sensor (`build_version_sensor`) for each entry of ``sensors``.
+    """
+
+    project: ProjectSettings
+    governance: GovernanceSettings | None = Field(default=None, description="Who knows where the project is.")
+    io_manager_key: str = Field(default="io_manager", description="The resource key of the IO manager.")
+    preview_rows: int = Field(default=5, description="Rows that a materialization shows in Dagster.")
+    sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The IO manager and the sensors. Raises `InvalidInput`, and `pydantic.ValidationError` naming the field."""
+        governance = GovernanceResource(**self.governance.model_dump()) if self.governance is not None else None
+        project = ProjectResource(governance=governance, **self.project.model_dump())
+        return dg.Definitions(
+            resources={self.io_manager_key: VersionedParquetIOManager(project=project, preview_rows=self.preview_rows)},
+            sensors=[settings.sensor() for settings in self.sensors],
+        )
