@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -70,7 +70,6 @@ class _Failure(Exception):
 class _Entry:
     mode: str
     oid: str
-    size: int
 
 
 class Tree:
@@ -86,22 +85,25 @@ class Tree:
         """The bytes of a file, ``None`` where there is none. Raises as `read_all` does."""
         return self.read_all([path])[path]
 
-    def read_all(self, paths: Iterable[str]) -> dict[str, bytes | None]:
+    def read_all(self, paths: Iterable[str], *, at_most: int = MAX_BLOB_BYTES) -> dict[str, bytes | None]:
         """The bytes of files, ``None`` where there is none.
 
-        Raises `GovernanceError` for what is no plain file: a link, a submodule, something executable, a folder.
+        Raises `GovernanceError` for what is no plain file (a link, a submodule, something executable, a folder), and,
+        unread, for more than ``at_most`` bytes.
         """
-        wanted = list(paths)
-        oids = [entry.oid for path in wanted if path not in self._changes and (entry := self._file(path)) is not None]
-        blobs = self._repository.blobs(oids)
-        return {
-            path: self._changes[path]
-            if path in self._changes
-            else blobs[entry.oid]
-            if (entry := self._file(path)) is not None
-            else None
-            for path in wanted
-        }
+        found: dict[str, bytes | None] = {}
+        oids: dict[str, str] = {}
+        for path in paths:
+            found[path] = self._changes.get(path)
+            entry = None if path in self._changes else self._file(path)
+            if entry is not None:
+                oids[path] = entry.oid
+        sizes = self._repository.sizes(set(oids.values()))
+        for path, oid in oids.items():
+            if sizes[oid] > at_most:
+                raise self._refused(path, f"a file of {sizes[oid]} bytes", f"one of at most {at_most}")
+        blobs = self._repository.blobs(sizes)
+        return found | {path: blobs[oid] for path, oid in oids.items()}
 
     def paths(self, folder: str = "") -> list[str]:
         """The paths of all below a folder that is no folder itself, sorted; of any kind, so `read` may refuse some."""
@@ -110,14 +112,6 @@ class Tree:
         there |= {path for path, data in self._changes.items() if data is not None}
         gone = {path for path, data in self._changes.items() if data is None}
         return sorted(path for path in there - gone if path.startswith(prefix))
-
-    def size(self, path: str) -> int | None:
-        """The size of a file in bytes, without reading it. Raises as `read_all` does."""
-        if path in self._changes:
-            data = self._changes[path]
-            return None if data is None else len(data)
-        entry = self._file(path)
-        return None if entry is None else entry.size
 
     def write(self, path: str, data: bytes | None) -> None:
         """Give a file other bytes; ``None``: remove it. Raises `InvalidName`."""
@@ -153,8 +147,6 @@ class Tree:
             return None
         if entry.mode != _BLOB_MODE:
             raise self._refused(path, _KINDS.get(entry.mode, f"a file of mode {entry.mode}"), "a plain file")
-        if entry.size > MAX_BLOB_BYTES:
-            raise self._refused(path, f"a file of {entry.size} bytes", f"one of at most {MAX_BLOB_BYTES}")
         return entry
 
     def _refused(self, path: str, what: str, expected: str) -> GovernanceError:
@@ -304,31 +296,37 @@ class GitRepository:
     def listing(self, sha: str) -> dict[str, _Entry]:
         """Every entry of a commit, folders too, by path."""
         entries: dict[str, _Entry] = {}
-        for line in self._read("ls-tree", "-r", "-t", "-l", "-z", "--full-tree", sha).split(b"\0")[:-1]:
+        for line in self._read("ls-tree", "-r", "-t", "-z", "--full-tree", sha).split(b"\0")[:-1]:
             facts, _, path = line.partition(b"\t")
-            mode, _, oid, size = facts.decode().split()
-            entries[os.fsdecode(path)] = _Entry(mode, oid, 0 if size == "-" else int(size))
+            mode, _, oid = facts.decode().split()
+            entries[os.fsdecode(path)] = _Entry(mode, oid)
         return entries
+
+    def sizes(self, oids: Collection[str]) -> dict[str, int]:
+        """The sizes of objects in bytes."""
+        if not oids:
+            return {}
+        answers = self._read("cat-file", "--batch-check", data=_lines(oids)).decode().splitlines()
+        return {oid: self._size(oid, answer.split()) for oid, answer in zip(oids, answers, strict=True)}
 
     def blobs(self, oids: Collection[str]) -> dict[str, bytes]:
         """The bytes of objects."""
-        found: dict[str, bytes] = {}
         if not oids:
-            return found
-        data = self._read("cat-file", "--batch", data="".join(f"{oid}\n" for oid in oids).encode())
-        at = 0
+            return {}
+        data, at = self._read("cat-file", "--batch", data=_lines(oids)), 0
+        found: dict[str, bytes] = {}
         for oid in oids:
-            end = data.index(b"\n", at)
-            header = data[at:end].split()
-            if len(header) != 3:
-                raise GovernanceError(
-                    f"The clone {self.path} lacks the object {oid}. Nothing was changed. Delete the clone and clone "
-                    "again."
-                )
-            size = int(header[2])
-            found[oid] = data[end + 1 : end + 1 + size]
-            at = end + 1 + size + 1
+            begin = data.index(b"\n", at) + 1
+            end = begin + self._size(oid, data[at:begin].decode().split())
+            found[oid], at = data[begin:end], end + 1
         return found
+
+    def _size(self, oid: str, answer: Sequence[str]) -> int:
+        if len(answer) != 3:
+            raise GovernanceError(
+                f"The clone {self.path} lacks the object {oid}. Nothing was changed. Delete the clone and clone again."
+            )
+        return int(answer[2])
 
     # ---- one attempt each, under the lock
 
@@ -504,6 +502,10 @@ def _blob_id(data: bytes, like: str) -> str:
     """The object id that git gives to bytes; of the same kind of hash as another id."""
     algorithm = hashlib.sha1 if len(like) == 40 else hashlib.sha256
     return algorithm(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def _lines(oids: Iterable[str]) -> bytes:
+    return "".join(f"{oid}\n" for oid in oids).encode()
 
 
 def make_bare(path: Path, *, timeout: float = TIMEOUT_SECONDS) -> None:

@@ -173,7 +173,7 @@ class Registry:
 
         Raises `GovernanceError` for what is no plain file (a link, a submodule), and for more than 1 MiB.
         """
-        return _read(self.tree(), [path])[path]
+        return self.tree().read_all([path], at_most=MAX_DOCUMENT_BYTES)[path]
 
     def state(self, project: str) -> ProjectState:
         """What the registry holds of a project, without asking whether it agrees. Raises `GovernanceError`."""
@@ -393,7 +393,9 @@ class Registry:
 
     def _states(self, tree: Tree, projects: Sequence[str]) -> dict[str, ProjectState]:
         # All of them in one call of git.
-        data = _read(tree, [_path(project, name) for project in projects for name in DOCUMENTS])
+        data = tree.read_all(
+            [_path(project, name) for project in projects for name in DOCUMENTS], at_most=MAX_DOCUMENT_BYTES
+        )
 
         def one(project: str, name: str, kind: type[Document]) -> Document | None:
             return self._parsed(data[_path(project, name)], _path(project, name), kind)
@@ -410,7 +412,7 @@ class Registry:
 
     def _one(self, tree: Tree, project: str, name: str, kind: type[Document]) -> Document | None:
         path = _path(project, name)
-        return self._parsed(_read(tree, [path])[path], path, kind)
+        return self._parsed(tree.read_all([path], at_most=MAX_DOCUMENT_BYTES)[path], path, kind)
 
     def _parsed(self, data: bytes | None, path: str, kind: type[Document]) -> Document | None:
         return None if data is None else kind.parse(data, f"{path} in the registry {self.remote}")
@@ -466,7 +468,8 @@ class Registry:
     def _check_free(self, tree: Tree, project: str, location: Location) -> None:
         """Two projects at one place would write over each other."""
         others = [other for other in _with_document(tree, REF) if other != project]
-        for path, data in _read(tree, [_path(other, REF) for other in others]).items():
+        refs = tree.read_all([_path(other, REF) for other in others], at_most=MAX_DOCUMENT_BYTES)
+        for path, data in refs.items():
             ref = self._parsed(data, path, Ref)
             if ref is not None and _same_place(ref.current, location):
                 raise RegistryConflict(
@@ -499,17 +502,6 @@ def _with_document(tree: Tree, name: str) -> list[str]:
             with suppress(InvalidName):
                 found.append(project_name(parts[1]))
     return found
-
-
-def _read(tree: Tree, paths: Sequence[str]) -> dict[str, bytes | None]:
-    for path in paths:
-        size = tree.size(path)
-        if size is not None and size > MAX_DOCUMENT_BYTES:
-            raise GovernanceError(
-                f"{path} in commit {tree.sha} has {size} bytes; a document has at most {MAX_DOCUMENT_BYTES}. It was "
-                "not read. `git log` of the registry shows who wrote it; revert that commit."
-            )
-    return tree.read_all(paths)
 
 
 def _same_place(one: Location, other: Location) -> bool:
