@@ -22,6 +22,7 @@ from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFoun
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
+    from dagster_versioned.governance.decommission import DecommissionReport
     from dagster_versioned.governance.documents import Dispatch, RegistrationKind, Verify
     from dagster_versioned.governance.migrate import MigrationProgress, MigrationReport
     from dagster_versioned.governance.mirror import Difference, GovernanceStore
@@ -80,9 +81,11 @@ def register(app: typer.Typer) -> None:
             "gov migrate NYC --abort",
         ],
     )(migrate)
-    verb(gov, panel=PANEL, examples=["gov decommission NYC --dry-run", "gov decommission NYC --reason 'study ended'"])(
-        decommission
-    )
+    verb(
+        gov,
+        panel=PANEL,
+        examples=["gov decommission NYC --dry-run", "gov decommission NYC --delete-data --reason 'consent withdrawn'"],
+    )(decommission)
     verb(gov, panel=PANEL, examples=["gov pull"])(pull)
     verb(
         gov,
@@ -325,16 +328,37 @@ def migrate(
 
 
 def decommission(
-    session: Session, name: _Project, reason: _Reason = None, confirm: _Confirm = None, dry_run: _DryRun = False
+    session: Session,
+    name: _Project,
+    delete_data: Annotated[
+        bool, typer.Option("--delete-data", help="Delete its bytes, for ever; else they stay, ungoverned.")
+    ] = False,
+    reason: _Reason = None,
+    confirm: _Confirm = None,
+    dry_run: _DryRun = False,
 ) -> None:
-    """Give a project up: its history stays in the registry, and nothing at its place is touched. Asks for the name."""
+    """Give a project up: its history stays in the registry. Asks for the name. Run again, it goes on."""
+    from dagster_versioned.governance.decommission import decommission as give_up
+
     registry, store = _developer(session)
-    registry.rehearsal().unregister(name, actor=session.author, reason=reason)
+    run = partial(
+        give_up,
+        registry,
+        store,
+        name,
+        actor=session.author,
+        reason=reason,
+        delete_data=delete_data,
+        open_store=_opener(session),
+    )
+    report = run(dry_run=True)
     if not dry_run:
-        _confirm_by_name(name, confirm, f"{name} will not be governed any more; its bytes stay where they are")
-    commit = (registry.rehearsal() if dry_run else registry).unregister(name, actor=session.author, reason=reason)
-    published = [] if dry_run else store.publish(registry, [name])
-    _recorded(session, name, commit, published, dry_run, "decommissioned")
+        what = f"{counted(report.objects, 'object')}, {human_size(report.bytes)}, at {report.location.uri}"
+        fate = "will be deleted and cannot be brought back" if delete_data else "stay there"
+        _confirm_by_name(name, confirm, f"{name} will not be governed any more; {what}, {fate}")
+        with progress(f"Giving up {name}", quiet=session.quiet):
+            report = run(dry_run=False)
+    _show_given_up(session, report, delete_data)
 
 
 def pull(session: Session, dry_run: _DryRun = False) -> None:
@@ -620,6 +644,29 @@ def _show_migration(session: Session, report: "MigrationReport", delete_source: 
         say(f"{counted(report.deleted_objects, 'object')} deleted at {report.source.uri}")
     else:
         session.note(f"What was at {report.source.uri} is still there, behind a fence.")
+
+
+def _show_given_up(session: Session, report: "DecommissionReport", delete_data: bool) -> None:
+    from dagster_versioned.cli.documents import print_json
+
+    document = {
+        "project": report.project,
+        "applied": not report.dry_run,
+        "location": report.location.uri,
+        "objects": report.objects,
+        "size_bytes": report.bytes,
+        "deleted_objects": report.deleted_objects,
+    }
+    if session.json:
+        print_json(document)
+        return
+    what = f"{counted(report.objects, 'object')} ({human_size(report.bytes)}) at {report.location.uri}"
+    if report.dry_run:
+        say(f"{report.project} would be given up; {what} would {'be deleted' if delete_data else 'stay'}")
+        session.note(_DRY)
+        return
+    fate = f"{counted(report.deleted_objects, 'object')} deleted at {report.location.uri}" if delete_data else what
+    say(f"{report.project} is decommissioned; {fate}" + ("" if delete_data else " stay"))
 
 
 # The git mirror

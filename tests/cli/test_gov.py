@@ -354,7 +354,8 @@ def test_a_target_that_is_the_source_is_refused(governed, tmp_path):
 def test_decommission_asks_and_leaves_the_bytes(governed, reader, tmp_path):
     before = bytes_below(tmp_path / "warehouse")
     planned = governed.json("gov", "decommission", "NYC", "--dry-run")
-    assert (planned["applied"], planned["changed"], len(governed.log())) == (False, True, 2)
+    assert (planned["applied"], planned["objects"] > 0, len(governed.log())) == (False, True, 2)
+    assert "would stay" in governed("gov", "decommission", "NYC", "--dry-run", ok=0).out
     assert governed("gov", "decommission", "NYC", stdin="no\n").code == 2
     assert len(governed.log()) == 2
     governed("gov", "decommission", "NYC", "--reason", "study ended", stdin="NYC\n", ok=0)
@@ -364,8 +365,19 @@ def test_decommission_asks_and_leaves_the_bytes(governed, reader, tmp_path):
     (known,) = governed.json("gov", "status")["projects"]
     assert known["state"] == "decommissioned"
     assert bytes_below(tmp_path / "warehouse") == before
-    again = governed.json("gov", "decommission", "NYC", "--confirm", "NYC")
-    assert again["changed"] is False
+    governed("gov", "decommission", "NYC", "--confirm", "NYC", ok=0)
+    assert len(governed.log()) == 3
+
+
+def test_decommission_deletes_only_what_was_asked_and_confirmed(governed, tmp_path):
+    command = ("gov", "decommission", "NYC", "--delete-data")
+    before = bytes_below(tmp_path / "warehouse")
+    assert "would be deleted" in governed(*command, "--dry-run", ok=0).out
+    refused = governed(*command, "--confirm", "nyc")
+    assert (refused.code, bytes_below(tmp_path / "warehouse") == before, len(governed.log())) == (2, True, 2)
+    done = governed.json(*command, "--confirm", "NYC")
+    assert (done["applied"], done["deleted_objects"]) == (True, done["objects"])
+    assert [path for path in (tmp_path / "warehouse" / "datom").rglob("*") if path.is_file()] == []
 
 
 # Roles
