@@ -56,6 +56,8 @@ class PartWriter:
         make_parents: bool = True,
     ) -> None:
         self.schema = schema_to_arrow(schema)
+        self.size = 0
+        """Bytes of all rows so far, as `row_sizes` counts."""
         self._stored = schema
         self._directory = directory
         self._make_parents = make_parents
@@ -74,6 +76,7 @@ class PartWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
         ends = np.cumsum(row_sizes(batch))
+        self.size += int(ends[-1]) if batch.num_rows else 0
         start, written = 0, 0
         while start < batch.num_rows:
             room = self._options.row_group_bytes - self._bytes
@@ -197,7 +200,7 @@ class _Spool(io.RawIOBase):
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         if self._file is None and self.size + len(view) > self._limit:
-            with _local_disk(self._directory):
+            with local_disk(self._directory):
                 self._directory.mkdir(parents=self._make_parents, exist_ok=True)
                 self._file = self._path.open("xb", buffering=0)
                 _write_all(self._file, self._memory.getbuffer())
@@ -206,7 +209,7 @@ class _Spool(io.RawIOBase):
         self.size += len(view)
         if self._file is None:
             return self._memory.write(view)
-        with _local_disk(self._directory):
+        with local_disk(self._directory):
             _write_all(self._file, view)
         return len(view)
 
@@ -215,7 +218,7 @@ class _Spool(io.RawIOBase):
         sha256 = self._hash.hexdigest()
         if self._file is None:
             return sha256, self._memory.getvalue()
-        with _local_disk(self._directory):
+        with local_disk(self._directory):
             os.fsync(self._file.fileno())
             self._file.close()
             return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
@@ -229,7 +232,8 @@ class _Spool(io.RawIOBase):
 
 
 @contextmanager
-def _local_disk(directory: Path) -> Generator[None]:
+def local_disk(directory: Path) -> Generator[None]:
+    """Within it, what the disk of ``directory`` refuses is raised as `AccessDenied` or `StoreUnavailable`."""
     try:
         yield
     except OSError as error:

@@ -84,6 +84,7 @@ class BagDigest:
 
     def __post_init__(self) -> None:
         self._signature = _Signature(self.schema)
+        _keep_scratch()
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises `InvalidInput` if their columns are not those of the schema."""
@@ -134,6 +135,7 @@ class SequenceDigest:
 
 def row_lanes(batch: pa.RecordBatch) -> tuple[Words, Words]:
     """The two hashes of every row, in row order: what `BagDigest` sums. Raises `UnsupportedType`."""
+    _keep_scratch()
     _Signature(batch.schema)
     blocks = [_record_lanes(_arrays(block)) for block in _blocks(batch)]
     if not blocks:
@@ -390,6 +392,18 @@ def _bytes(array: Array) -> npt.NDArray[np.uint8]:
 
 
 # --- bag-xxh64x2 -----------------------------------------------------------------------------------------------------
+
+SCRATCH_BYTES = 8 * 1024 * 1024
+
+
+def _keep_scratch() -> None:
+    """Let glibc keep the memory of a block's arrays for the next block, instead of faulting it in anew each time.
+
+    It gives the top of the heap back beyond twice the largest mapped block it has seen freed, at first 256 KiB. This
+    one is never touched, and takes the digest of 3 million rows from 115,000 page faults to none (0.25 s of 1.3 s).
+    """
+    np.empty(SCRATCH_BYTES, np.uint8)
+
 
 _Lanes = tuple[Words, Words]
 

@@ -40,6 +40,7 @@ def frame(spark):
 def files_only(monkeypatch):
     """Every task makes its own parts, as it would with a lot of data."""
     monkeypatch.setattr(worker, "SMALL_BYTES", 1)
+    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
     monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
 
 
@@ -78,8 +79,33 @@ def test_the_same_rows_are_the_same_contents_and_bytes_however_they_are_dealt_ou
 def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame, tmp_path, monkeypatch):
     sent_home, _ = write(frame, tmp_path / "a")
     monkeypatch.setattr(worker, "SMALL_BYTES", 1)
-    staged, _ = write(frame.repartition(3), tmp_path / "b")
-    assert [part.sha256 for part in staged.parts] == [part.sha256 for part in sent_home.parts]
+    left_plain, staging = write(frame.repartition(3), tmp_path / "b")
+    assert len(list(tmp_path.rglob("rows.arrow"))) == 3
+    assert not list(tmp_path.glob("b/**/?-*/*.parquet"))
+    monkeypatch.setattr(worker, "PLAIN_BYTES", 150_000)  # enough for the first task alone
+    some_of_each, _ = write(frame.repartition(3), tmp_path / "c")
+    assert len(list((tmp_path / "c").rglob("rows.arrow"))) == 1
+    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
+    encoded, _ = write(frame.repartition(3), tmp_path / "d")
+    assert not list((tmp_path / "d").rglob("rows.arrow"))
+    for other in (left_plain, some_of_each, encoded):
+        assert [part.sha256 for part in other.parts] == [part.sha256 for part in sent_home.parts]
+    staging.discard()
+    assert not list((tmp_path / "b").rglob("rows.arrow"))
+
+
+def test_rows_left_plain_that_do_not_fit_one_part_are_joined(spark, frame, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
+    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
+    read, written = round_trip(spark, frame.repartition(3), tmp_path)
+    assert len(written.parts) == 1
+    assert rows_of(read) == rows_of(frame)
+
+
+def test_rows_whose_order_counts_are_never_left_plain(frame, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
+    write(frame, tmp_path, WriteOptions(row_order="significant"))
+    assert not list(tmp_path.rglob("rows.arrow"))
 
 
 def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path, files_only):
@@ -185,6 +211,7 @@ def test_equal_partitions_become_parts_of_their_own(spark, tmp_path, files_only)
 
 
 def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
     monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
     # Spark merges the partitions of unions, so that skew has to come from within.
     counts = "if(id in (2, 4), 20000, 100)"

@@ -44,7 +44,7 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
         return None
     batch_rows = int(session.conf.get(_MAX_ROWS) or 0)
     sizes = [fixed_size(data_type) for data_type in schema_to_arrow(schema).types]
-    strings = [name for name, field, size in zip(rows.columns, schema.fields, sizes, strict=True) if size is None]
+    strings = [name for name, size in zip(rows.columns, sizes, strict=True) if size is None]
     if batch_rows <= 0 or any(schema.fields[rows.columns.index(name)].type != "string" for name in strings):
         return None
     room = BATCH_BYTES // batch_rows - sum(size for size in sizes if size is not None)

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.parquet_part import PartWriter, local_disk
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
-from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.errors import StorageError
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
 from dagster_versioned.storage.object_store import ObjectStore
@@ -32,6 +31,10 @@ REPORT_SCHEMA = "report binary, rows binary"
 
 SMALL_BYTES = 256 * 1024
 """Compressed rows up to this size go home with the report instead of into a file."""
+PLAIN_BYTES = 64 * MEBIBYTE
+"""Rows without an order up to this size, of a task that shares a folder with the driver, are left there as they are: if
+all fit one part, the driver encodes them once, in canonical order. A later task is allowed its share of this alone, so
+that the driver never has to encode much more: with 1000 tasks at most 7.5 times as much."""
 SMALL_TOTAL_BYTES = 128 * MEBIBYTE
 """Bounds what many thousand small tasks send home together, far below ``spark.driver.maxResultSize``."""
 ORDINALS_PER_TASK = 1 << 20
@@ -46,6 +49,7 @@ class TaskReport:
 
     ``lanes`` are those of a `BagDigest`, or ``sequence`` is the text of the digest of the rows in order. ``size`` is in
     bytes as `row_size` counts. A part's ``source`` is a path on the driver's machine or a key in the table's store.
+    ``plain`` is the path of an Arrow file below the shared directory, with the rows of a task without parts.
     """
 
     task: int
@@ -55,6 +59,7 @@ class TaskReport:
     lanes: list[int]
     sequence: str | None
     parts: list[Part]
+    plain: str | None = None
 
     def to_bytes(self) -> bytes:
         # Not JSON: that loses the decimals of the statistics. Built-in types only, since this class travels by value.
@@ -115,6 +120,9 @@ class Task:
             )
         return None
 
+    def _is_shared(self, directory: Path) -> bool:
+        return self.directory is not None and directory.parent == self.directory
+
     def _run(
         self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path
     ) -> tuple[TaskReport, bytes | None]:
@@ -132,20 +140,25 @@ class Task:
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
                 pending.wait()
-                small = _compressed(writer.take_buffered(), partition)
-                if small is None:
-                    parts = writer.close()
-                else:
-                    parts = []
-                    writer.abort()
+                report = tally.report(partition, writer.size)
+                rows = writer.take_buffered()
+                small = _compressed(rows, partition)
+                if small is None and rows is not None and self._stays_plain(writer.size, partition, directory):
+                    report = replace(report, plain=_left_plain(rows, directory))
+                elif small is None:
+                    return replace(report, parts=writer.close()), None
+                writer.abort()
+                return report, small
         except BaseException:
             writer.abort()
             raise
-        return tally.report(partition, parts), small
+
+    def _stays_plain(self, size: int, partition: int, directory: Path) -> bool:
+        return self._is_shared(directory) and self.row_order == "ignored" and size <= PLAIN_BYTES // (partition + 1)
 
     def _stage(self, part: Part, directory: Path, folder: str) -> Part:
         """The part where the driver, or the store's server, can take it from."""
-        if self.directory is not None and directory.parent == self.directory:
+        if self._is_shared(directory):
             path = directory / f"{part.sha256}.parquet"
             if isinstance(part.source, bytes):
                 _write_durably(path, part.source)
@@ -171,24 +184,22 @@ class _Tally:
         self._digest = BagDigest(arrow) if row_order == "ignored" else SequenceDigest(arrow)
         self._null_counts: NDArray[np.int64] = np.zeros(len(arrow), np.int64)
         self._nrow = 0
-        self._size = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
         self._digest.update(batch)
         self._null_counts += [batch.column(i).null_count for i in range(batch.num_columns)]
         self._nrow += batch.num_rows
-        self._size += int(row_sizes(batch).sum())
 
-    def report(self, partition: int, parts: list[Part]) -> TaskReport:
+    def report(self, partition: int, size: int) -> TaskReport:
         bag = isinstance(self._digest, BagDigest)
         return TaskReport(
             task=partition,
             nrow=self._nrow,
-            size=self._size,
+            size=size,
             null_counts=self._null_counts.tolist(),
             lanes=list(self._digest.lanes) if isinstance(self._digest, BagDigest) else [],
             sequence=None if bag else self._digest.finish().text,
-            parts=parts,
+            parts=[],
         )
 
 
@@ -233,9 +244,9 @@ def with_lanes(
         yield batch
 
 
-def rows_from(data: bytes) -> pa.Table:
-    """The rows that a task sent home."""
-    return pa.ipc.open_stream(data).read_all()
+def rows_from(source: bytes | Path) -> pa.Table:
+    """The rows that a task sent home, or left in a file."""
+    return pa.ipc.open_stream(source if isinstance(source, bytes) else pa.memory_map(str(source))).read_all()
 
 
 def _compressed(table: pa.Table | None, partition: int) -> bytes | None:
@@ -247,6 +258,16 @@ def _compressed(table: pa.Table | None, partition: int) -> bytes | None:
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_table(table.combine_chunks())
     return sink.getvalue() if sink.tell() <= limit else None
+
+
+def _left_plain(table: pa.Table, directory: Path) -> str:
+    """The path, below the shared directory, of a file with these rows. Not durable: no version ever refers to it."""
+    path = directory / "rows.arrow"
+    with local_disk(directory):
+        directory.mkdir(exist_ok=True)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+    return f"{directory.name}/{path.name}"
 
 
 def _result(report: bytes | None, rows: bytes | None) -> pa.RecordBatch:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 CANONICAL_BYTES = 64 * MEBIBYTE
 """Rows without an order become one part in canonical order up to this size (as `row_size` counts, so that partitioning
-does not shift it): then the same rows are the same bytes, however Spark happened to deal them out. It means sorting and
-encoding once more on the driver: 118 MB of seven columns took as long as the whole write before it."""
+does not shift it): then the same rows are the same bytes, however Spark happened to deal them out. It means that the
+driver sorts and encodes them, on one core."""
 
 _POSITION = "_position"
 _LANES = ("_lane0", "_lane1")
@@ -198,7 +198,9 @@ def _parts(
     row_order: RowOrder,
 ) -> list[Part]:
     staged = [_located(part, staging) for report, _ in reports for part in report.parts]
-    small = [(report.task, rows_from(rows)) for report, rows in reports if rows is not None]
+    small = [
+        (report.task, rows) for report, at_home in reports if (rows := _rows(report, at_home, staging)) is not None
+    ]
     one_part = CANONICAL_BYTES if options.single_part else min(CANONICAL_BYTES, options.target_part_bytes)
     if row_order == "ignored" and reports and sum(report.size for report, _ in reports) <= one_part:
         tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
@@ -208,6 +210,13 @@ def _parts(
         # The number of a task that made no part of its own: no other part can have it.
         staged += _written(batches, schema, staging, options, small[0][0] * ORDINALS_PER_TASK)
     return sorted(staged, key=lambda part: part.ordinal)
+
+
+def _rows(report: TaskReport, at_home: bytes | None, staging: Staging) -> pa.Table | None:
+    """The rows of a task that made no part of them."""
+    if report.plain is not None:
+        return rows_from(staging.directory() / report.plain)
+    return None if at_home is None else rows_from(at_home)
 
 
 def _written(
