@@ -1,5 +1,6 @@
 """Every command that the documentation shows does what it is shown for."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
+
+from dagster_versioned.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -59,9 +63,33 @@ def test_every_command_of_a_page_works(warehouse, project, page, monkeypatch):
         assert outcome.code == 0, (words, outcome)
 
 
-def test_the_reference_names_every_verb():
-    from dagster_versioned.cli.app import app
+def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, git_identity):
+    """Its Python and its commands, in order; and the script that it shows has the same result after the move."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    said, script, names = "", "", {}
+    page = (ROOT / "docs/tutorial/move-a-project.md").read_text()
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", page, re.M | re.S):
+        if language == "python":
+            script = block
+            exec(block, names)
+            continue
+        for line in filter(None, block.splitlines()):
+            program, *words = shlex.split(os.path.expandvars(line), comments=True)
+            if program == "export":
+                monkeypatch.setenv(*words[0].split("=", 1))
+                continue
+            result = CliRunner().invoke(app, words)
+            assert (program, result.exit_code) == ("dagster-versioned", 0), (line, result.stderr)
+            said = result.stdout
+    assert said.startswith(f"STUDY is at {tmp_path / 'larger'}\n")  # what the last command shows
+    before = names["visits"]
+    exec(script, names)
+    assert names["visits"] == before
+    assert before.num_rows == 2
 
+
+def test_the_reference_names_every_verb():
     page = (ROOT / "docs/reference/cli.md").read_text()
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands]
     assert len(verbs) == 16
