@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.errors import AccessDenied
 from dagster_versioned.governance.connect import Governance
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
-from dagster_versioned.storage import Location, S3Store
+from dagster_versioned.storage import Location, S3Credentials, S3Store
 from dagster_versioned.storage.s3 import S3Options
 from support.frames import numbered
 from support.governed import NAME, Governed, Opener, chain, facts
@@ -129,3 +130,19 @@ def test_a_server_copies_large_objects_in_parts_and_they_do_not_pass_through(
         governed.move(second, open_store=with_small_parts)
     assert governed.at(second).table("large").history() == before
     governed.at(second).table("large").verify().require_ok()
+
+
+def test_a_target_whose_keys_are_refused_is_an_error_before_anything_is_recorded(
+    governed: Governed, server: S3Server
+) -> None:
+    target = server.location(server.new_bucket(), "study-001")
+
+    def with_wrong_keys(location: Location):
+        return S3Store(location, credentials=lambda: S3Credentials("nobody", "nothing"))
+
+    commit = governed.registry.fetch()
+    governed.at(governed.home).table("flights").write(numbered(3))
+    with pytest.raises(AccessDenied, match="server answered 40"):
+        governed.move(target, open_store=lambda at: governed.open(at) if at == governed.home else with_wrong_keys(at))
+    assert governed.registry.fetch() == commit
+    governed.by_developer().table("flights").write(numbered(4))
