@@ -69,10 +69,11 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         required_resource_keys={resource_key},
     )
     def evaluate(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        table = _project(getattr(context.resources, resource_key), resource_key).table(key.path)
+        resource = getattr(context.resources, resource_key)
+        table = _project(resource, resource_key).table(key.path)
         partitioned = context.has_partition_key or context.has_partition_key_range
         partitions = frozenset(map(str, context.partition_keys)) if partitioned else None
-        look = Look(table, key, partitions, context)
+        look = Look(table, key, partitions, context, getattr(resource, "pins", {}))
         selected = {one.name for one in context.selected_asset_check_keys}
         for check in checks:
             if check.check_name in selected:

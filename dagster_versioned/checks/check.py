@@ -21,13 +21,15 @@ class Look:
     """The heads that one evaluation is about.
 
     ``partitions`` are those of the run, if it is a run of partitions; the heads are then those that the table has of
-    them, else all that it has. What this and its members raise is a `VersionedError`.
+    them, else all that it has. ``pins`` are versions that inputs are to see instead of heads, by table. What this and
+    its members raise is a `VersionedError`.
     """
 
     table: VersionedTable
     asset_key: dg.AssetKey
     partitions: frozenset[str] | None
     context: dg.AssetCheckExecutionContext
+    pins: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @cached_property
     def heads(self) -> tuple[Version, ...]:

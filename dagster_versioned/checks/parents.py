@@ -1,16 +1,20 @@
 """Was the head built from what is current now?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import dagster as dg
 from dagster._check import CheckError
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.identity.version import Parent
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
+
+VERSION_KEY = "dagster_versioned/version"
+"""`AssetIn` metadata that pins an input; the IO manager's."""
 
 
 class Place(NamedTuple):
@@ -18,6 +22,11 @@ class Place(NamedTuple):
 
     table: str
     partition: str | None
+
+    @classmethod
+    def of(cls, parent: Parent) -> Self:
+        """Of what a parent is a version."""
+        return cls(parent.table, parent.partition)
 
     def __str__(self) -> str:
         return self.table if self.partition is None else f"{self.table} [{self.partition}]"
@@ -28,8 +37,9 @@ class FreshParents(VersionCheck):
     """Passes where the head was built from the versions that its upstreams have now.
 
     The upstreams are the asset's dependencies, through their partition mappings. ``on="data_sha"``: an upstream whose
-    data is the same is current, whatever else is said of it. Upstreams in other projects are listed, not judged. An
-    input that is pinned to an old version is not current, and says so.
+    data is the same is current, whatever else is said of it. An input that is pinned, by the configuration of the IO
+    manager or the metadata of its `AssetIn`, is current if it was built from that version. Upstreams in other projects
+    are listed, not judged.
     """
 
     title = "parents"
@@ -38,18 +48,16 @@ class FreshParents(VersionCheck):
     on: Literal["metadata_sha", "data_sha"] = "metadata_sha"
 
     def judge(self, look: Look) -> Verdict:
-        project = look.table.project
+        project, upstreams = look.table.project, _upstreams(look)
         rows: list[tuple[object, ...]] = []
         stale: list[str] = []
         elsewhere: set[str] = set()
         for head in look.heads:
-            built_from = {
-                Place(parent.table, parent.partition): parent.version if self.on == "metadata_sha" else parent.data_sha
-                for parent in head.identity.parents
-                if parent.source == project.name
-            }
+            parents = [parent for parent in head.identity.parents if parent.source == project.name]
+            built_from = {Place.of(parent): self._sha(parent) for parent in parents}
             elsewhere |= {f"{p.source}.{p.table}" for p in head.identity.parents if p.source != project.name}
-            for place, now in self._current(look, head):
+            for parent in _current(look, head, upstreams):
+                place, now = Place.of(parent), self._sha(parent)
                 then = built_from.get(place)
                 if then != now:
                     rows.append((named(head), place, then and then[:12], now[:12]))
@@ -65,28 +73,46 @@ class FreshParents(VersionCheck):
             True, f"{len(look.heads)} heads are built from the current versions of their upstreams.", metadata
         )
 
-    def _current(self, look: Look, head: Version) -> Iterator[tuple[Place, str]]:
-        """The versions that the head would be built from now."""
-        for upstream in sorted(look.context.job_def.asset_layer.get(look.asset_key).parent_keys):
-            table = look.table.project.table(upstream.path)
-            if not table.exists() or table.state.history.asset_key != tuple(upstream.path):
-                continue
-            for place, sha in self._heads(look, head, upstream, table):
-                if place != Place(str(look.table.name), head.partition):
-                    yield place, sha
+    def _sha(self, parent: Parent) -> str:
+        return parent.version if self.on == "metadata_sha" else parent.data_sha
 
-    def _heads(
-        self, look: Look, head: Version, upstream: dg.AssetKey, table: VersionedTable
-    ) -> Iterator[tuple[Place, str]]:
-        name, history = str(table.name), table.state.history
-        wanted = _wanted(look, head, upstream, name) if history.is_partitioned else None
-        if history.is_partitioned and wanted is None:
-            yield Place(name, None), history.whole.metadata_sha if self.on == "metadata_sha" else history.whole.data_sha
-            return
-        for key, version in history.heads.items():
-            if wanted is None or key in wanted:
-                sha = version.entry.metadata_sha if self.on == "metadata_sha" else version.identity.data_sha
-                yield Place(name, key), sha
+
+def _upstreams(look: Look) -> dict[dg.AssetKey, tuple[VersionedTable, str | int | None]]:
+    """The tables of the asset's dependencies, and what its inputs are pinned to."""
+    node = _graph(look.context).get(look.asset_key)
+    tables = {key: look.table.project.table(key.path) for key in sorted(node.parent_keys)}
+    return {
+        key: (table, look.pins.get(str(table.name)) or _pinned(node, key))
+        for key, table in tables.items()
+        if table.exists() and table.state.history.asset_key == tuple(key.path)
+    }
+
+
+def _pinned(node: Any, upstream: dg.AssetKey) -> str | int | None:
+    """What the metadata of the asset's input pins it to; nothing where the asset is a stub."""
+    if not node.is_executable:
+        return None
+    name = {key: name for name, key in node.assets_def.keys_by_input_name.items()}.get(upstream)
+    found: list[Any] = [one for one in node.assets_def.node_def.input_defs if one.name == name]
+    value: Any = found[0].metadata.get(VERSION_KEY) if found and found[0].metadata else None
+    return getattr(value, "value", value)
+
+
+def _current(
+    look: Look, head: Version, upstreams: Mapping[dg.AssetKey, tuple[VersionedTable, str | int | None]]
+) -> Iterator[Parent]:
+    """The parents that the head would have if it were built now, other than itself."""
+    for key, (table, pin) in upstreams.items():
+        chosen = table.choose(pin)
+        if any(one.partition is not None for one in chosen.versions):
+            wanted = _wanted(look, head, key, str(table.name))
+            known = [one.partition for one in chosen.versions if one.partition is not None]
+            if wanted is not None and not (wanted := wanted.intersection(known)):
+                continue
+            chosen = table.choose(pin, partitions=wanted)
+        for one in table.upstream_of(chosen):
+            if Place.of(one.parent) != Place(str(look.table.name), head.partition):
+                yield one.parent
 
 
 def _wanted(look: Look, head: Version, upstream: dg.AssetKey, name: str) -> frozenset[str] | None:

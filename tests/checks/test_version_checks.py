@@ -519,6 +519,27 @@ def test_a_partition_that_came_to_be_later_makes_the_head_stale(house, monkeypat
     assert "daily [b] is at" in result.description
 
 
+def test_a_pinned_input_is_current_if_it_is_what_was_read(house, one, frames):
+    frames["one"] = rows(3)
+    house.run(one)
+    frames["one"] = rows(4)
+    house.run(one)
+
+    def found(metadata=None, pins=None):
+        @dg.asset(ins={"one": dg.AssetIn(metadata=metadata)})
+        def down(one):
+            return one
+
+        manager = house.io_manager(pins=pins or {})
+        return one_result(checked(house, one, down, of=[down], checks=[FreshParents()], io_manager=manager))
+
+    frames["one"] = rows(5)
+    assert found(metadata={"dagster_versioned/version": "@0"}).passed
+    assert found(pins={"one": "@1"}).passed
+    assert house.parents("down") == [("one", None, house.project.table("one").version("@1").metadata_sha)]
+    assert found().passed
+
+
 def test_an_upstream_of_another_project_is_listed_and_not_judged(house, tmp_path):
     from dagster_versioned import ProjectResource, VersionedParquetIOManager
 
