@@ -20,7 +20,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import Operation, nothing
 
-SMALL_PARTS = TableOptions(row_group_bytes=1_000, target_part_bytes=1)
+SMALL_PARTS = TableOptions(row_group_bytes=300, target_part_bytes=1)
 
 MapBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -63,6 +63,7 @@ def files_only() -> Iterator[None]:
     """Every task makes its own parts, as it would with a lot of data."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "SMALL_BYTES", 1)
+        patch.setattr(worker, "PLAIN_BYTES", 0, raising=False)
         patch.setattr(spark_write, "CANONICAL_BYTES", -1)
         yield
 
