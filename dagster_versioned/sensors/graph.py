@@ -74,7 +74,8 @@ class Place:
 class Edge:
     """One upstream of an asset: where it is, how partitions map, what a missing one means, what it is pinned to.
 
-    ``is_optional``: an external asset of which nobody said that it is a versioned table; it counts once it is one.
+    ``is_optional``: an external asset that is not loaded, and of which nobody said that it is a versioned table; it
+    counts once it is one.
     """
 
     upstream: dg.AssetKey
@@ -230,7 +231,7 @@ def _edges(
             mapping=graph.get_partition_mapping(node.key, upstream),
             missing=missing,
             pinned=None if pinned is None or missing == "unread" else str(pinned),
-            is_optional=above.is_external and SOURCE_KEY not in above.metadata,
+            is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
             is_own=upstream in unit and upstream != node.key,
         )
 

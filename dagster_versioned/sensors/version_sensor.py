@@ -9,7 +9,11 @@ from typing import Any, cast
 import dagster as dg
 import orjson
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.graph import Unit, units_of
@@ -166,6 +170,8 @@ class _Trigger:
         }
         if is_range:
             tags |= {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+        elif first is not None and not _is_product(unit):
+            tags[PARTITION_NAME_TAG] = first  # else Dagster looks for the key among all keys, for each request
         return dg.RunRequest(
             run_key=states[0] if not is_range else hashlib.sha256(" ".join(states).encode()).hexdigest(),
             asset_selection=list(unit.keys),
@@ -176,8 +182,11 @@ class _Trigger:
 
 def _takes_ranges(unit: Unit) -> bool:
     """Whether one run may cover several partitions. In a product of dimensions, a range is not what lies in a row."""
-    is_product = unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
-    return unit.is_single_run and not unit.is_self_dependent and not is_product
+    return unit.is_single_run and not unit.is_self_dependent and not _is_product(unit)
+
+
+def _is_product(unit: Unit) -> bool:
+    return unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
 
 
 def _oldest(findings: Mapping[Cell, Finding]) -> dict[str, str]:
