@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
     from dagster_versioned.sensors.git_mirror import build_git_mirror_sensor as build_git_mirror_sensor
+    from dagster_versioned.sensors.condition import version_changed as version_changed
+    from dagster_versioned.sensors.source import build_source_sensor as build_source_sensor
+    from dagster_versioned.sensors.source import versioned_source as versioned_source
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
@@ -50,7 +53,10 @@ _HOME = {
     "VersionedTable": "dagster_versioned.tables.table",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_checks": "dagster_versioned.checks.build",
+    "build_source_sensor": "dagster_versioned.sensors.source",
     "build_version_sensor": "dagster_versioned.sensors.version_sensor",
+    "version_changed": "dagster_versioned.sensors.condition",
+    "versioned_source": "dagster_versioned.sensors.source",
     "read": "dagster_versioned.governance.dispatch",
     "read_cached": "dagster_versioned.governance.dispatch",
     "read_delta": "dagster_versioned.engines.delta_table",
