@@ -14,8 +14,9 @@ from dagster_versioned.sensors.version_sensor import build_version_sensor
 
 
 def _texts(context: dg.ResolutionContext, tags: Mapping[str, Any]) -> dict[str, str]:
-    """Tags with text for values, which YAML and templates take for numbers."""
-    return {name: str(context.resolve_value(value, as_type=object)) for name, value in tags.items()}
+    """Tags with text for values, which YAML and templates take for numbers; truth as Dagster's own tags spell it."""
+    values = {name: context.resolve_value(value, as_type=object) for name, value in tags.items()}
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
 
 class ProjectSettings(dg.Model, dg.Resolvable):
@@ -54,8 +55,8 @@ class SensorSettings(dg.Model, dg.Resolvable):
     max_runs_per_tick: int = Field(default=25, description="The rest follows on later ticks.")
     minimum_interval_seconds: int = Field(default=30, description="Seconds between two ticks.")
     running: bool = Field(default=False, description="Whether the sensor runs before somebody turns it on.")
-    run_tags: Annotated[Mapping[str, str], dg.Resolver(_texts)] = Field(
-        default={}, description="Tags of the runs, such as dagster/max_retries."
+    run_tags: Annotated[Mapping[str, str], dg.Resolver(_texts, model_field_type=Mapping[str, str | int | bool])] = (
+        Field(default={}, description="Tags of the runs, such as dagster/max_retries.")
     )
     description: str | None = Field(default=None, description="What the UI says of it.")
 

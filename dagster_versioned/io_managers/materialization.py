@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
 from dagster_versioned.io_managers.version_diff import diff_text
-from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
 
@@ -35,8 +35,8 @@ def table_metadata(
     }
 
 
-def version_metadata(table: VersionedTable, result: WriteResult, preview_rows: int) -> dict[str, Any]:
-    """What a write came to.
+def version_metadata(table: VersionedTable, history: History, result: WriteResult, preview_rows: int) -> dict[str, Any]:
+    """What a write came to; ``history`` is the table's, with the version in it.
 
     ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
     of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history
@@ -52,11 +52,11 @@ def version_metadata(table: VersionedTable, result: WriteResult, preview_rows: i
         f"{OURS}/change": change,
         f"{OURS}/version": version.short,
         f"{OURS}/data": identity.data_sha[: len(version.short)],
-        f"{OURS}/diff": dg.MarkdownMetadataValue(diff_text(table, version, change)),
+        f"{OURS}/diff": dg.MarkdownMetadataValue(diff_text(table.name, history, version, change)),
         f"{OURS}/metadata_sha": version.metadata_sha,
         f"{OURS}/data_sha": version.data_sha,
         f"{OURS}/log_version": version.log_version,
-        f"{OURS}/commit_sha256": table.state.history.records[version.log_version].sha256,
+        f"{OURS}/commit_sha256": history.records[version.log_version].sha256,
         f"{OURS}/size_bytes": float(facts.size_bytes),
         f"{OURS}/part_count": facts.part_count,
         f"{OURS}/write_seconds": round(result.seconds, 3),

@@ -182,8 +182,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         """Tell Dagster what was written, and later outputs of the same step."""
         asset_key = context.asset_key
         context.add_output_metadata(table_metadata(table, results[0].version, lineage))
+        history = table.state.history
         for result in results:
-            metadata = version_metadata(table, result, self.preview_rows)
+            metadata = version_metadata(table, history, result, self.preview_rows)
             if len(results) == 1:
                 context.add_output_metadata(metadata)
             elif step:

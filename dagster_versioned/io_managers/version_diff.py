@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dagster_versioned.errors import VersionedError
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.diff import VersionDiff, version_diff
-from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.history import History, Version
 
 MAX_LINES = 40
 """Lines of a diff; there may be thousands of columns and parents, and all of it goes into Dagster's event log."""
@@ -17,11 +17,11 @@ Line = tuple[str, object, object]
 """What differs, before and after."""
 
 
-def diff_text(table: VersionedTable, version: Version, change: str) -> str:
+def diff_text(table: TableName, history: History, version: Version, change: str) -> str:
     """The difference to the version before in Markdown, with the command that shows the rows; reads nothing."""
     if change == "none":
         return f"Nothing changed: it is still version {version.short}."
-    before = _before(table, version)
+    before = _before(history, version)
     if before is None:
         return "The first version."
     try:
@@ -31,13 +31,13 @@ def diff_text(table: VersionedTable, version: Version, change: str) -> str:
     more = f"\n\n{len(lines) - MAX_LINES} more differences" if len(lines) > MAX_LINES else ""
     rows = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines[:MAX_LINES])
     partition = f" --partition '{version.partition}'" if version.partition is not None else ""
-    command = f"dagster-versioned diff '{table.name}' {before.short} {version.short}{partition}"
+    command = f"dagster-versioned diff '{table}' {before.short} {version.short}{partition}"
     return f"| | {before.short} | {version.short} |\n| --- | --- | --- |\n{rows}{more}\n\n`{command}`"
 
 
-def _before(table: VersionedTable, version: Version) -> Version | None:
+def _before(history: History, version: Version) -> Version | None:
     """The newest version of the table or partition that is older."""
-    for one in reversed(table.state.history.versions):
+    for one in reversed(history.versions):
         if one.log_version < version.log_version and one.partition == version.partition and not one.is_foreign:
             return one
     return None

@@ -9,18 +9,20 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 import pytest
+import yaml
 from dagster.components.resolved.errors import ResolutionException
 from pydantic import ValidationError
 
 from dagster_versioned import VersionedParquetIOManager, VersionedProjectComponent
+from dagster_versioned.components.project import SensorSettings
 from dagster_versioned.errors import InvalidInput
 
 TYPE = "dagster_versioned.VersionedProjectComponent"
 
 
-def definitions(yaml):
+def definitions(text):
     """What the component defines."""
-    return VersionedProjectComponent.resolve_from_yaml(yaml).build_defs(dg.ComponentTree.for_test().load_context)
+    return VersionedProjectComponent.resolve_from_yaml(text).build_defs(dg.ComponentTree.for_test().load_context)
 
 
 def test_assets_are_stored_in_the_project_that_the_yaml_names(tmp_path):
@@ -64,6 +66,17 @@ sensors:
 """
 
 
+def test_the_documented_component_is_one(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "components.md"
+    block = page.read_text().partition("```yaml\n")[2].partition("```")[0]
+    document = yaml.safe_load(block)
+    assert document["type"] == TYPE
+    monkeypatch.setenv("WAREHOUSE", str(tmp_path))
+    found = definitions(yaml.safe_dump(document["attributes"]))
+    assert [sensor.name for sensor in found.sensors] == ["keep_delays_current"]
+    assert found.resources["io_manager"].project.location == str(tmp_path)
+
+
 def test_each_entry_is_a_sensor_over_its_selection():
     keep_delays, keep_all = definitions(SENSORS).sensors
 
@@ -82,6 +95,11 @@ def test_each_entry_is_a_sensor_over_its_selection():
     assert "data_sha" in keep_delays.description
 
 
+def test_tags_are_text_however_yaml_reads_them():
+    settings = SensorSettings.resolve_from_yaml("{name: s, target: '*', run_tags: {a: 2, b: '3', c: true, d: x}}")
+    assert settings.run_tags == {"a": "2", "b": "3", "c": "true", "d": "x"}
+
+
 def test_a_project_can_be_governed(tmp_path):
     found = definitions(f"project: {{name: HOUSE}}\ngovernance: {{storage: {tmp_path}, role: reader, profile: work}}\n")
     project = found.resources["io_manager"].project
@@ -91,7 +109,7 @@ def test_a_project_can_be_governed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("yaml", "field"),
+    ("text", "field"),
     [
         ("project: {name: HOUSE}\n", "location"),
         ("project: {name: a/b, location: /nowhere}\n", "name"),
@@ -100,9 +118,9 @@ def test_a_project_can_be_governed(tmp_path):
         ("project: {name: HOUSE, location: /nowhere}\npreview_rows: 1000\n", "preview_rows"),
     ],
 )
-def test_a_wrong_value_is_refused_with_the_name_of_its_field(yaml, field):
+def test_a_wrong_value_is_refused_with_the_name_of_its_field(text, field):
     with pytest.raises(ValidationError) as caught:
-        definitions(yaml)
+        definitions(text)
     assert [fault["loc"] for fault in caught.value.errors()] == [(field,)]
 
 
