@@ -182,10 +182,10 @@ def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document:
             table_in(LocalStore(root)).verify().require_ok()
 
 
-def test_damaged_pins_stop_expiry_and_nothing_else(root: Path) -> None:
+def test_damaged_pins_stop_expiry_and_nothing_else(root: Path, flips: int) -> None:
     path = root / "datom/.metadata/pins.json"
     original = path.read_bytes()
-    for data in damages(original, "pins"):
+    for data in damages(original, "pins", flips):
         path.unlink(missing_ok=True)
         path.write_bytes(data)
         before = contents(LocalStore(root))
