@@ -162,6 +162,15 @@ class Places:
         project = resource.project()
         return Place(self._projects.setdefault((project.name, project.store.uri), project), table)
 
+    def beside(self, place: Place, key: dg.AssetKey) -> Place | None:
+        """Where an asset is looked for that somebody depends on and that nothing here defines: in the same project."""
+        if self._graph.has(key) and self._graph.get(key).assets_def.resource_defs:
+            return None
+        try:
+            return Place(place.project, table_name_of(key.path))
+        except InvalidName:
+            return None
+
     def pin(self, key: dg.AssetKey, table: TableName) -> str | None:
         """What the configuration of the asset's IO manager pins its table to."""
         return self._manager(key)[1].get(str(table))
@@ -202,18 +211,23 @@ def _member(
     if place is None:
         return None
     node = graph.get(key)
-    edges = tuple(_edges(graph, places, definitions, node, unit))
+    edges = tuple(_edges(graph, places, definitions, node, place, unit))
     return Member(key, place, definitions.of(node.partitions_def), node.code_version, edges)
 
 
 def _edges(
-    graph: AssetGraph, places: Places, definitions: _Definitions, node: AssetNode, unit: Collection[dg.AssetKey]
+    graph: AssetGraph,
+    places: Places,
+    definitions: _Definitions,
+    node: AssetNode,
+    own: Place,
+    unit: Collection[dg.AssetKey],
 ) -> Iterator[Edge]:
     assets = node.assets_def
     names = {key: name for name, key in assets.keys_by_input_name.items()}
     inputs = {one.name: one for one in assets.node_def.input_defs}
     for upstream in sorted(node.parent_keys):
-        place = places.of(upstream)
+        place = places.of(upstream) or places.beside(own, upstream)
         if place is None:
             continue
         above = graph.get(upstream)

@@ -53,7 +53,7 @@ def versioned_source(
 
 def build_source_sensor(
     name: str,
-    target: CoercibleToAssetSelection,
+    target: CoercibleToAssetSelection | None = None,
     *,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -61,11 +61,13 @@ def build_source_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that reports each new version of versioned sources as an observation, once, with its data version.
 
-    ``target``: sources, made with `versioned_source`. Dagster then shows which version is current, and what was built
-    from older ones. What was reported is read from Dagster's event log, so nothing is reported twice, and a version
-    that came and went between two ticks is not reported. A partitioned source is reported by partition.
+    ``target``: sources, made with `versioned_source`; by default all that the definitions hold. Dagster then shows
+    which version is current, and what was built from older ones. What was reported is read from Dagster's event log, so
+    nothing is reported twice; a version that came and went between two ticks is not reported. A source with partitions
+    is reported by partition.
     """
-    reporter = _Reporter(dg.AssetSelection.from_coercible(target))
+    every = dg.AssetSelection.all(include_sources=True)
+    reporter = _Reporter(every if target is None else dg.AssetSelection.from_coercible(target))
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=reporter.tick,

@@ -54,17 +54,32 @@ def test_a_source_in_another_project_is_waited_for_and_makes_stale(daemon, other
 
 
 def test_a_source_that_is_not_loaded_is_waited_for_too(daemon):
-    @dg.asset(deps=[versioned_source("rates")])
+    source = versioned_source("rates")
+
+    @dg.asset(deps=[source])
     def down() -> pa.Table:
         return frame(0)
 
-    daemon.deploy(down, sensors=[build_version_sensor("keep", dg.AssetSelection.assets(down))])
+    daemon.deploy(source, down, sensors=[build_version_sensor("keep", dg.AssetSelection.assets(down))])
     assert daemon.tick() == []
     daemon.write("rates", frame(1))
     assert daemon.settle() == [("down", None)]
     daemon.write("rates", frame(2))
     assert daemon.settle() == [("down", None)]
     assert daemon.is_built("down", ("rates", None))
+
+
+def test_a_dependency_that_nothing_defines_counts_once_it_is_a_table_of_the_project(daemon):
+    @dg.asset(deps=["rates", "file"])
+    def down(base: pa.Table) -> pa.Table:
+        return base
+
+    daemon.deploy(dg.AssetSpec("base"), down, sensors=[build_version_sensor("keep", dg.AssetSelection.assets(down))])
+    daemon.write("base", frame(0))
+    assert daemon.settle() == [("down", None)]
+    daemon.write("rates", frame(1))
+    assert daemon.settle() == [("down", None)]
+    assert daemon.is_built("down", ("base", None), ("rates", None))
 
 
 def observed(daemon, key="rates"):
@@ -92,7 +107,7 @@ def test_every_version_of_a_source_is_reported_once(daemon, other):
 
 def test_a_source_with_partitions_is_reported_by_partition(daemon):
     source = versioned_source("rates", partitions_def=ABC)
-    daemon.deploy(source, sensors=[build_source_sensor("report", dg.AssetSelection.all())])
+    daemon.deploy(source, sensors=[build_source_sensor("report")])
     daemon.project.table("rates").write_partitions({"a": frame(1), "b": frame(1)})
     daemon.tick()
     daemon.write("rates", frame(2), "b")
