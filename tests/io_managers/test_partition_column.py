@@ -1,5 +1,7 @@
 """One frame with the partition key in a column: a version for each partition that the run covers, in one commit."""
 
+import subprocess
+import sys
 import threading
 from datetime import date, datetime
 
@@ -197,4 +199,57 @@ def test_eight_concurrent_partition_runs_make_eight_versions_and_no_retry(house)
     table = house.project.table("daily")
     assert sorted(version.partition for version in table.history()) == keys
     assert {key: table.read(partition=key)["s"].to_pylist() for key in keys} == {key: [key] for key in keys}
+    assert table.verify().ok
+
+
+ONE_RUN = """
+import sys
+
+import dagster as dg
+import pyarrow as pa
+
+from dagster_versioned import ProjectResource, VersionedParquetIOManager
+
+location, key, *keys = sys.argv[1:]
+
+
+@dg.asset(partitions_def=dg.StaticPartitionsDefinition(keys))
+def daily(context):
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return pa.table({"s": [context.partition_key]})
+
+
+manager = VersionedParquetIOManager(project=ProjectResource(name="HOUSE", location=location))
+with dg.DagsterInstance.ephemeral() as instance:
+    result = dg.materialize([daily], instance=instance, resources={"io_manager": manager}, partition_key=key)
+print(*(event.event_type_value for event in result.all_events))
+"""
+
+
+@pytest.mark.slow
+def test_eight_processes_that_write_a_partition_each_make_eight_versions_and_no_retry(house):
+    keys = [f"k{i}" for i in range(8)]
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", ONE_RUN, house.location, key, *keys],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for key in keys
+    ]
+    for run in runs:
+        assert run.stdout.readline() == "ready\n"
+    for run in runs:  # all of them are in the asset now
+        run.stdin.write("go\n")
+        run.stdin.flush()
+    for run in runs:
+        events, _ = run.communicate(timeout=200)
+        assert "PIPELINE_SUCCESS" in events
+        assert "RETRY" not in events
+    table = house.project.table("daily")
+    assert sorted(version.partition for version in table.history()) == keys
+    assert table.read()["s"].to_pylist() == keys
     assert table.verify().ok
