@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from frame_of_seven import spark_session, write_rows
-from rounds import print_ratios, ratio
+from rounds import numbered, print_ratios, ratio
 
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.project import Project
 
 
-def rounds_of(frame: Any, rounds: int, root: str) -> tuple[float, float, int]:
+def rounds_of(frame: Any, rounds: int, root: str, *, quick: bool) -> tuple[float, float, int]:
     """Median seconds of first and second writes, and the most bytes that a second write put."""
     first: list[float] = []
     second: list[float] = []
     put = 0
-    for number in range(rounds + 1):
+    for number in numbered(rounds, quick=quick):
         store = CountingStore(LocalStore(root))
         table = Project("BENCH", store).table(f"round{number}")
         seconds = []
@@ -45,18 +45,18 @@ def rounds_of(frame: Any, rounds: int, root: str) -> tuple[float, float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and 3 rounds: ends in less than 50 seconds")
+    parser.add_argument("--quick", action="store_true", help="fewer rows, up to 3 rounds: ends in less than 50 seconds")
     quick = parser.parse_args().quick
     rows, rounds = (500_000, 3) if quick else (3_000_000, 5)
     with tempfile.TemporaryDirectory(dir=".") as root, spark_session() as session:
         write_rows(session, rows, Path(root, "rows"))
         frame = session.read.parquet(f"{root}/rows")
-        print(f"Spark, {rows:,} rows, {rounds} rounds")
-        first, second, spark_bytes = rounds_of(frame, rounds, f"{root}/spark")
+        print(f"Spark, {rows:,} rows, up to {rounds} rounds")
+        first, second, spark_bytes = rounds_of(frame, rounds, f"{root}/spark", quick=quick)
         print(f"  first {first:.3f} s, second {second:.3f} s")
         arrow = frame.toArrow()
-        print(f"Arrow, {rows:,} rows, {rounds} rounds")
-        arrow_first, arrow_second, arrow_bytes = rounds_of(arrow, rounds, f"{root}/arrow")
+        print(f"Arrow, {rows:,} rows, up to {rounds} rounds")
+        arrow_first, arrow_second, arrow_bytes = rounds_of(arrow, rounds, f"{root}/arrow", quick=quick)
         print(f"  first {arrow_first:.3f} s, second {arrow_second:.3f} s")
     print_ratios(
         ratio("arrow_second_vs_first", arrow_second, arrow_first),

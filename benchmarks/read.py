@@ -29,9 +29,9 @@ def written_scan(frame, folder: Path) -> Scan:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: under 50 s")
+    parser.add_argument("--quick", action="store_true", help="half the rows, up to 3 rounds: under 50 s")
     quick = parser.parse_args().quick
-    rounds, rows = (3, 2_000_000) if quick else (5, 3_000_000)
+    rounds, rows = (3, 1_500_000) if quick else (5, 3_000_000)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, spark_session() as session:
         write_rows(session, rows, Path(name, "source"))
         scan = written_scan(session.read.parquet(str(Path(name, "source"))), Path(name, "table"))
@@ -49,6 +49,7 @@ def main() -> None:
                 "arrow: pyarrow.dataset": lambda: ds.dataset(paths).to_table(),
             },
             rounds,
+            quick=quick,
         )
     print_ratios(
         ratio("spark_read_vs_parquet", seconds["spark: ours"], seconds["spark: spark.read.parquet"]),

@@ -3,13 +3,32 @@
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+
+QUICK_SECONDS = 42
+"""From the start of a ``--quick`` run to the end of its last round, so that it ends in less than 50 seconds."""
+
+_BEGUN = time.monotonic()
 
 
-def alternate(contestants: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each, printed with all rounds; one more round goes first and is dropped (cold caches, JIT)."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+def numbered(rounds: int, *, quick: bool) -> Iterator[int]:
+    """Numbers of rounds: 0, to be dropped (cold caches, JIT), then 1 to ``rounds``.
+
+    A quick run, after round 1, begins none that would end too late if it took as long as the longest so far.
+    """
+    longest = 0.0
     for number in range(rounds + 1):
+        start = time.monotonic()
+        if quick and number > 1 and start + longest > _BEGUN + QUICK_SECONDS:
+            return
+        yield number
+        longest = max(longest, time.monotonic() - start) if number else 0.0
+
+
+def alternate(contestants: Mapping[str, Callable[[], object]], rounds: int, *, quick: bool = False) -> dict[str, float]:
+    """Median seconds of each, printed with all rounds, `numbered`."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in numbered(rounds, quick=quick):
         for name, run in contestants.items():
             start = time.perf_counter()
             run()
