@@ -15,7 +15,6 @@ EMBEDDED_DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
     "spark.driver.memory": "2g",
