@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from dagster_versioned.errors import GovernanceError, InvalidInput, ProjectMoved, VersionedError
 from dagster_versioned.governance.documents import ProjectDocuments, Ref, project_name
 from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.place import same_place
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.storage.object_store import ObjectStore
@@ -233,17 +234,6 @@ class GovernedCustody:
         return None if same_place(current, self.place) else self.access.open(current)
 
 
-def same_place(one: Location, other: Location) -> bool:
-    """Whether two locations are one place, with or without the region of the bucket, through links or not."""
-    return _place(one) == _place(other)
-
-
 def left_at(ref: Ref, place: Location) -> datetime | None:
     """When the project last left a place; ``None`` where it never was."""
     return max((past.until for past in ref.previous if same_place(past.location, place)), default=None)
-
-
-def _place(location: Location) -> object:
-    if location.type == "local":
-        return Path(location.root, location.prefix).resolve()
-    return location.endpoint_url, location.root, location.prefix

@@ -7,10 +7,9 @@ after, and can be done again until nothing is left.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dagster_versioned.errors import InvalidInput, RegistryConflict
 from dagster_versioned.governance.documents import project_name
 from dagster_versioned.governance.mirror import GovernanceStore
-from dagster_versioned.governance.place import check_apart, clear, objects
+from dagster_versioned.governance.place import clear, objects
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import location as storage_location
 from dagster_versioned.storage.location import Location
@@ -60,7 +59,7 @@ def decommission(
         location = registry.documents(name).ref.current
     data = open_store(location).subfolder(DATA_FOLDER)
     if delete_data:
-        _check_nobody_else(registry, name, location)
+        registry.check_nobody_else(name, location)
     found = objects(data)
     report = DecommissionReport(name, location, dry_run, len(found), sum(info.size for info in found))
     if dry_run:
@@ -72,17 +71,3 @@ def decommission(
         return report
     deleted = clear(data)
     return DecommissionReport(name, location, dry_run, report.objects, report.bytes, deleted)
-
-
-def _check_nobody_else(registry: Registry, project: str, location: Location) -> None:
-    for other in registry.projects():
-        if other == project:
-            continue
-        place = registry.documents(other).ref.current
-        try:
-            check_apart(place, location)
-        except InvalidInput as error:
-            raise RegistryConflict(
-                f"The bytes of {project} at {location.uri} are not to be told from those of {other} at {place.uri}. "
-                "Nothing was changed. Give it up without deleting, and delete by hand what is nobody else's."
-            ) from error

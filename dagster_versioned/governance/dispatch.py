@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.errors import GovernanceError, InvalidInput, MethodRefused
 from dagster_versioned.governance.connect import Governance, GovernedCustody
+from dagster_versioned.governance.documents import DEFAULT_DISPATCH
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionLike
 
@@ -85,7 +86,7 @@ _OURS: Mapping[str, Method] = {
     "dagster_versioned.read": read_directly,
     "dagster_versioned.read_cached": read_cached,
 }
-_UNGOVERNED = {"default": "dagster_versioned.read", "cached": "dagster_versioned.read_cached"}
+_UNGOVERNED = DEFAULT_DISPATCH.methods[LANGUAGE]
 
 
 def _resolve(project: str | Project, governance: Governance | str | None, context: str | None) -> tuple[Project, str]:

@@ -187,9 +187,12 @@ class Dispatch(_Document):
 
 
 DEFAULT_DISPATCH = Dispatch(
-    methods={"python": {"default": "dagster_versioned.read"}, "r": {"default": "datom::datom_read"}}
+    methods={
+        "python": {"default": "dagster_versioned.read", "cached": "dagster_versioned.read_cached"},
+        "r": {"default": "datom::datom_read"},
+    }
 )
-"""What a project is registered with: our own reader, and datom's in R."""
+"""What a project is registered with: our own readers, and datom's in R."""
 
 
 class Event(BaseModel):

@@ -33,10 +33,10 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionedError,
 )
-from dagster_versioned.governance.connect import left_at, same_place
+from dagster_versioned.governance.connect import left_at
 from dagster_versioned.governance.documents import Event, PendingMigration, ProjectDocuments, Verify
 from dagster_versioned.governance.mirror import GovernanceStore
-from dagster_versioned.governance.place import check_apart, clear, objects
+from dagster_versioned.governance.place import check_apart, clear, objects, same_place
 from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.storage import location as storage_location
 from dagster_versioned.storage.location import Location
@@ -153,6 +153,8 @@ def migrate(
             f"{pending.started_at.isoformat()}, and not to {target.uri}. Nothing was changed. Finish that migration, "
             "or abort it."
         )
+    if delete_source:
+        registry.check_nobody_else(project, pending.source)
     move = _Move(registry, mirror, project, pending, open_store, progress or _nobody, threads, _both(pending, verify))
     if dry_run:
         return move.plan(documents)
@@ -477,6 +479,7 @@ class _Move:
                 f"{self._pending.source.uri} does not carry the mark that the migration {self._pending.id} left. "
                 "Nothing was deleted there: somebody else may use it."
             )
+        self._registry.check_nobody_else(self._name, self._pending.source)
         entries = {info.key for info in self._belonging() if _LOG_ENTRY.fullmatch(info.key)}
         missing = entries - {info.key for info in objects(self._target.data)}
         if missing:

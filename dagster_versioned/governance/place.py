@@ -1,4 +1,4 @@
-"""A place of a project's bytes: what of the project is there, what else would be in its way, and clearing it.
+"""A place of a project's bytes: which places are one, what of the project is there, and clearing it.
 
 Keys here are those below the project's data folder.
 """
@@ -10,10 +10,22 @@ from pathlib import Path
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.project import DATA_FOLDER
 
 _BATCH = 1000
 # Governance storage may have the root of a project's data.
 _GOVERNANCE = re.compile(r"projects/[^/]+/(ref|dispatch|migration_history|migration)\.json")
+
+
+def same_place(one: Location, other: Location) -> bool:
+    """Whether two locations are one place, with or without the region of the bucket, through links or not."""
+    return _server(one) == _server(other) and _path(one) == _path(other)
+
+
+def share_bytes(one: Location, other: Location) -> bool:
+    """Whether the data folder of a project at the one is that of a project at the other, or lies in it or around it."""
+    here, there = _path(one) / DATA_FOLDER, _path(other) / DATA_FOLDER
+    return _server(one) == _server(other) and (here.is_relative_to(there) or there.is_relative_to(here))
 
 
 def objects(data: ObjectStore) -> list[ObjectInfo]:
@@ -33,17 +45,19 @@ def clear(data: ObjectStore, *, keep: Collection[str] = ()) -> int:
 
 def check_apart(source: Location, target: Location) -> None:
     """Refuse two places of which one is the other, or lies in it. Raises `InvalidInput`."""
-    if source.type != target.type or source.endpoint_url != target.endpoint_url:
-        return
-    old, new = _path(source), _path(target)
-    if old == new:
+    if same_place(source, target):
         raise InvalidInput(f"{target.uri} is where the project is. Nothing was changed. Name another place.")
-    if new.is_relative_to(old) or old.is_relative_to(new):
+    old, new = _path(source), _path(target)
+    if _server(source) == _server(target) and (new.is_relative_to(old) or old.is_relative_to(new)):
         inner, outer = (target, source) if new.is_relative_to(old) else (source, target)
         raise InvalidInput(
             f"{inner.uri} lies inside of {outer.uri}, and a project's bytes would be among those of its other place. "
             "Nothing was changed. Name a place that is neither inside of the old one nor around it."
         )
+
+
+def _server(location: Location) -> tuple[str, str | None]:
+    return location.type, location.endpoint_url
 
 
 def _path(location: Location) -> Path:

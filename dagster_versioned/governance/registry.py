@@ -30,6 +30,7 @@ from dagster_versioned.governance.documents import (
 )
 from dagster_versioned.governance.git_remote import remote_url
 from dagster_versioned.governance.git_repository import TIMEOUT_SECONDS, GitRepository, Tree, make_bare
+from dagster_versioned.governance.place import same_place, share_bytes
 from dagster_versioned.storage.location import Location
 
 Document = TypeVar("Document", Ref, Dispatch, MigrationHistory, PendingMigration)
@@ -191,6 +192,19 @@ class Registry:
         """
         return self.agreed(project, self.state(project))
 
+    def check_nobody_else(self, project: str, location: Location) -> None:
+        """Refuse to delete a project's bytes where another's are among them, or are about to be, as last fetched.
+
+        Raises `RegistryConflict`.
+        """
+        found = self._neighbour(self.tree(), project, location)
+        if found is not None:
+            other, place = found
+            raise RegistryConflict(
+                f"The bytes of {project} at {location.uri} are not to be told from those of {other} at {place.uri}. "
+                "Nothing was deleted. Keep them, and delete by hand what is nobody else's."
+            )
+
     def rehearsal(self) -> "Registry":
         """The same registry for a dry run: changes are decided on the newest state, and raise what they would raise,
         but nothing is committed; where a commit would be made they return `REHEARSED`."""
@@ -234,7 +248,7 @@ class Registry:
         def decide(tree: Tree, state: ProjectState) -> _Documents:
             if (state.history.events and not state.is_decommissioned) or state.ref is not None:
                 ref = self._registered(project, state)
-                if _same_place(ref.current, location):
+                if same_place(ref.current, location):
                     return {}
                 raise RegistryConflict(
                     f"{project} is registered at {ref.current.uri}, not at {location.uri}. Nothing was recorded. "
@@ -466,16 +480,30 @@ class Registry:
                 )
 
     def _check_free(self, tree: Tree, project: str, location: Location) -> None:
-        """Two projects at one place would write over each other."""
+        """Two projects whose bytes lie among each other's would overwrite, move and delete them."""
+        found = self._neighbour(tree, project, location)
+        if found is not None:
+            other, place = found
+            what = "is" if same_place(place, location) else f"has its bytes among those at {place.uri},"
+            raise RegistryConflict(
+                f"{location.uri} {what} the place of the project {other}. Nothing was recorded. Give {project} a place "
+                "of its own."
+            )
+
+    def _neighbour(self, tree: Tree, project: str, location: Location) -> tuple[str, Location] | None:
         others = [other for other in _with_document(tree, REF) if other != project]
-        refs = tree.read_all([_path(other, REF) for other in others], at_most=MAX_DOCUMENT_BYTES)
-        for path, data in refs.items():
-            ref = self._parsed(data, path, Ref)
-            if ref is not None and _same_place(ref.current, location):
-                raise RegistryConflict(
-                    f"{location.uri} is the place of the project {path.split('/')[1]}. Nothing was recorded. Give "
-                    f"{project} a place of its own."
-                )
+        paths = {_path(other, name): (other, name) for other in others for name in (REF, PENDING)}
+        for path, data in tree.read_all(paths, at_most=MAX_DOCUMENT_BYTES).items():
+            other, name = paths[path]
+            if name == REF:
+                ref = self._parsed(data, path, Ref)
+                place = ref.current if ref is not None else None
+            else:
+                pending = self._parsed(data, path, PendingMigration)
+                place = pending.target if pending is not None else None
+            if place is not None and share_bytes(place, location):
+                return other, place
+        return None
 
     def _actor(self, actor: str | None) -> str:
         return as_line(actor or self.identity(), "actor")
@@ -502,10 +530,6 @@ def _with_document(tree: Tree, name: str) -> list[str]:
             with suppress(InvalidName):
                 found.append(project_name(parts[1]))
     return found
-
-
-def _same_place(one: Location, other: Location) -> bool:
-    return one.model_copy(update={"region": None}) == other.model_copy(update={"region": None})
 
 
 def _being_moved(project: str, pending: PendingMigration) -> RegistryConflict:

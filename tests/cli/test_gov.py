@@ -242,15 +242,16 @@ def test_status_goes_on_with_the_clone_where_the_registry_is_down(governed):
 
 
 def test_dispatch_shows_and_changes_how_a_project_is_read(governed, reader):
-    assert governed.json("gov", "dispatch", "NYC")["methods"]["python"] == {"default": "dagster_versioned.read"}
-    change = ("gov", "dispatch", "NYC", "--context", "cached", "--method", "dagster_versioned.read_cached")
+    ours = {"default": "dagster_versioned.read", "cached": "dagster_versioned.read_cached"}
+    assert governed.json("gov", "dispatch", "NYC")["methods"]["python"] == ours
+    change = ("gov", "dispatch", "NYC", "--context", "audited", "--method", "acme.audit.read")
     assert governed.json(*change, "--dry-run")["changed"] is True
     assert governed.json(*change)["changed"] is True
     assert governed.json(*change)["changed"] is False
     assert governed.log()[2:] == ["Dispatch: NYC"]
-    assert reader.json("gov", "dispatch", "NYC")["methods"]["python"]["cached"] == "dagster_versioned.read_cached"
-    governed("gov", "dispatch", "NYC", "--context", "cached", "--remove", ok=0)
-    assert "cached" not in reader("gov", "dispatch", "NYC", ok=0).out
+    assert reader.json("gov", "dispatch", "NYC")["methods"]["python"]["audited"] == "acme.audit.read"
+    governed("gov", "dispatch", "NYC", "--context", "audited", "--remove", ok=0)
+    assert "audited" not in reader("gov", "dispatch", "NYC", ok=0).out
 
 
 @pytest.mark.parametrize(

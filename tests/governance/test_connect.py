@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import GovernanceError, InvalidInput, InvalidName, ProjectMoved, VersionedError
-from dagster_versioned.governance.connect import Governance, GovernedCustody, same_place
+from dagster_versioned.governance.connect import Governance, GovernedCustody
+from dagster_versioned.governance.place import same_place
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
 from dagster_versioned.storage.wrappers import CountingStore, Fault, FaultStore
 from dagster_versioned.tables.project import Project

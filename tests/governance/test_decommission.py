@@ -7,10 +7,12 @@ import pytest
 
 from dagster_versioned.errors import GovernanceError, RegistryConflict, StoreUnavailable
 from dagster_versioned.governance.decommission import decommission
+from dagster_versioned.governance.documents import PendingMigration
 from dagster_versioned.governance.mirror import GovernanceStore
-from dagster_versioned.governance.registry import Registry
+from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import Fault, FaultStore
+from dagster_versioned.tables.project import Project
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, facts, fill
 from support.stores import contents
@@ -103,7 +105,30 @@ def test_a_project_that_is_being_moved_is_not_given_up(governed: Governed, tmp_p
     assert contents(governed.open(governed.home))
 
 
-@pytest.mark.parametrize("where", ["home", "home/datom/flights", "."])
+def test_bytes_of_a_project_around_it_stay(governed: Governed, tmp_path: Path) -> None:
+    around = Location.parse(str(tmp_path))
+    governed.registry.register("OTHER", around, actor=WHO)
+    fill(Project("OTHER", governed.open(around)))
+    before = contents(governed.open(around).subfolder("datom"))
+    decommission(governed.registry, governed.mirror, NAME, delete_data=True)
+    assert contents(governed.open(governed.home)) == {}
+    assert contents(governed.open(around).subfolder("datom")) == before
+
+
+def test_bytes_that_are_about_to_be_another_projects_are_not_deleted(governed: Governed, tmp_path: Path) -> None:
+    decommission(governed.registry, governed.mirror, NAME)
+    other = PendingMigration(
+        source=Location.parse(str(tmp_path / "other")), target=governed.home, actor=WHO, started_at=now()
+    )
+    governed.registry.register("OTHER", other.source, actor=WHO)
+    governed.registry.prepare_migration("OTHER", other)
+    before = contents(governed.open(governed.home))
+    with pytest.raises(RegistryConflict, match="OTHER"):
+        decommission(governed.registry, governed.mirror, NAME, delete_data=True)
+    assert contents(governed.open(governed.home)) == before
+
+
+@pytest.mark.parametrize("where", ["home", "home/datom/flights"])
 def test_bytes_that_may_be_another_projects_are_not_deleted(governed: Governed, tmp_path: Path, where: str) -> None:
     decommission(governed.registry, governed.mirror, NAME)
     governed.registry.register("OTHER", Location.parse(str(tmp_path / where)), actor=WHO)

@@ -257,7 +257,14 @@ def test_a_dispatch_document_that_is_none_is_refused(document, reason: str):
 
 def test_the_dispatch_document_of_the_format_is_read_without_its_version():
     document = {"methods": {"python": {"default": "dagster_versioned.read"}, "r": {"default": "datom::datom_read"}}}
-    assert Dispatch.parse(json.dumps(document).encode(), "dispatch.json") == DEFAULT_DISPATCH
+    parsed = Dispatch.parse(json.dumps(document).encode(), "dispatch.json")
+    assert {language: parsed.method(language) for language in parsed.methods} == {
+        language: DEFAULT_DISPATCH.method(language) for language in DEFAULT_DISPATCH.methods
+    }
+
+
+def test_a_project_is_registered_with_the_cached_context():
+    assert DEFAULT_DISPATCH.method(context="cached") == "dagster_versioned.read_cached"
 
 
 def test_a_method_is_named_by_language_and_context():

@@ -225,6 +225,24 @@ def test_the_source_can_be_deleted_later_by_the_same_command(governed: Governed,
     assert_moved(governed, new, before)
 
 
+def test_a_source_with_the_bytes_of_another_project_is_not_deleted(
+    governed: Governed, new: Location, by_hand: Callable[[Callable[[Path], object]], None]
+) -> None:
+    inner = Location.parse(f"{governed.home.root}/datom/inner")  # by hand: no command allows it
+    governed.registry.register("OTHER", Location.parse(f"{governed.home.root}2"), actor=WHO)
+
+    def move(work: Path) -> None:
+        for path in (work / "projects/OTHER").iterdir():
+            path.write_text(path.read_text().replace(f'"{governed.home.root}2"', f'"{inner.root}"'))
+
+    by_hand(move)
+    before = everything(governed, new)[:2]
+    for dry_run in (True, False):
+        with pytest.raises(RegistryConflict, match="OTHER"):
+            governed.move(new, delete_source=True, dry_run=dry_run)
+    assert everything(governed, new)[:2] == before
+
+
 def test_a_source_whose_log_is_not_all_at_the_new_place_is_not_deleted(governed: Governed, new: Location) -> None:
     governed.move(new)
     governed.open(new).delete(

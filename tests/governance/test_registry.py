@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,55 @@ def test_the_region_of_a_bucket_does_not_make_it_another_place(registry: Registr
     assert registry.register("NYC", same) is None
     with pytest.raises(RegistryConflict, match="is the place of the project NYC"):
         registry.register("LAX", same)
+
+
+def test_one_folder_is_one_place_however_it_is_written(registry: Registry, tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    registry.register("NYC", Location.parse(str(tmp_path / "real")))
+    for same in (
+        Location.parse(str(tmp_path / "link")),
+        Location.parse(str(tmp_path / "link" / ".." / "real")),
+        Location(type="local", root=str(tmp_path), prefix="real/"),
+    ):
+        assert registry.register("NYC", same) is None
+        with pytest.raises(RegistryConflict, match="is the place of the project NYC"):
+            registry.register("LAX", same)
+
+
+@pytest.mark.parametrize(
+    ("place", "is_free"),
+    [
+        ("s3://bucket/nyc/datom/flights", False),
+        ("s3://bucket/nyc/datom", False),
+        ("s3://bucket/nyc/lax", True),  # beside the data folder
+        ("s3://bucket", True),
+        ("s3://bucket/nyc2", True),
+        ("s3://bucket/ny", True),
+        ("s3://bucket/NYC", True),
+        ("s3://bucket/nyc?endpoint_url=http://localhost:1", True),
+    ],
+)
+def test_no_project_lies_among_the_bytes_of_another(registry: Registry, place: str, is_free: bool):
+    registry.register("NYC", Location.parse("s3://bucket/nyc"))
+    with nullcontext() if is_free else pytest.raises(RegistryConflict, match="NYC"):
+        registry.register("LAX", Location.parse(place))
+
+
+def test_no_project_lies_around_the_bytes_of_another(registry: Registry):
+    registry.register("NYC", Location.parse("s3://bucket/datom/nyc"))
+    with pytest.raises(RegistryConflict, match="NYC"):
+        registry.register("LAX", Location.parse("s3://bucket"))
+
+
+def test_a_place_that_a_project_is_about_to_have_is_not_free(registry: Registry):
+    registry.register("NYC", A)
+    registry.register("LAX", C)
+    registry.prepare_migration("NYC", planned())
+    with pytest.raises(RegistryConflict, match="place of the project NYC"):
+        registry.register("SFO", B)
+    with pytest.raises(RegistryConflict, match="place of the project NYC"):
+        registry.prepare_migration("LAX", planned(C, B))
 
 
 @pytest.mark.parametrize("name", ["../NYC", "a/b", "..", "", "--upload-pack=x", "NYC\n", ".git"])
