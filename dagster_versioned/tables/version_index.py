@@ -1,7 +1,6 @@
 """The index of versions that is written beside checkpoints, so that a long history is one read and a short tail."""
 
 import io
-import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -76,7 +75,7 @@ def _newest_index(store: ObjectStore, log_version: int) -> list[CommitRecord]:
     for key in reversed(keys):
         try:
             return _parse(store.get(key))
-        except (IntegrityError, LookupError, pa.ArrowException, OSError, json.JSONDecodeError):
+        except (IntegrityError, LookupError, pa.ArrowException, OSError, ValueError):  # no JSON, or no UTF-8
             continue
     return []
 

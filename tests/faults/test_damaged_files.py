@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.errors import IntegrityError, VersionedError
@@ -180,6 +182,18 @@ def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document:
             assert reads_right_or_refuses(table_in(LocalStore(root))) == 0
             table_in(LocalStore(root)).repair()
             table_in(LocalStore(root)).verify().require_ok()
+
+
+@pytest.mark.parametrize(("document", "text"), [("index", b"WRITE"), ("checkpoint", b"numRecords")])
+def test_a_derived_document_whose_text_is_no_utf8_is_passed_over(root: Path, document: str, text: bytes) -> None:
+    path = the_one(root, DERIVED[document])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pq.read_table(path), sink, compression="none", use_dictionary=False, store_schema=False)
+    data = sink.getvalue().to_pybytes()
+    assert text in data
+    path.unlink()
+    path.write_bytes(data.replace(text, text[:-1] + b"\xe2"))
+    assert reads_right_or_refuses(table_in(LocalStore(root))) == 0
 
 
 def test_damaged_pins_stop_expiry_and_nothing_else(root: Path, flips: int) -> None:
