@@ -34,10 +34,27 @@ class KeyColumn:
     keys: tuple[str, ...]
     windows: tuple[tuple[datetime, datetime], ...] | None = None
 
+    @property
+    def positions(self) -> dict[str, int]:
+        """The distinct keys, each with its place among them."""
+        return {key: i for i, key in enumerate(dict.fromkeys(self.keys))}
+
     def bounds(self, *, wall: bool) -> "tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]":
-        """Starts and ends of the windows in microseconds since the epoch, on the wall clock if ``wall``."""
+        """Starts and ends of the windows in microseconds since the epoch, on the wall clock if ``wall``.
+
+        Raises `InvalidInput` where a moment would be in two of them: the wall clock goes back once a year, which
+        windows of less than an hour show.
+        """
         windows = self.windows or ()
-        return tuple(np.array([_micros(window[i], wall) for window in windows], np.int64) for i in (0, 1))  # pyright: ignore[reportReturnType]
+        starts, ends = (np.array([_micros(window[i], wall) for window in windows], np.int64) for i in (0, 1))
+        one_each = np.array(list({key: i for i, key in enumerate(self.keys)}.values()), np.int64)
+        order = one_each[np.lexsort((ends[one_each], starts[one_each]))]
+        if (np.maximum.accumulate(ends[order])[:-1] > starts[order][1:]).any():
+            raise InvalidInput(
+                f"The partitions overlap on the wall clock, so the column {self.name!r} cannot say to which of them a "
+                "row belongs. Nothing was written. Make it a timestamp with a zone."
+            )
+        return starts, ends
 
     def grain(self, *, wall: bool) -> int:
         """The longest span in microseconds that no bound of a window cuts."""
@@ -56,12 +73,11 @@ class RowPartitions:
     ) -> "np.ndarray[Any, Any]":
         """For each row the index of its partition, or -1; ``values`` are text, or microseconds as ``walls`` says."""
         codes = [_codes(*each) for each in zip(self.columns, values, walls, strict=True)]
-        found = [list(dict.fromkeys(column.keys)) for column in self.columns]
+        known = [column.positions for column in self.columns]
         # One cell for each combination of the columns' values, and a margin for what is none of them.
-        cells = np.full([len(distinct) + 1 for distinct in found], -1, np.int64)
+        cells = np.full([len(positions) + 1 for positions in known], -1, np.int64)
         for i in range(len(self.keys)):
-            place = tuple(distinct.index(column.keys[i]) for distinct, column in zip(found, self.columns, strict=True))
-            cells[place] = i
+            cells[tuple(at[column.keys[i]] for at, column in zip(known, self.columns, strict=True))] = i
         return cells[tuple(codes)]
 
     def check(self, counts: "np.ndarray[Any, Any]", strangers: Mapping[str, int], *, allow_empty: bool) -> None:
@@ -172,12 +188,12 @@ def _normal(table: pa.Table, column: KeyColumn) -> "tuple[pa.ChunkedArray[Any], 
 
 def _codes(column: KeyColumn, values: "pa.Array[Any] | pa.ChunkedArray[Any]", wall: bool) -> "np.ndarray[Any, Any]":
     """For each row the index among the column's distinct keys, or -1."""
-    distinct = list(dict.fromkeys(column.keys))
+    positions = column.positions
     if not pa.types.is_integer(values.type):
-        known: pa.Array[Any] = pa.array(distinct, pa.string())
+        known: pa.Array[Any] = pa.array(list(positions), pa.string())
         return _filled(pc.index_in(values, value_set=known), -1).astype(np.int64)
     starts, ends = column.bounds(wall=wall)
-    of_window = np.array([distinct.index(key) for key in column.keys], np.int64)
+    of_window = np.array([positions[key] for key in column.keys], np.int64)
     order = np.argsort(starts, kind="stable")
     moments = _filled(values, int(np.iinfo(np.int64).min))
     position = np.searchsorted(starts[order], moments, side="right") - 1

@@ -18,7 +18,7 @@ Line = tuple[str, object, object]
 
 
 def diff_text(table: TableName, history: History, version: Version, change: str) -> str:
-    """The difference to the version before in Markdown, with the command that shows the rows; reads nothing."""
+    """The difference to the version before in Markdown, with the command that shows all of it; reads nothing."""
     if change == "none":
         return f"Nothing changed: it is still version {version.short}."
     before = _before(history, version)

@@ -1,5 +1,6 @@
 """One frame becomes a frame for each partition key: no row is lost, none is in another's place."""
 
+import time
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -86,6 +87,29 @@ def test_a_day_may_be_a_date_or_its_text(kind):
     values = texts if kind == pa.string() else texts.cast(pa.date32()).cast(kind)
     found = pieces(pa.table({"t": values, "n": [1, 2]}), days(date(2024, 1, 1), 2))
     assert {key: [row["n"] for row in rows] for key, rows in found.items()} == {"2024-01-01": [2], "2024-01-02": [1]}
+
+
+def test_windows_that_overlap_on_the_wall_clock_need_a_zone():
+    start = datetime(2024, 11, 3, 4, tzinfo=UTC)  # midnight in New York, where the clocks go back at two
+    bounds = [(start + timedelta(minutes=30 * i)).astimezone(ZoneInfo("America/New_York")) for i in range(9)]
+    keys = tuple(map(str, range(8)))
+    partitions = RowPartitions(keys, (KeyColumn("t", keys, tuple(pairwise(bounds))),))
+    with pytest.raises(InvalidInput, match=r"overlap on the wall clock.*with a zone"):
+        pieces(pa.table({"t": [datetime(2024, 11, 3, 1, 15)]}), partitions)
+    moments = pa.array([start + timedelta(minutes=75), start + timedelta(minutes=135)], pa.timestamp("us", "UTC"))
+    found = pieces(pa.table({"t": moments}), partitions, allow_empty=True)
+    assert [key for key, rows in found.items() if rows] == ["2", "4"]
+
+
+def test_every_row_of_a_thousand_days_is_in_its_day():
+    partitions = days(date(2020, 1, 1), 1000)
+    at = np.datetime64("2020-01-01") + np.random.default_rng(1).integers(0, 1000, 200_000)
+    began = time.monotonic()
+    found = pieces(pa.table({"t": pa.array(at), "n": np.arange(len(at))}), partitions)
+    seconds = time.monotonic() - began
+    print(f"200,000 rows to 1,000 days: {seconds:.2f} s")
+    assert all(str(row["t"]) == key for key, rows in found.items() for row in rows)
+    assert sum(map(len, found.values())) == len(at)
 
 
 def test_columns_of_several_dimensions_are_matched_together():

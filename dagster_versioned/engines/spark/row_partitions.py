@@ -28,10 +28,10 @@ def split_spark(
         frame.persist()
     try:
         _check(frame, partitions, normal, allow_empty)
+        conditions = [_conditions(*each) for each in zip(partitions.columns, normal, strict=True)]
         yield {
-            key: frame.where(reduce(lambda left, right: left & right, conditions))
-            for i, key in enumerate(partitions.keys)
-            if (conditions := [_is_of(i, *each) for each in zip(partitions.columns, normal, strict=True)])
+            key: frame.where(reduce(lambda left, right: left & right, of_columns))
+            for key, of_columns in zip(partitions.keys, zip(*conditions, strict=True), strict=True)
         }
     finally:
         if not kept:
@@ -80,9 +80,13 @@ def _normal(frame: "DataFrame", column: KeyColumn) -> "tuple[Column, bool | None
     return value.cast("string"), None
 
 
-def _is_of(i: int, column: KeyColumn, normal: "tuple[Column, bool | None]") -> "Column":
+def _conditions(column: KeyColumn, normal: "tuple[Column, bool | None]") -> "list[Column]":
+    """For each partition, what the column says in its rows."""
     value, wall = normal
     if wall is None:
-        return value == F.lit(column.keys[i])
+        return [value == F.lit(key) for key in column.keys]
     starts, ends = column.bounds(wall=wall)
-    return (value >= F.lit(int(starts[i]))) & (value < F.lit(int(ends[i])))
+    return [
+        (value >= F.lit(start)) & (value < F.lit(end))
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
