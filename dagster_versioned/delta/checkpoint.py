@@ -156,11 +156,11 @@ def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> 
         file = pq.ParquetFile(pa.BufferReader(store.get(key)) if path is None else path)
         present = _leaf_columns(file.schema_arrow, wanted)
         table = file.read(columns=present)
-        table.validate(full=True)  # a reader does not ask whether text is UTF-8
+        table.validate(full=True)  # reading does not ask whether text is UTF-8
         columns = {name: _struct_rows(table, name, shape) for name, shape in wanted.items()}
     except ObjectNotFound as error:
         raise LogCorrupt(f"{key} is missing, but a checkpoint needs it. Nothing was read.") from error
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
     for name, required in _REQUIRED.items():
         for column in required:

@@ -184,7 +184,10 @@ def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document:
             table_in(LocalStore(root)).verify().require_ok()
 
 
-@pytest.mark.parametrize(("document", "text"), [("index", b"WRITE"), ("checkpoint", b"numRecords")])
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [("index", b"WRITE"), ("index", b"operation"), ("checkpoint", b"numRecords"), ("checkpoint", b"configuration")],
+)
 def test_a_derived_document_whose_text_is_no_utf8_is_passed_over(root: Path, document: str, text: bytes) -> None:
     path = the_one(root, DERIVED[document])
     sink = pa.BufferOutputStream()
