@@ -496,10 +496,12 @@ class _Move:
 
     def _still_ours(self) -> None:
         """Return if the migration may go on. Raises `_SwitchedError`, or `RegistryConflict` where it was called off."""
+        pending = self._mirror.pending(self._name)  # which ends after ref.json has changed
         ref = self._mirror.ref(self._name)
         if same_place(ref.current, self._pending.target):
             raise _SwitchedError
-        if ref.aborted == self._pending.id or not same_place(ref.current, self._pending.source):
+        is_pending = pending is not None and pending.id == self._pending.id
+        if not is_pending or ref.aborted == self._pending.id or not same_place(ref.current, self._pending.source):
             if read_mark(self._target.data) is None:
                 self._target.data.delete(self._transfer.copied)  # came after who called it off had emptied it
             raise RegistryConflict(

@@ -32,6 +32,7 @@ from dagster_versioned.governance.documents import (
     check_mirrored_agreement,
     project_name,
 )
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:  # a reader needs no git
@@ -115,6 +116,11 @@ class GovernanceStore:
             raise self._absent(project, _REF)
         return self._parse(project, _REF, stored.data, Ref), stored.etag
 
+    def pending(self, project: str) -> PendingMigration | None:
+        """The migration of a project that is on its way. Raises `GovernanceError`."""
+        stored = self._stored(project, _PENDING)
+        return self._parse(project, _PENDING, stored.data, PendingMigration) if stored.exists else None
+
     def documents(self, project: str) -> ProjectDocuments:
         """All documents of a project.
 
@@ -124,8 +130,7 @@ class GovernanceStore:
         ref = self.ref(project)
         dispatch = self._parse(project, _DISPATCH, self._get(project, _DISPATCH), Dispatch)
         history = self._parse(project, _HISTORY, self._get(project, _HISTORY), MigrationHistory)
-        stored = self._stored(project, _PENDING)
-        pending = self._parse(project, _PENDING, stored.data, PendingMigration) if stored.exists else None
+        pending = self.pending(project)
         check_mirrored_agreement(project, ref, history, self.store.uri)
         return ProjectDocuments(ref, dispatch, history, pending)
 
@@ -148,8 +153,8 @@ class GovernanceStore:
         """Switch a project: put the history with the event, then replace ref.json by the one that follows.
 
         Returns the event as the mirror has it: where this was done before, or begun, the one of that time. That is what
-        `Registry.record_migration` is to be given. Raises `RegistryConflict` where the migration was called off, or the
-        project is not at its source; `GovernanceError`.
+        `Registry.record_migration` is to be given. Raises `RegistryConflict` where the migration was called off or is
+        not prepared, or the project is not at its source; `GovernanceError`.
         """
 
         def attempt() -> Event:
@@ -169,6 +174,13 @@ class GovernanceStore:
                 return after.events[-1]
             if ref.aborted == event.id or not ref.says_the_same_as(before.ref()):
                 raise self._changed(project, ref)
+            # After ref.json, which whoever ends a migration changes first: so the swap below fails if this gets old.
+            pending = self.pending(project)
+            if pending is None or pending.id != event.id:
+                raise RegistryConflict(
+                    f"The migration {event.id} of {project} is not on its way: it was called off, and others may have "
+                    f"been done since. The project is at {ref.current.uri}, as before."
+                )
             if known is None:
                 self.store.put_if_match(self.key(project, _HISTORY), after.to_bytes(), stored.etag)
             self.store.put_if_match(self.key(project, _REF), new.to_bytes(), ref_etag)
@@ -264,7 +276,7 @@ class GovernanceStore:
             registry.agreed(project, state)
         ref = _usable(stored[_REF], Ref)
         history = _usable(stored[_HISTORY], MigrationHistory)
-        self._check_continued(project, history, state, registry)
+        self._check_continued(project, ref, history, state, registry)
         expected: dict[str, Ref | Dispatch | MigrationHistory | PendingMigration | None] = {
             _HISTORY: state.history,
             _REF: state.ref,
@@ -296,17 +308,29 @@ class GovernanceStore:
         return steps
 
     def _check_continued(
-        self, project: str, history: MigrationHistory | None, state: "ProjectState", registry: "Registry"
+        self,
+        project: str,
+        ref: Ref | None,
+        history: MigrationHistory | None,
+        state: "ProjectState",
+        registry: "Registry",
     ) -> None:
-        """The mirror is a witness of the registry: it knows no more than one event that the registry does not."""
-        known, recorded = _ids(history) if history is not None else [], _ids(state.history)
+        """The mirror is a witness of the registry: it knows of no move that the registry neither knows nor prepared."""
+        known, recorded = _moves(history) if history is not None else [], _moves(state.history)
         shared = min(len(known), len(recorded))
-        if known[:shared] != recorded[:shared] or len(known) > len(recorded) + 1:
+        ahead = (
+            {move[0] for move in known[shared:]}
+            if ref is not None and history and ref.says_the_same_as(history.ref())
+            else set[str]()
+        )
+        prepared = {state.pending.id} if state.pending is not None else set[str]()
+        if known[:shared] != recorded[:shared] or len(known) > len(recorded) + 1 or not ahead <= prepared:
             raise RegistryConflict(
                 f"The mirror {self.store.uri} knows events of {project} that the registry {registry.remote} does not. "
                 "The mirror was left as it is. Either the clone is behind (`dagster-versioned gov pull`), or the "
-                "mirror is another registry's, or the registry's history was rewritten by hand: compare the two "
-                "migration_history.json, and restore the registry from git."
+                "mirror is another registry's, or one of the two was edited by hand: compare the two "
+                "migration_history.json. Restore the registry from git; or, where the mirror is wrong, delete its "
+                f"{FOLDER}/{project}/ and publish it anew with `dagster-versioned gov pull`."
             )
 
     # ---- the store
@@ -422,8 +446,8 @@ def _event_ahead(ref: Ref | None, history: MigrationHistory | None, state: "Proj
     )
 
 
-def _ids(history: MigrationHistory) -> list[str]:
-    return [event.id for event in history.events]
+def _moves(history: MigrationHistory) -> list[tuple[str, Location | None, Location | None]]:
+    return [(event.id, event.source, event.target) for event in history.events]
 
 
 def _is_name(text: str) -> bool:

@@ -700,6 +700,26 @@ def test_a_move_that_is_called_off_while_it_runs_ends_without_switching(
     assert_still_there(governed, before)
 
 
+@pytest.mark.parametrize("step", ["fencing", "switching"])
+def test_a_run_that_wakes_up_when_the_project_has_been_elsewhere_and_is_back_changes_nothing(
+    governed: Governed, other: Registry, new: Location, tmp_path: Path, step: str
+) -> None:
+    before = facts(governed.at(governed.home))
+    third, waiting = Location.parse(str(tmp_path / "third")), [step]
+
+    def tell(progress: MigrationProgress) -> None:
+        if progress.step in waiting:
+            waiting.clear()
+            abort(other, governed.mirror, NAME)
+            governed.move(third, delete_source=True)
+            governed.move(governed.home)
+
+    with pytest.raises(RegistryConflict, match="called off"):
+        governed.move(new, progress=tell)
+    assert contents(governed.open(new)) == {}
+    assert_still_there(governed, before)
+
+
 def test_a_fence_that_went_up_after_it_was_called_off_comes_down(governed: Governed, new: Location) -> None:
     before = facts(governed.at(governed.home))
     opener = hooked(

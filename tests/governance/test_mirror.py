@@ -418,6 +418,50 @@ def test_a_migration_that_was_called_off_cannot_switch(registry: Registry, anywh
     assert anywhere.ref("NYC").current == B
 
 
+def test_a_migration_that_was_called_off_long_ago_does_not_switch_a_project_that_came_back(
+    registry: Registry, anywhere: GovernanceStore
+):
+    registry.register("NYC", A)
+    anywhere.publish(registry)
+    late = prepared(registry, anywhere)
+    anywhere.call_off("NYC", late.id)
+    registry.abort_migration("NYC", late.id)
+    for source, target in ((A, C), (C, A)):
+        event = anywhere.commit_migration("NYC", event_of(prepared(registry, anywhere, planned(source, target))))
+        registry.record_migration("NYC", event)
+        anywhere.publish(registry)
+    with pytest.raises(RegistryConflict, match="not on its way"):
+        anywhere.commit_migration("NYC", event_of(late))
+    assert anywhere.documents("NYC") == registry.documents("NYC")
+
+
+def test_a_move_that_was_never_prepared_is_not_taken_for_one(registry: Registry, published: GovernanceStore):
+    forged = published.documents("NYC").history.with_event(event_of(planned()))
+    published.store.put(key("migration_history.json"), forged.to_bytes())
+    published.store.put(key("ref.json"), Ref(**forged.ref().model_dump()).to_bytes())
+    for look in (published.publish, published.status):
+        with pytest.raises(RegistryConflict, match=r"edited by hand.*delete its datom/projects/NYC/"):
+            look(registry)
+    for info in list(published.store.list("datom/projects/NYC/")):
+        published.store.delete([info.key])
+    published.publish(registry)
+    assert published.ref("NYC").current == A
+
+
+def test_a_registry_whose_documents_were_both_edited_by_hand_is_not_published(
+    registry: Registry, published: GovernanceStore, by_hand: Callable[[Callable[[Path], object]], None]
+):
+    def move(work: Path) -> None:
+        for name in ("ref.json", "migration_history.json"):
+            path = work / "projects/NYC" / name
+            path.write_text(path.read_text().replace(A.root, C.root))
+
+    by_hand(move)
+    with pytest.raises(RegistryConflict, match="edited by hand"):
+        published.publish(registry)
+    assert published.ref("NYC").current == A
+
+
 class Meanwhile:
     """Does something just before the n-th write of a store."""
 
