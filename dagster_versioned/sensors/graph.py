@@ -237,6 +237,8 @@ def _edges(
             missing: Missing = "unread"
         else:
             missing = "allowed" if _plain(metadata, ALLOW_MISSING_KEY) else "fails"
+        if missing == "unread" and place.project.name != own.project.name:
+            continue  # no version of it is recorded as a parent, so it would be missing from every head
         pinned = places.pin(upstream, place.table) or _plain(metadata, VERSION_KEY)
         yield Edge(
             upstream=upstream,

@@ -69,6 +69,23 @@ def test_a_source_that_is_not_loaded_is_waited_for_too(daemon):
     assert daemon.is_built("down", ("rates", None))
 
 
+def test_a_source_of_another_project_that_is_not_loaded_never_makes_stale(daemon, other):
+    project, manager = other
+    project.table("rates").write(frame(1))
+    source = versioned_source("rates", io_manager_key="elsewhere")
+
+    @dg.asset(deps=[source])
+    def down(base: pa.Table) -> pa.Table:
+        return base
+
+    sensor = build_version_sensor("keep", dg.AssetSelection.assets(down))
+    daemon.deploy(source, dg.AssetSpec("base"), down, sensors=[sensor], resources={"elsewhere": manager})
+    daemon.write("base", frame(0))
+    assert daemon.settle() == [("down", None)]
+    project.table("rates").write(frame(2))
+    assert daemon.settle() == []
+
+
 def test_a_dependency_that_nothing_defines_counts_once_it_is_a_table_of_the_project(daemon):
     @dg.asset(deps=["rates", "file"])
     def down(base: pa.Table) -> pa.Table:
