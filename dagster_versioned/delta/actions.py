@@ -14,6 +14,7 @@ from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
+_INT = range(2**31)
 
 TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
 """The milliseconds since the epoch that a calendar holds."""
@@ -45,9 +46,9 @@ class DeletionVector:
         return cls(
             members.text("storageType"),
             members.text("pathOrInlineDv"),
-            members.count("sizeInBytes"),
+            members.count("sizeInBytes", _INT),
             members.count("cardinality"),
-            members.optional_integer("offset"),
+            members.optional_count("offset", _INT),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -405,14 +406,14 @@ class Members:
     def optional_integer(self, name: str) -> int | None:
         return None if self.value.get(name) is None else self.integer(name)
 
-    def count(self, name: str) -> int:
+    def count(self, name: str, allowed: range = _LONG) -> int:
         value = self.integer(name)
-        if value < 0:
-            raise self._wrong_type(name, "a number that is not negative")
+        if value < 0 or value not in allowed:
+            raise self._wrong_type(name, "a number that is not negative, and not beyond its type,")
         return value
 
-    def optional_count(self, name: str) -> int | None:
-        return None if self.value.get(name) is None else self.count(name)
+    def optional_count(self, name: str, allowed: range = _LONG) -> int | None:
+        return None if self.value.get(name) is None else self.count(name, allowed)
 
     def flag(self, name: str) -> bool:
         value = self.value.get(name)

@@ -121,7 +121,7 @@ def require_protocol_read(protocol: Protocol) -> None:
             f"The table needs reader version {protocol.min_reader_version}; versions 1 to 3 are implemented."
             " Nothing was read; use a newer program."
         )
-    _refuse(reader_features(protocol) - _READER_FEATURES, "read")
+    refuse(reader_features(protocol) - _READER_FEATURES, "read")
 
 
 def require_read(protocol: Protocol, metadata: Metadata) -> None:
@@ -132,9 +132,9 @@ def require_read(protocol: Protocol, metadata: Metadata) -> None:
     require_protocol_read(protocol)
     mapped = "columnMapping" in reader_features(protocol) | writer_features(protocol)
     if mapped and column_mapping_mode(metadata) != "none":
-        _refuse({"columnMapping"}, "read")
+        refuse({"columnMapping"}, "read")
     if metadata.format_provider.lower() != "parquet":
-        _refuse({f"format {metadata.format_provider!r}"}, "read")
+        refuse({f"format {metadata.format_provider!r}"}, "read")
 
 
 def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
@@ -147,10 +147,11 @@ def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) ->
         )
     listed = writer_features(protocol)
     used = {name for name in listed if _WRITER_FEATURES.get(name, _always)(metadata, schema)}
-    _refuse(used, "written")
+    refuse(used, "written")
 
 
-def _refuse(features: Collection[str], operation: str) -> None:
+def refuse(features: Collection[str], operation: str) -> None:
+    """Raise `UnsupportedFeature` naming the features, if there are any; ``operation``: ``read`` or ``written``."""
     if features:
         raise UnsupportedFeature(
             f"The table uses {', '.join(sorted(features))}, which is not supported yet, so it cannot be {operation}."

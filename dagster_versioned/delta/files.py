@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Add, DeletionVector, Remove
+from dagster_versioned.delta.actions import Add, DeletionVector, Members, Remove
 from dagster_versioned.delta.paths import Column, compute, keys_of
 
 TEXT_MAP = pa.map_(pa.string(), pa.string())
@@ -125,7 +125,7 @@ def to_adds(table: pa.Table) -> list[Add]:
             row["dataChange"],
             row["stats"],
             None if row["tags"] is None else dict(row["tags"]),
-            _vector(row["deletionVector"]),
+            _vector(row["deletionVector"], row["path"]),
             row["baseRowId"],
             row["defaultRowCommitVersion"],
             row["clusteringProvider"],
@@ -134,12 +134,8 @@ def to_adds(table: pa.Table) -> list[Add]:
     ]
 
 
-def _vector(row: dict[str, Any] | None) -> DeletionVector | None:
-    if row is None:
-        return None
-    return DeletionVector(
-        row["storageType"], row["pathOrInlineDv"], row["sizeInBytes"], row["cardinality"], row["offset"]
-    )
+def _vector(row: dict[str, Any] | None, path: str) -> DeletionVector | None:
+    return None if row is None else DeletionVector.parse(Members(row, f"The deletion vector of {path!r}"))
 
 
 def identities(table: pa.Table) -> Column:

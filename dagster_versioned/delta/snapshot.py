@@ -72,6 +72,12 @@ class Snapshot:
     def partition_columns(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
 
+    @property
+    def has_deletion_vectors(self) -> bool:
+        """Whether rows of live files are deleted."""
+        vectors = self.files["deletionVector"]
+        return vectors.null_count != len(vectors)
+
     def adds(self) -> list[Add]:
         """The live files as actions; for callers that know there are few."""
         return to_adds(self.files)
@@ -202,7 +208,7 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
     adds = adds_table([action for action in latest.values() if isinstance(action, Add)])
     removes = removes_table([action for action in latest.values() if isinstance(action, Remove)])
     files = appended(without(base.files, latest), adds)
-    _require_readable(adds if checked else files)
+    confine((adds if checked else files)["path"])
     return Snapshot(
         last.version,
         protocol,
@@ -239,16 +245,6 @@ def _schema_of(metadata: Metadata) -> StructType:
     if unknown := [name for name in metadata.partition_columns if name not in schema.names]:
         raise LogCorrupt(f"The table is partitioned by {unknown}, which its schema does not hold. Nothing was read.")
     return schema
-
-
-def _require_readable(files: pa.Table) -> None:
-    vectors = files["deletionVector"]
-    if vectors.null_count != len(vectors):
-        raise UnsupportedFeature(
-            "deletionVectors: rows of the table are deleted by deletion vectors, which is not supported yet."
-            " Nothing was read."
-        )
-    confine(files["path"])
 
 
 def _unexpired_txns(txns: dict[str, Txn], metadata: Metadata, now_ms: int) -> dict[str, Txn]:

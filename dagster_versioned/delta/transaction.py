@@ -19,7 +19,7 @@ from dagster_versioned.delta.actions import (
     encode_action,
 )
 from dagster_versioned.delta.conflicts import WHOLE_TABLE, Conflict, Intent, Reads, check
-from dagster_versioned.delta.features import require_write, writer_features
+from dagster_versioned.delta.features import refuse, require_write, writer_features
 from dagster_versioned.delta.log import Commit, commit_key, commit_of, commits_after, read_commits
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema import parse_schema
@@ -109,6 +109,8 @@ class Transaction:
             raise InvalidInput(f"{error} Nothing was written.") from error
         protocol, metadata = self._protocol(), self._metadata()
         require_write(protocol, metadata, parse_schema(metadata.schema_string))
+        if self.read is not None and self.read.has_deletion_vectors:
+            refuse({"deletionVectors"}, "written")
         self._check_files(metadata)
         self._check_domains(protocol)
         if CommitInfo in {type(action) for action in self.actions}:
@@ -177,6 +179,8 @@ class Transaction:
     def _check_files(self, metadata: Metadata) -> None:
         columns = set(metadata.partition_columns)
         for action in self.actions:
+            if isinstance(action, Add) and action.deletion_vector:
+                refuse({"deletionVectors"}, "written")
             if isinstance(action, Add | Cdc):
                 confined_key(action.path)
                 if set(action.partition_values) != columns:

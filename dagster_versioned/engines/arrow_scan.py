@@ -6,9 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
+from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files import no_rows
 from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import schema_to_arrow
@@ -48,7 +51,8 @@ def _read_file(scan: Scan, checks: ThreadPoolExecutor, file: ScanFile) -> pa.Tab
     try:
         with _open(data) as parquet:
             table = parquet.read(columns=_stored_columns(scan, file, parquet.schema_arrow))
-            table = _as_asked(table, parquet.metadata.num_rows, scan, file)
+            nrow = parquet.metadata.num_rows
+            table = _remaining(_as_asked(table, nrow, scan, file), 0, _deleted(scan, file, nrow))
     except _UNREADABLE as error:
         check.result()
         raise _undecodable(scan, file, error) from error
@@ -63,9 +67,12 @@ def _stream(scan: Scan) -> Iterator[pa.RecordBatch]:
         try:
             with _open(data) as parquet:
                 columns = _stored_columns(scan, file, parquet.schema_arrow)
+                deleted = _deleted(scan, file, parquet.metadata.num_rows)
+                position = 0
                 for batch in parquet.iter_batches(columns=columns):
                     table = _as_asked(pa.Table.from_batches([batch]), batch.num_rows, scan, file)
-                    yield from table.to_batches()
+                    yield from _remaining(table, position, deleted).to_batches()
+                    position += batch.num_rows
         except _UNREADABLE as error:
             raise _undecodable(scan, file, error) from error
 
@@ -123,6 +130,23 @@ def _as_asked(table: pa.Table, nrow: int, scan: Scan, file: ScanFile) -> pa.Tabl
         else:
             columns.append(pa.nulls(nrow, field.type))
     return pa.Table.from_arrays(columns, schema=target)
+
+
+def _deleted(scan: Scan, file: ScanFile, nrow: int) -> NDArray[np.int64] | None:
+    vector = file.deletion_vector
+    return None if vector is None else deleted_rows(scan.store, vector, nrow, file.key)
+
+
+def _remaining(table: pa.Table, position: int, deleted: NDArray[np.int64] | None) -> pa.Table:
+    """The rows that are not deleted, of a table that begins at this position of its file."""
+    if deleted is None:
+        return table
+    start, stop = np.searchsorted(deleted, (position, position + table.num_rows))
+    if start == stop:
+        return table
+    remain = np.ones(table.num_rows, np.bool_)
+    remain[deleted[start:stop] - position] = False
+    return table.filter(pa.array(remain))
 
 
 def _cast(column: Any, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> Any:

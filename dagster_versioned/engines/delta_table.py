@@ -29,5 +29,8 @@ def read_delta(
 def delta_scan(store: ObjectStore, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Scan:
     """The scan that reads a snapshot of the table whose folder is the store's root."""
     adds = sorted(snapshot.adds(), key=part_order)
-    files = tuple(ScanFile(add.key, add.size, partition_values=add.partition_values) for add in adds)
+    files = tuple(
+        ScanFile(add.key, add.size, partition_values=add.partition_values, deletion_vector=add.deletion_vector)
+        for add in adds
+    )
     return Scan(store, snapshot.schema, files, None if columns is None else tuple(columns))

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.deletion_vectors import inlined
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.scan import Check, Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
@@ -63,7 +65,10 @@ class PartCache:
         with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="fetch") as pool:
             names = list(pool.map(partial(self._fetched, scan.store, check), scan.files))
         self._prune()
-        files = tuple(replace(file, key=name, sha256=None) for file, name in zip(scan.files, names, strict=True))
+        files = tuple(
+            replace(file, key=name, sha256=None, deletion_vector=_brought(scan.store, file))
+            for file, name in zip(scan.files, names, strict=True)
+        )
         return replace(scan, store=LocalStore(self.root), files=files)
 
     def _fetched(self, store: ObjectStore, check: Check, file: ScanFile) -> str:
@@ -111,6 +116,11 @@ class PartCache:
                 return
             path.unlink(missing_ok=True)
             excess -= size
+
+
+def _brought(store: ObjectStore, file: ScanFile) -> DeletionVector | None:
+    """The file's deletion vector, in a form that is not in the store; they are small beside what they delete from."""
+    return file.deletion_vector and inlined(store, file.deletion_vector, file.key)
 
 
 def _place(store: ObjectStore, file: ScanFile) -> str:

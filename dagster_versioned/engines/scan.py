@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
@@ -17,7 +18,8 @@ class ScanFile:
     """One file to read: ``key`` in the scan's store, ``size`` in bytes.
 
     ``sha256`` is ``None`` for files that this package did not write; ``partition_values`` are Delta's serialized
-    values by column name (seed 001, "Partition Value Serialization").
+    values by column name (seed 001, "Partition Value Serialization"). ``deletion_vector`` says which of its rows are
+    gone, and is in the scan's store, too.
     """
 
     key: str
@@ -25,6 +27,7 @@ class ScanFile:
     sha256: str | None = None
     num_records: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    deletion_vector: DeletionVector | None = None
 
 
 @dataclass(frozen=True, slots=True)

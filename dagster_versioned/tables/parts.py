@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, part_order
@@ -36,6 +37,13 @@ def part_sha(add: Add) -> str | None:
     return named[1] if named else None
 
 
+def refuse_foreign_features(snapshot: Snapshot) -> None:
+    """Raise `UnsupportedFeature` where another program gave the table what its versions cannot have: the SHA-256 of a
+    part says nothing of deletion vectors."""
+    if snapshot.has_deletion_vectors:
+        refuse({"deletionVectors"}, "read as versions")
+
+
 def known_sha(add: Add) -> str:
     """`part_sha` of a part that belongs to a version. Raises `IntegrityError` for a file that has none."""
     sha = part_sha(add)
@@ -49,6 +57,7 @@ def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...
 
     `part_order` says which order that is.
     """
+    refuse_foreign_features(snapshot)
     files = snapshot.files
     if partition is not None:
         files = files.filter(pc.equal(_tag(files, PARTITION_TAG), pa.scalar(partition)))

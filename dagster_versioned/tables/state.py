@@ -10,6 +10,7 @@ from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
+from dagster_versioned.tables.parts import refuse_foreign_features
 from dagster_versioned.tables.version_index import load_history
 
 
@@ -19,6 +20,9 @@ class TableState:
 
     snapshot: Snapshot
     history: History
+
+    def __post_init__(self) -> None:
+        refuse_foreign_features(self.snapshot)
 
     def advance(self, commits: Sequence[Commit]) -> "TableState":
         """The state after commits that follow this one without a gap."""

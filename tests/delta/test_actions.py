@@ -29,8 +29,12 @@ counts = st.integers(0, 2**63 - 1)
 maps = st.dictionaries(texts, texts | st.none(), max_size=2)
 text_maps = st.dictionaries(texts, texts, max_size=2)
 maybe = lambda strategy: st.none() | strategy  # noqa: E731
-vectors = st.builds(DeletionVector, st.sampled_from("uip"), texts, counts, counts, maybe(st.integers(0, 99)))
+vectors = st.builds(
+    DeletionVector, st.sampled_from("uip"), texts, st.integers(0, 2**31 - 1), counts, maybe(st.integers(0, 99))
+)
 features = st.lists(texts, max_size=3).map(tuple)
+
+VECTOR = DeletionVector("u", "x", 1, 1, 4)
 
 actions = st.one_of(
     st.builds(
@@ -138,6 +142,9 @@ def test_a_missing_member_is_refused(name: str, member: str) -> None:
         ("add", {"stats": 1}),
         ("add", {"tags": {"a": 1}}),
         ("add", {"deletionVector": {"storageType": "u"}}),
+        ("add", {"deletionVector": {**VECTOR.to_json(), "sizeInBytes": -1}}),
+        ("add", {"deletionVector": {**VECTOR.to_json(), "sizeInBytes": 2**31}}),
+        ("add", {"deletionVector": {**VECTOR.to_json(), "offset": 2**31}}),
         ("add", {"baseRowId": "1"}),
         ("remove", {"size": -1}),
         ("remove", {"deletionTimestamp": "now"}),
@@ -172,9 +179,6 @@ def test_lines_that_are_no_action_are_refused(line: bytes, reason: str) -> None:
 
 def add(path: str, vector: DeletionVector | None = None) -> Add:
     return Add(path, {}, 1, 1, True, deletion_vector=vector)
-
-
-VECTOR = DeletionVector("u", "x", 1, 1, 4)
 
 
 @pytest.mark.parametrize(

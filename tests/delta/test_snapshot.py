@@ -239,7 +239,6 @@ def add(path: str, vector: DeletionVector | None = None) -> Add:
     [
         (add("../outside"), LogCorrupt, "leaves the table's folder"),
         (add("s3://elsewhere/a"), UnsupportedFeature, "absolutePaths"),
-        (add("a", DeletionVector("u", "x", 1, 1)), UnsupportedFeature, "deletionVectors"),
         (Protocol(99, 7, None, ()), UnsupportedFeature, "reader version 99"),
         (Protocol(3, 7, ("typeWidening",), ("typeWidening",)), UnsupportedFeature, "typeWidening"),
         (Metadata("i", SCHEMA, ("nope",)), LogCorrupt, "nope"),
@@ -257,6 +256,14 @@ def test_what_cannot_be_read_is_refused_when_loaded_and_when_advanced(
         load_snapshot(store)
     with pytest.raises(error, match=reason):
         load_snapshot(store, 0).advance([read_commit(store, 1)])
+
+
+def test_a_snapshot_says_whether_it_has_deletion_vectors(store: LocalStore) -> None:
+    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
+    put_commit(store, 1, [Remove("a", True), add("a", DeletionVector("u", "x", 1, 1))])
+    assert [load_snapshot(store, version).has_deletion_vectors for version in (0, 1)] == [False, True]
+    write_checkpoint(store, load_snapshot(store))
+    assert load_snapshot(store).adds()[0].deletion_vector == DeletionVector("u", "x", 1, 1)
 
 
 def test_tombstones_of_elsewhere_do_not_matter(store: LocalStore) -> None:

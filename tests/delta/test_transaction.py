@@ -11,6 +11,7 @@ from dagster_versioned.delta.actions import (
     Add,
     Cdc,
     CommitInfo,
+    DeletionVector,
     DomainMetadata,
     Metadata,
     Protocol,
@@ -19,6 +20,7 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.delta.conflicts import NOTHING
 from dagster_versioned.delta.features import protocol_for
+from dagster_versioned.delta.files import adds_table
 from dagster_versioned.delta.log import commit_key, read_commit
 from dagster_versioned.delta.schema import StructField, StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
@@ -159,6 +161,18 @@ def test_an_invalid_transaction_is_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(error, match=reason):
         Transaction(None, actions, "CREATE")
+
+
+VECTOR = DeletionVector("i", "x", 1, 1)
+
+
+def test_deletion_vectors_are_refused_by_name(store: LocalStore, created: Snapshot) -> None:
+    deleted = replace(add("a"), deletion_vector=VECTOR)
+    with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+        Transaction(created, [deleted], "DELETE")
+    holding = replace(created, files=adds_table([deleted]))
+    with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+        Transaction(holding, [add("b")], "WRITE")
 
 
 def test_an_append_only_table_may_be_rearranged(store: LocalStore) -> None:

@@ -14,7 +14,7 @@ from dagster_versioned.tables.table import VersionedTable
 
 
 def append_as_another_program(
-    table: VersionedTable, frame: pa.Table, commit_info: dict[str, object] | None = None
+    table: VersionedTable, frame: pa.Table, commit_info: dict[str, object] | None = None, **members: object
 ) -> None:
     """What a Delta writer that knows our writer features, but not us, would commit."""
     name = f"part-00000-{uuid.uuid4()}.snappy.parquet"
@@ -29,6 +29,7 @@ def append_as_another_program(
         "size": path.stat().st_size,
         "modificationTime": now,
         "dataChange": True,
+        **members,
     }
     lines = [
         {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "APPEND", **(commit_info or {})}},
@@ -130,3 +131,15 @@ def test_a_partition_is_not_written_to_a_table_that_is_all_foreign(table: Versio
     fresh = table.project.table("flights")
     with pytest.raises(CommitConflict, match="no partition"):
         fresh.write(rows, partition="x")
+
+
+def test_a_table_that_another_program_gave_deletion_vectors_is_refused_by_name(
+    table: VersionedTable, rows: pa.Table
+) -> None:
+    table.write(rows)
+    vector = {"storageType": "i", "pathOrInlineDv": "wi5b=", "sizeInBytes": 4, "cardinality": 1}
+    append_as_another_program(table, rows, deletionVector=vector)
+    fresh = table.project.table("flights")
+    for use in (fresh.read, fresh.adopt, lambda: fresh.write(rows)):
+        with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+            use()

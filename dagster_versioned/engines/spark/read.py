@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.partition_values import decode
 from dagster_versioned.delta.schema import StructType, type_to_arrow
 from dagster_versioned.delta.snapshot import load_snapshot
@@ -92,6 +93,8 @@ def _check(scan: Scan, file: ScanFile, check: Check) -> None:
 
 def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
+    if any(file.deletion_vector for file in scan.files):
+        refuse({"deletionVectors"}, "read by Spark")
     partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
     reader = session.read.schema(spark_schema(scan.selected.drop(partitioned)))
     # Spark globs what it is given, and there is no other way to say "this file".
