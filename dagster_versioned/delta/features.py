@@ -7,13 +7,22 @@ returned or a byte written: a wrong answer is the one thing that must never happ
 from collections.abc import Callable, Collection, Iterator
 
 from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.column_mapping import ColumnMapping
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
 from dagster_versioned.errors import UnsupportedFeature
 
 _READER_FEATURES = frozenset(
-    {"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
+    {
+        "columnMapping",
+        "deletionVectors",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
 )
-"""Understood when reading; of the first two only that nothing uses them (see `require_read`, `Snapshot`)."""
+"""Understood when reading."""
 
 _FIELD_KEYS = {
     "invariants": ("delta.invariants",),
@@ -58,9 +67,18 @@ def _never(_metadata: Metadata, _schema: StructType) -> bool:
     return False
 
 
-def column_mapping_mode(metadata: Metadata) -> str:
-    """``none``, ``name`` or ``id``."""
-    return (metadata.configuration.get("delta.columnMapping.mode") or "none").lower()
+def column_mapping(protocol: Protocol, metadata: Metadata) -> ColumnMapping:
+    """How columns of files are found; the property counts only where the protocol has the feature.
+
+    Raises `UnsupportedFeature` for a mode that is not known.
+    """
+    if "columnMapping" not in reader_features(protocol) | writer_features(protocol):
+        return "none"
+    match (metadata.configuration.get("delta.columnMapping.mode") or "none").lower():
+        case "none" | "name" | "id" as mode:
+            return mode
+        case other:
+            raise UnsupportedFeature(f"columnMapping: the mode {other!r:.50} is not known. Nothing was read.")
 
 
 _WRITER_FEATURES: dict[str, Callable[[Metadata, StructType], bool]] = {
@@ -77,7 +95,7 @@ _WRITER_FEATURES: dict[str, Callable[[Metadata, StructType], bool]] = {
     "identityColumns": _in_fields("identityColumns"),
     "allowColumnDefaults": _in_fields("allowColumnDefaults"),
     "changeDataFeed": _property("delta.enableChangeDataFeed"),
-    "columnMapping": lambda metadata, _: column_mapping_mode(metadata) != "none",
+    "columnMapping": _never,  # `require_write` asks
     "icebergCompatV1": _property("delta.enableIcebergCompatV1"),
     "icebergCompatV2": _property("delta.enableIcebergCompatV2"),
     "rowTracking": _always,
@@ -127,18 +145,19 @@ def require_protocol_read(protocol: Protocol) -> None:
 def require_read(protocol: Protocol, metadata: Metadata) -> None:
     """Check that a snapshot with this protocol and metadata can be read. Raises `UnsupportedFeature` by name.
 
-    A column mapping that is listed but off needs nothing. Deletion vectors are judged by the snapshot's files.
+    A column mapping that is listed but off needs nothing.
     """
     require_protocol_read(protocol)
-    mapped = "columnMapping" in reader_features(protocol) | writer_features(protocol)
-    if mapped and column_mapping_mode(metadata) != "none":
-        refuse({"columnMapping"}, "read")
+    column_mapping(protocol, metadata)
     if metadata.format_provider.lower() != "parquet":
         refuse({f"format {metadata.format_provider!r}"}, "read")
 
 
 def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
-    """Check that commits with this protocol and metadata can be written. Raises `UnsupportedFeature` by name."""
+    """Check that commits with this protocol and metadata can be written. Raises `UnsupportedFeature` by name.
+
+    Deletion vectors are the transaction's to judge, by the files.
+    """
     require_read(protocol, metadata)
     if not 1 <= protocol.min_writer_version <= 7:
         raise UnsupportedFeature(
@@ -147,6 +166,8 @@ def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) ->
         )
     listed = writer_features(protocol)
     used = {name for name in listed if _WRITER_FEATURES.get(name, _always)(metadata, schema)}
+    if column_mapping(protocol, metadata) != "none":
+        used.add("columnMapping")
     refuse(used, "written")
 
 

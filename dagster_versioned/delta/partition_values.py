@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from dagster_versioned.delta.column_mapping import ColumnMapping, physical_name
 from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.schema import StructType, decimal_of, type_to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
@@ -157,13 +158,18 @@ def _rescaled(value: Decimal, data_type: str) -> Decimal | None:
 # --- whole columns ---------------------------------------------------------------------------------------------------
 
 
-def typed_columns(files: pa.Table, schema: StructType, columns: Sequence[str]) -> pa.Table:
+def typed_columns(
+    files: pa.Table, schema: StructType, columns: Sequence[str], mapping: ColumnMapping = "none"
+) -> pa.Table:
     """One typed column per partition column, a row per row of ``files`` (schema `files.FILES`).
 
     Each distinct string is decoded once. Raises `LogCorrupt` where a file has no value for a column, or one that is not
     of its type.
     """
-    arrays: list[Any] = [decode_column(_texts(files, name), cast("str", schema.field(name).type)) for name in columns]
+    fields = [schema.field(name) for name in columns]
+    arrays: list[Any] = [
+        decode_column(_texts(files, physical_name(field, mapping)), cast("str", field.type)) for field in fields
+    ]
     return pa.Table.from_arrays(arrays, names=list(columns))
 
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Remove, Txn
 from dagster_versioned.delta.checkpoint import read_checkpoint
-from dagster_versioned.delta.features import require_read
+from dagster_versioned.delta.column_mapping import ColumnMapping, require_mapped
+from dagster_versioned.delta.features import column_mapping, require_read
 from dagster_versioned.delta.files import (
     FILES,
     TOMBSTONES,
@@ -71,6 +72,11 @@ class Snapshot:
     @property
     def partition_columns(self) -> tuple[str, ...]:
         return self.metadata.partition_columns
+
+    @property
+    def column_mapping(self) -> ColumnMapping:
+        """How the columns of the files are found."""
+        return column_mapping(self.protocol, self.metadata)
 
     @property
     def has_deletion_vectors(self) -> bool:
@@ -205,6 +211,8 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
         missing = "protocol" if protocol is None else "metaData"
         raise LogCorrupt(f"The log up to version {last.version} holds no {missing} action. Nothing was read.")
     require_read(protocol, metadata)
+    schema = checked.schema if checked and metadata is checked.metadata else _schema_of(metadata)
+    require_mapped(schema, column_mapping(protocol, metadata))
     adds = adds_table([action for action in latest.values() if isinstance(action, Add)])
     removes = removes_table([action for action in latest.values() if isinstance(action, Remove)])
     files = appended(without(base.files, latest), adds)
@@ -213,7 +221,7 @@ def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None)
         last.version,
         protocol,
         metadata,
-        checked.schema if checked and metadata is checked.metadata else _schema_of(metadata),
+        schema,
         _unexpired_txns(txns, metadata, last.timestamp_ms),
         domains,
         files,

@@ -1,7 +1,7 @@
 """Reading exact files into Arrow, each checked before any of its rows is handed out."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dagster_versioned.delta.column_mapping import logical_type, stored_names
 from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files import no_rows
 from dagster_versioned.delta.partition_values import decode
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema import DataType, schema_to_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedType
 
@@ -50,9 +51,9 @@ def _read_file(scan: Scan, checks: ThreadPoolExecutor, file: ScanFile) -> pa.Tab
     check: Future[None] = checks.submit(_check, scan, file, data)
     try:
         with _open(data) as parquet:
-            table = parquet.read(columns=_stored_columns(scan, file, parquet.schema_arrow))
-            nrow = parquet.metadata.num_rows
-            table = _remaining(_as_asked(table, nrow, scan, file), 0, _deleted(scan, file, nrow))
+            names, nrow = _stored_columns(scan, file, parquet.schema_arrow), parquet.metadata.num_rows
+            table = parquet.read(columns=list(names.values()))
+            table = _remaining(_as_asked(table, names, nrow, scan, file), 0, _deleted(scan, file, nrow))
     except _UNREADABLE as error:
         check.result()
         raise _undecodable(scan, file, error) from error
@@ -66,11 +67,11 @@ def _stream(scan: Scan) -> Iterator[pa.RecordBatch]:
         _check(scan, file, data)
         try:
             with _open(data) as parquet:
-                columns = _stored_columns(scan, file, parquet.schema_arrow)
+                names = _stored_columns(scan, file, parquet.schema_arrow)
                 deleted = _deleted(scan, file, parquet.metadata.num_rows)
                 position = 0
-                for batch in parquet.iter_batches(columns=columns):
-                    table = _as_asked(pa.Table.from_batches([batch]), batch.num_rows, scan, file)
+                for batch in parquet.iter_batches(columns=list(names.values())):
+                    table = _as_asked(pa.Table.from_batches([batch]), names, batch.num_rows, scan, file)
                     yield from _remaining(table, position, deleted).to_batches()
                     position += batch.num_rows
         except _UNREADABLE as error:
@@ -111,22 +112,27 @@ def _open(data: pa.Buffer) -> pq.ParquetFile:
     return pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
 
 
-def _stored_columns(scan: Scan, file: ScanFile, stored: pa.Schema) -> list[str]:
-    names = set(stored.names) - set(file.partition_values)
-    return [field.name for field in scan.selected.fields if field.name in names]
+def _stored_columns(scan: Scan, file: ScanFile, stored: pa.Schema) -> dict[str, str]:
+    """The names in the file of the columns to read from it, by their names in the table."""
+    wanted = [field for field in scan.selected.fields if field.name not in file.partition_values]
+    try:
+        return stored_names(wanted, stored, scan.mapping)
+    except IntegrityError as error:
+        raise _undecodable(scan, file, error) from error
 
 
-def _as_asked(table: pa.Table, nrow: int, scan: Scan, file: ScanFile) -> pa.Table:
+def _as_asked(table: pa.Table, names: Mapping[str, str], nrow: int, scan: Scan, file: ScanFile) -> pa.Table:
+    """The columns as the scan has them. ``table`` may hold more: Parquet's names of nested columns are ambiguous."""
     target = _target(scan)
-    present = set(table.column_names)  # may hold more than asked: Parquet's names of nested columns are ambiguous
     columns: list[Any] = []
     for i, stored in enumerate(scan.selected.fields):
         field = cast("pa.Field[Any]", target.field(i))
         if field.name in file.partition_values:
             value: Any = decode(file.partition_values[field.name], cast("str", stored.type))
             columns.append(pa.repeat(cast("Any", pa.scalar(value, field.type)), nrow))
-        elif field.name in present:
-            columns.append(_cast(table.column(field.name), field, scan, file))
+        elif field.name in names:
+            column = table.column(names[field.name])
+            columns.append(_cast(column, stored.type, field, scan, file))
         else:
             columns.append(pa.nulls(nrow, field.type))
     return pa.Table.from_arrays(columns, schema=target)
@@ -149,12 +155,16 @@ def _remaining(table: pa.Table, position: int, deleted: NDArray[np.int64] | None
     return table.filter(pa.array(remain))
 
 
-def _cast(column: Any, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> Any:
-    if column.type.equals(field.type, check_metadata=True):
+def _cast(column: Any, data_type: DataType, field: "pa.Field[Any]", scan: Scan, file: ScanFile) -> Any:
+    if scan.mapping == "none" and column.type.equals(field.type, check_metadata=True):
         return column
     try:
+        if scan.mapping != "none" and not isinstance(data_type, str):
+            named = logical_type(column.type, data_type, scan.mapping)
+            renamed: list[Any] = [chunk.view(named) for chunk in column.chunks]
+            column = cast("Any", pa.chunked_array)(renamed, named)
         return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnsupportedType, IntegrityError) as error:
         raise UnsupportedType(
             f"Column {field.name!r} is {column.type} in the part {file.key} of {scan.store.uri} and cannot be read as "
             f"{field.type}: {error}."

@@ -1,13 +1,16 @@
 """Reading any Delta table, ours or not, as it was at a log version."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from dagster_versioned.delta.actions import Add, PartitionValues
+from dagster_versioned.delta.column_mapping import physical_name
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.part_order import part_order
 from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -29,8 +32,19 @@ def read_delta(
 def delta_scan(store: ObjectStore, snapshot: Snapshot, columns: Sequence[str] | None = None) -> Scan:
     """The scan that reads a snapshot of the table whose folder is the store's root."""
     adds = sorted(snapshot.adds(), key=part_order)
+    mapping = snapshot.column_mapping
+    named = {name: physical_name(snapshot.schema.field(name), mapping) for name in snapshot.partition_columns}
     files = tuple(
-        ScanFile(add.key, add.size, partition_values=add.partition_values, deletion_vector=add.deletion_vector)
-        for add in adds
+        ScanFile(add.key, add.size, None, None, _partition_values(add, named), add.deletion_vector) for add in adds
     )
-    return Scan(store, snapshot.schema, files, None if columns is None else tuple(columns))
+    return Scan(store, snapshot.schema, files, None if columns is None else tuple(columns), mapping)
+
+
+def _partition_values(add: Add, named: Mapping[str, str]) -> PartitionValues:
+    """The file's values by the columns' names in the table."""
+    try:
+        return {name: add.partition_values[physical] for name, physical in named.items()}
+    except KeyError as missing:
+        raise LogCorrupt(
+            f"The file {add.path!r} has no value for the partition column {missing}. Nothing was read."
+        ) from missing

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.column_mapping import ColumnMapping
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
@@ -34,6 +35,7 @@ class ScanFile:
 class Scan:
     """Files whose rows, concatenated in this order, are the table; ``columns`` ``None`` means all, in schema order.
 
+    ``mapping`` says how ``schema``, which then has what it takes in its fields' metadata, finds columns in the files.
     Guarantee: every name in ``columns`` is in ``schema``, once. Raises `InvalidInput`.
     """
 
@@ -41,6 +43,7 @@ class Scan:
     schema: StructType
     files: tuple[ScanFile, ...]
     columns: tuple[str, ...] | None = None
+    mapping: ColumnMapping = "none"
 
     def __post_init__(self) -> None:
         if self.columns is None:

@@ -39,9 +39,11 @@ def part_sha(add: Add) -> str | None:
 
 def refuse_foreign_features(snapshot: Snapshot) -> None:
     """Raise `UnsupportedFeature` where another program gave the table what its versions cannot have: the SHA-256 of a
-    part says nothing of deletion vectors."""
+    part says nothing of deletion vectors, nor of columns that have other names in it."""
     if snapshot.has_deletion_vectors:
         refuse({"deletionVectors"}, "read as versions")
+    if snapshot.column_mapping != "none":
+        refuse({"columnMapping"}, "read as versions")
 
 
 def known_sha(add: Add) -> str:

@@ -2,6 +2,7 @@ import pytest
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.features import (
+    column_mapping,
     merge_protocol,
     protocol_for,
     reader_features,
@@ -36,6 +37,7 @@ def mapped(mode: str) -> Metadata:
         (Protocol(1, 2), mapped("name")),  # the property counts only where the protocol supports it
         (Protocol(3, 7, ("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"), ("new",)), metadata()),
         (Protocol(3, 7, ("deletionVectors", "columnMapping"), ()), metadata()),
+        (Protocol(3, 7, ("typeWidening", "typeWidening-preview"), ()), metadata()),
     ],
 )
 def test_readable(protocol: Protocol, table: Metadata) -> None:
@@ -47,11 +49,8 @@ def test_readable(protocol: Protocol, table: Metadata) -> None:
     [
         (Protocol(4, 7, ("x",), ("x",)), metadata(), "reader version 4"),
         (Protocol(0, 1), metadata(), "reader version 0"),
-        (Protocol(2, 5), mapped("name"), "columnMapping"),
-        (Protocol(2, 5), mapped("id"), "columnMapping"),
-        (Protocol(3, 7, ("columnMapping",), ("columnMapping",)), mapped("name"), "columnMapping"),
-        (Protocol(3, 7, (), ("columnMapping",)), mapped("name"), "columnMapping"),
-        (Protocol(3, 7, ("typeWidening",), ("typeWidening",)), metadata(), "typeWidening"),
+        (Protocol(2, 5), mapped("other"), "columnMapping: the mode 'other'"),
+        (Protocol(3, 7, ("variantType",), ("variantType",)), metadata(), "variantType"),
         (Protocol(3, 7, ("variantType", "catalogManaged"), ()), metadata(), "catalogManaged, variantType"),
     ],
 )
@@ -60,6 +59,35 @@ def test_refused_by_name_when_read(protocol: Protocol, table: Metadata, name: st
         require_read(protocol, table)
     with pytest.raises(UnsupportedFeature, match=name):
         require_write(protocol, table, LONG)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        Protocol(2, 5),
+        Protocol(2, 7, None, ()),
+        Protocol(3, 7, ("columnMapping",), ("columnMapping",)),
+        Protocol(3, 7, (), ("columnMapping",)),
+    ],
+)
+@pytest.mark.parametrize("mode", ["name", "id", "NAME"])
+def test_mapped_columns_are_read_and_not_written(protocol: Protocol, mode: str) -> None:
+    require_read(protocol, mapped(mode))
+    assert column_mapping(protocol, mapped(mode)) == mode.lower()
+    with pytest.raises(UnsupportedFeature, match="columnMapping"):
+        require_write(protocol, mapped(mode), LONG)
+
+
+def test_a_mapping_that_the_protocol_does_not_have_does_not_count() -> None:
+    assert column_mapping(Protocol(1, 2), mapped("name")) == "none"
+    require_write(Protocol(1, 2), mapped("name"), LONG)
+
+
+def test_widened_types_are_read_and_not_written() -> None:
+    protocol = Protocol(3, 7, ("typeWidening",), ("typeWidening",))
+    require_read(protocol, metadata())
+    with pytest.raises(UnsupportedFeature, match="typeWidening"):
+        require_write(protocol, metadata(), LONG)
 
 
 def field(**keys: object) -> StructType:

@@ -2,12 +2,15 @@
 
 import time
 import uuid
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_versioned.delta.actions import CommitInfo, Protocol, encode_action
+from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFeature, VersionNotFound
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
@@ -142,4 +145,23 @@ def test_a_table_that_another_program_gave_deletion_vectors_is_refused_by_name(
     fresh = table.project.table("flights")
     for use in (fresh.read, fresh.adopt, lambda: fresh.write(rows)):
         with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+            use()
+
+
+def test_a_table_whose_columns_another_program_mapped_is_refused_by_name(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    snapshot = table.state.snapshot
+    schema = snapshot.schema.to_json()
+    for number, field in enumerate(schema["fields"]):
+        field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
+    configuration = {**snapshot.metadata.configuration, "delta.columnMapping.mode": "name"}
+    metadata = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode(), configuration=configuration)
+    protocol = merge_protocol(snapshot.protocol, Protocol(3, 7, ("columnMapping",), ("columnMapping",)))
+    now = snapshot.timestamp_ms + 1
+    info = CommitInfo({"inCommitTimestamp": now, "timestamp": now, "operation": "SET TBLPROPERTIES"})
+    data = b"\n".join(encode_action(action) for action in (info, protocol, metadata)) + b"\n"
+    table.store.put_if_absent(f"_delta_log/{snapshot.version + 1:020d}.json", data)
+    fresh = table.project.table("flights")
+    for use in (fresh.read, lambda: fresh.write(rows)):
+        with pytest.raises(UnsupportedFeature, match="columnMapping"):
             use()

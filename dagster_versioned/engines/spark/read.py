@@ -95,6 +95,8 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
     if any(file.deletion_vector for file in scan.files):
         refuse({"deletionVectors"}, "read by Spark")
+    if scan.mapping != "none":
+        refuse({"columnMapping"}, "read by Spark")
     partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
     reader = session.read.schema(spark_schema(scan.selected.drop(partitioned)))
     # Spark globs what it is given, and there is no other way to say "this file".
