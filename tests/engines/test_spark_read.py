@@ -183,7 +183,7 @@ def test_read_delta_reads_every_version_of_a_foreign_table(spark, tmp_path, part
 
 
 def test_the_path_that_spark_is_given_is_found_again_in_what_it_lists(spark, tmp_path):
-    """What `_with_partition_values` relies on: a percent-decoded URI of Spark is the path it was given."""
+    """What `_with_files` relies on: a percent-decoded URI of Spark is the path it was given."""
     assert spark_read._bare("file:///a//b") == spark_read._bare("file:/a//b") == "/a//b"
     assert spark_read._bare("s3a://bucket/file:/x") == "s3a://bucket/file:/x"
 
@@ -206,12 +206,12 @@ def test_a_part_that_may_hold_a_matching_row_is_never_passed_over(value, rows, o
         ">=": (d.GreaterThanOrEqual, int.__ge__),
     }
     condition, matches = kinds[operator]
-    may = _group_may_match(group, condition(("a",), value))
+    may = _group_may_match(group, condition(("a",), value), "a")
     assert may or not any(matches(row, value) for row in rows)
     bounds = (min(rows), max(rows))
     assert may == (bounds[0] <= value <= bounds[1] if operator == "=" else any(matches(b, value) for b in bounds))
-    assert _group_may_match(group, condition(("f",), float(value)))
-    assert _group_may_match(group, condition(("nowhere",), value))
+    assert _group_may_match(group, condition(("f",), float(value)), "f")
+    assert _group_may_match(group, condition(("nowhere",), value), "nowhere")
 
 
 def test_the_session_helper_takes_the_active_session(spark):

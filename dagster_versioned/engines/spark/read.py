@@ -9,20 +9,21 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.partition_values import decode
-from dagster_versioned.delta.schema import StructType, type_to_arrow
+from dagster_versioned.delta.schema import StructField, StructType, type_to_arrow
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.engines.delta_table import delta_scan
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import Check, Scan, ScanFile
+from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.session import runs_here
-from dagster_versioned.engines.spark.types import spark_schema
+from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as T  # noqa: N812
 
 CHECKERS = 16
 RANGE_BYTES = 32 * 1024 * 1024
@@ -42,7 +43,11 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
             done.result()
     if scan.store.local_path(scan.files[0].key) is None and s3_scheme is None and runs_here(session):
         scan = PartCache.default().localized(scan)
-    if scan.store.local_path(scan.files[0].key) is not None:
+    if scan.mapping == "id" or len({file.key for file in scan.files}) < len(scan.files):
+        # Spark finds columns by id only where the whole session says so; and only what reads a file with several
+        # deletion vectors once for each can tell its rows apart.
+        s3_scheme = None
+    elif scan.store.local_path(scan.files[0].key) is not None:
         return _native(scan, session, [str(scan.store.local_path(file.key)) for file in scan.files])
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
@@ -93,37 +98,74 @@ def _check(scan: Scan, file: ScanFile, check: Check) -> None:
 
 def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
-    if any(file.deletion_vector for file in scan.files):
-        refuse({"deletionVectors"}, "read by Spark")
-    if scan.mapping != "none":
-        refuse({"columnMapping"}, "read by Spark")
+    from pyspark.sql import functions as F  # noqa: N812
+
     partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
-    reader = session.read.schema(spark_schema(scan.selected.drop(partitioned)))
+    stored = scan.selected.drop(partitioned)
+    reader = session.read.schema(file_schema(stored, scan.mapping))
     # Spark globs what it is given, and there is no other way to say "this file".
     frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths))
-    return _with_partition_values(frame, scan, session, paths, partitioned) if partitioned else frame
+    deleted = deleted_frame(scan, session)
+    if partitioned or deleted is not None:
+        frame = _with_files(frame, scan, session, paths, partitioned, deleted)
+    elif scan.mapping == "none":
+        return frame
+    else:
+        frame = frame.toDF(*(f"_c{i}" for i in range(len(stored.fields))))
+    targets = spark_schema(scan.selected)
+    columns: list[Column] = []
+    for name in scan.selected.names:
+        if name in partitioned:
+            columns.append(F.col(f"_p{partitioned.index(name)}"))
+            continue
+        column = F.col(f"_c{stored.names.index(name)}")
+        # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
+        columns.append(column if scan.mapping == "none" else column.cast(targets[name].dataType))
+    return frame.select(*columns).toDF(*scan.selected.names)
 
 
-def _with_partition_values(
-    frame: "DataFrame", scan: Scan, session: "SparkSession", paths: Sequence[str], partitioned: list[str]
+def _with_files(
+    frame: "DataFrame",
+    scan: Scan,
+    session: "SparkSession",
+    paths: Sequence[str],
+    partitioned: list[str],
+    deleted: "DataFrame | None",
 ) -> "DataFrame":
-    """Join the values on by file: one broadcast table, however many files and partitions there are."""
+    """The rows that are not deleted, as columns ``_c0``, …, and their partition values, as ``_p0``, ….
+
+    What is known by file is joined on by file: one broadcast table, however many files and partitions there are.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
-    values: dict[str, Any] = {"_file": pa.array([spelled[path] for path in paths], pa.string())}
+    values: dict[str, Any] = {
+        "_file": pa.array([spelled[path] for path in paths], pa.string()),
+        "_of": pa.array([i if file.deletion_vector else None for i, file in enumerate(scan.files)], pa.int32()),
+    }
     for i, name in enumerate(partitioned):
         values[f"_p{i}"] = _column([file.partition_values[name] for file in scan.files], name, scan.schema)
-    file_of_row = F.regexp_replace(frame.metadataColumn("_metadata").getField("file_path"), "^file:/+", "/")
-    stored = [name for name in scan.selected.names if name not in partitioned]
-    rows = frame.select("*", file_of_row.alias("_file")).toDF(*(f"_c{i}" for i in range(len(stored))), "_file")
-    joined = rows.join(F.broadcast(session.createDataFrame(pa.table(values))), "_file")
-    sources: list[Column] = [
-        F.col(f"_p{partitioned.index(name)}" if name in partitioned else f"_c{stored.index(name)}")
-        for name in scan.selected.names
-    ]
-    return joined.select(*sources).toDF(*scan.selected.names)
+    about = frame.metadataColumn("_metadata")
+    names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
+    extra = [F.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
+    if deleted is not None:
+        names.append("_row")
+        extra.append(about.getField("row_index").alias("_row"))
+    rows = frame.select("*", *extra).toDF(*names)
+    # With its schema, because Spark takes Arrow's timestamps without a zone for instants.
+    by_file = session.createDataFrame(pa.table(values), _schema_of(partitioned, scan.schema))
+    joined = rows.join(F.broadcast(by_file), "_file")
+    if deleted is None:
+        return joined
+    # `_of` is null in rows of files without a vector, and null matches nothing.
+    gone = (F.col("_of") == F.col("_deleted_of")) & (F.col("_row") == F.col("_deleted_row"))
+    return joined.join(deleted, gone, "left_anti")
+
+
+def _schema_of(partitioned: list[str], schema: StructType) -> "T.StructType":
+    values = [StructField(f"_p{i}", schema.field(name).type) for i, name in enumerate(partitioned)]
+    return spark_schema(StructType([StructField("_file", "string"), StructField("_of", "integer"), *values]))
 
 
 def _bare(uri: str) -> str:

@@ -13,20 +13,25 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from dagster_versioned.delta.column_mapping import physical_name
 from dagster_versioned.engines.arrow_scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.deletions import positions
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as T  # noqa: N812
+
+DELETED_BATCH_ROWS = 1 << 20
 
 _EXACT = (int, str, date, Decimal)
 """Types whose Parquet statistics order as Spark does. Not floats: statistics pass over NaN, Spark's largest number."""
@@ -70,6 +75,48 @@ class PartsSource(DataSource):
         return cloudpickle.loads(base64.b64decode(self.options["scan"]))
 
 
+def deleted_through_executors(scan: Scan, marked: Sequence[int], session: "SparkSession") -> "DataFrame":
+    """`deletions.deleted_frame`, read by the session's executors, one task a deletion vector."""
+    with pickled_by_value():
+        session.dataSource.register(DeletedRowsSource)
+        described = base64.b64encode(cloudpickle.dumps((scan, tuple(marked)))).decode()
+        return session.read.format(DeletedRowsSource.name()).option("scan", described).load()
+
+
+class DeletedRowsReader(DataSourceReader):
+    """Reads one deletion vector a task."""
+
+    def __init__(self, scan: Scan, marked: Sequence[int]) -> None:
+        self.scan = scan
+        self.marked = marked
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(i) for i in self.marked]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        index: int = partition.value
+        rows = positions(self.scan, index)
+        schema = pa.schema([("_deleted_of", pa.int32()), ("_deleted_row", pa.int64())])
+        for start in range(0, len(rows), DELETED_BATCH_ROWS):
+            batch = pa.array(rows[start : start + DELETED_BATCH_ROWS])
+            of = pa.array(np.full(len(batch), index, np.int32))
+            yield pa.RecordBatch.from_arrays([of, batch], schema=schema)
+
+
+class DeletedRowsSource(DataSource):
+    """The deleted rows of the files that the option ``scan`` marks."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dagster_versioned_deleted_rows"
+
+    def schema(self) -> str:
+        return "_deleted_of int, _deleted_row long"
+
+    def reader(self, schema: "T.StructType") -> DataSourceReader:
+        return DeletedRowsReader(*cloudpickle.loads(base64.b64decode(self.options["scan"])))
+
+
 class FilteringReader(PartsReader):
     """Passes over the parts whose Parquet footer shows that no row can match; Spark checks every row again."""
 
@@ -83,7 +130,7 @@ class FilteringReader(PartsReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         index: int = partition.value
-        if may_match(self.scan.store, self.scan.files[index], self.filters):
+        if may_match(self.scan, self.scan.files[index], self.filters):
             yield from super().read(partition)
 
 
@@ -98,18 +145,22 @@ class FilteredPartsSource(PartsSource):
         return FilteringReader(self._scan())
 
 
-def may_match(store: ObjectStore, file: ScanFile, filters: Sequence[Any]) -> bool:
-    """Whether the file's footer leaves it possible that a row passes all filters."""
+def may_match(scan: Scan, file: ScanFile, filters: Sequence[Any]) -> bool:
+    """Whether the file's footer leaves it possible that a row passes all filters, deleted rows included."""
     judged = [f for f in filters if len(f.attribute) == 1 and f.attribute[0] not in file.partition_values]
-    if not judged:
+    if not judged or scan.mapping == "id":
         return True
-    metadata = pq.read_metadata(pa.PythonFile(_Ranges(store, file), mode="r"))
-    return any(all(_group_may_match(metadata.row_group(i), f) for f in judged) for i in range(metadata.num_row_groups))
+    metadata = pq.read_metadata(ranges(scan.store, file))
+    names = {field.name: physical_name(field, scan.mapping) for field in scan.schema.fields}
+    return any(
+        all(_group_may_match(metadata.row_group(i), f, names[f.attribute[0]]) for f in judged)
+        for i in range(metadata.num_row_groups)
+    )
 
 
-def _group_may_match(group: Any, condition: Any) -> bool:
+def _group_may_match(group: Any, condition: Any, name: str) -> bool:
     columns = (group.column(i) for i in range(group.num_columns))
-    statistics = next((c.statistics for c in columns if c.path_in_schema == condition.attribute[0]), None)
+    statistics = next((c.statistics for c in columns if c.path_in_schema == name), None)
     if statistics is None:
         return True
     kind = type(condition).__name__
@@ -131,6 +182,11 @@ def _group_may_match(group: Any, condition: Any) -> bool:
             return statistics.max >= value
         case _:
             return True
+
+
+def ranges(store: ObjectStore, file: ScanFile) -> pa.NativeFile:
+    """A file of the store, of which only what is asked for is fetched."""
+    return pa.PythonFile(_Ranges(store, file), mode="r")
 
 
 class _Ranges(io.RawIOBase):

@@ -1,11 +1,12 @@
 """Spark SQL schemas to the schema that is stored, and back. What a column means is taken from here, never from Arrow:
 the Arrow batches that reach a Python worker have lost comments and nullability (and got some of it wrong)."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.column_mapping import ColumnMapping, physical_name
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines import conform
 from dagster_versioned.errors import UnsupportedType
 
@@ -56,6 +57,24 @@ def spark_schema(schema: StructType) -> "T.StructType":
     from pyspark.sql import types as T  # noqa: N812
 
     return T.StructType.fromJson(schema.all_nullable().to_json())
+
+
+def file_schema(schema: StructType, mapping: ColumnMapping) -> "T.StructType":
+    """The Spark schema to read columns from files with: those of ``schema``, at every depth by their names there."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    def mapped(data_type: DataType) -> DataType:
+        match data_type:
+            case StructType(fields=fields):
+                return StructType([StructField(physical_name(f, mapping), mapped(f.type)) for f in fields])
+            case ArrayType(element_type=element):
+                return ArrayType(mapped(element))
+            case MapType(key_type=key, value_type=value):
+                return MapType(mapped(key), mapped(value))
+            case _:
+                return data_type
+
+    return T.StructType.fromJson(cast("StructType", mapped(schema)).to_json())
 
 
 def _arrow_type(data_type: Any, path: str) -> pa.DataType:

@@ -1,0 +1,54 @@
+"""The rows that deletion vectors take away, as a frame to join with."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.deletion_vectors import deleted_rows
+from dagster_versioned.engines.scan import Scan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+READERS = 16
+BROADCAST_ROWS = 1_000_000
+"""Up to so many deleted rows are read here and sent to every executor: some 12 MB. More are read by the executors."""
+
+
+def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
+    """Positions of deleted rows: ``_deleted_of``, the file's place in the scan, and ``_deleted_row``; ``None`` if none.
+
+    Few are read and checked at once, so that `IntegrityError` comes before any row is computed; many when Spark asks
+    for them, in its tasks.
+    """
+    marked = [i for i, file in enumerate(scan.files) if file.deletion_vector]
+    if not marked:
+        return None
+    total = sum(file.deletion_vector.cardinality for file in scan.files if file.deletion_vector)
+    if total > BROADCAST_ROWS:
+        from dagster_versioned.engines.spark.source import deleted_through_executors
+
+        return deleted_through_executors(scan, marked, session)
+    from pyspark.sql import functions as F  # noqa: N812
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="vectors") as pool:
+        rows = list(pool.map(partial(positions, scan), marked))
+    of: NDArray[np.int32] = np.repeat(np.array(marked, np.int32), [len(one) for one in rows])
+    positions_of: NDArray[np.int64] = np.concatenate(rows)
+    table = pa.table({"_deleted_of": pa.array(of), "_deleted_row": pa.array(positions_of)})
+    return F.broadcast(session.createDataFrame(table))
+
+
+def positions(scan: Scan, index: int) -> NDArray[np.int64]:
+    """The deleted rows of one file, checked against the number of rows in its footer. Raises `IntegrityError`."""
+    from dagster_versioned.engines.spark.source import ranges
+
+    file = scan.files[index]
+    metadata = pq.read_metadata(ranges(scan.store, file))
+    assert file.deletion_vector is not None  # the caller chose such a file
+    return deleted_rows(scan.store, file.deletion_vector, metadata.num_rows, file.key)

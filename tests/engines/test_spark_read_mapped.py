@@ -1,0 +1,97 @@
+"""Spark reads files with deletion vectors and mapped columns as the Arrow engine does, on every way to the bytes."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned.engines.arrow_scan import read_table
+from dagster_versioned.engines.delta_table import read_delta as read_arrow
+from dagster_versioned.engines.spark import SparkEngine, deletions, read_delta
+from dagster_versioned.errors import IntegrityError
+from dagster_versioned.storage import LocalStore
+from support.deleted_rows import deleting, make_scan, numbered
+from support.mapped_columns import FILE, ROWS, SCHEMA, create
+from support.remote_store import RemoteStore
+
+pytestmark = pytest.mark.spark
+
+
+def rows(frame):
+    return sorted(map(repr, frame.toArrow().to_pylist()))
+
+
+@pytest.fixture
+def scan(tmp_path):
+    tables = [numbered(i * 100, 50) for i in range(3)]
+    gone = {0, 7, 8, 49}
+    return make_scan(LocalStore(tmp_path / "t"), tables, [deleting(gone), None, deleting({1})], row_group_size=10)
+
+
+@pytest.mark.parametrize("through", ["path", "cache"])
+@pytest.mark.parametrize("size", ["few", "many"])
+def test_deleted_rows_are_gone_on_every_way(spark, scan, through, size, monkeypatch, tmp_path):
+    monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
+    if size == "many":
+        monkeypatch.setattr(deletions, "BROADCAST_ROWS", 0)
+    if through == "cache":
+        scan = replace(scan, store=RemoteStore(scan.store.uri))
+    for columns in (None, ("p", "a"), ("s",)):
+        asked = replace(scan, columns=columns)
+        assert rows(SparkEngine(spark).read(asked)) == sorted(map(repr, read_table(asked).to_pylist()))
+    filtered = SparkEngine(spark).read(scan).where("a >= 7 and a < 10 or a = 101")
+    assert sorted(row.a for row in filtered.collect()) == [9, 101]
+
+
+def test_deleted_rows_are_gone_when_executors_fetch_the_files(spark, scan):
+    from dagster_versioned.engines.spark.source import read_through_executors
+
+    for columns in (None, ("p", "a")):
+        asked = replace(scan, columns=columns)
+        assert rows(read_through_executors(asked, spark)) == sorted(map(repr, read_table(asked).to_pylist()))
+
+
+def test_without_partition_columns(spark, scan):
+    files = tuple(replace(file, partition_values={}) for file in scan.files)
+    scan = replace(scan, files=files, schema=scan.schema.drop(["p"]))
+    assert rows(SparkEngine(spark).read(scan)) == sorted(map(repr, read_table(scan).to_pylist()))
+
+
+def test_a_file_that_is_there_twice_with_other_vectors(spark, scan):
+    first = scan.files[0]
+    scan = replace(scan, files=(first, replace(first, deletion_vector=deleting({2})), scan.files[1]))
+    assert rows(SparkEngine(spark).read(scan)) == sorted(map(repr, read_table(scan).to_pylist()))
+
+
+def test_a_vector_for_another_file_is_an_error_before_any_row(spark, scan):
+    wrong = replace(scan.files[0], deletion_vector=deleting({50}))
+    with pytest.raises(IntegrityError, match="deletes row 50, but the file has 50 rows"):
+        SparkEngine(spark).read(replace(scan, files=(wrong, *scan.files[1:])))
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_mapped_columns_are_found_at_every_depth(spark, tmp_path, mode):
+    uri = create(tmp_path, mode, pa.Table.from_pylist(ROWS, FILE))
+    frame = read_delta(spark, uri)
+    assert frame.columns == list(SCHEMA.names)
+    assert rows(frame) == sorted(map(repr, read_arrow(uri).to_pylist()))
+    assert [row.b for row in frame.where("a = 3").select("b").collect()] == [4]
+    assert [row.x for row in frame.where("s.x = 10").select("s.x").collect()] == [10]
+
+
+def test_pushed_filters_know_the_names_in_the_files(tmp_path):
+    from pyspark.sql import datasource as d
+
+    from dagster_versioned.delta.snapshot import load_snapshot
+    from dagster_versioned.engines.delta_table import delta_scan
+    from dagster_versioned.engines.spark.source import may_match
+
+    create(tmp_path, "name", pa.Table.from_pylist(ROWS, FILE))
+    store = LocalStore(tmp_path)
+    scan = delta_scan(store, load_snapshot(store))
+    # `a` is called `b` in the file, where it is 1 to 3; what is called `a` there is 2 to 4.
+    assert pq.read_metadata(tmp_path / "f.parquet").num_row_groups == 2
+    assert may_match(scan, scan.files[0], [d.EqualTo(("a",), 1)])
+    assert not may_match(scan, scan.files[0], [d.EqualTo(("a",), 4)])
+    assert may_match(replace(scan, mapping="id"), scan.files[0], [d.EqualTo(("a",), 4)])
