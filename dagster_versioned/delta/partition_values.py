@@ -131,6 +131,8 @@ def _decode(text: str, data_type: str) -> Value:
 
 
 def _decode_timestamp(text: str, data_type: str) -> datetime | None:
+    if data_type == "timestamp_ntz" and _DATE.fullmatch(text):
+        return datetime.fromisoformat(text)  # of a column that was widened from `date`
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None

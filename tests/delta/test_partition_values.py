@@ -64,6 +64,7 @@ def test_round_trip(pair: tuple[str, Any]) -> None:
         ("1970-01-01T00:00:00.123456Z", "timestamp", datetime(1970, 1, 1, 0, 0, 0, 123456, UTC)),
         ("1970-01-01T02:00:00+02:00", "timestamp", datetime(1970, 1, 1, tzinfo=UTC)),
         ("1970-01-01 00:00:00.123456", "timestamp_ntz", datetime(1970, 1, 1, 0, 0, 0, 123456)),
+        ("2024-02-29", "timestamp_ntz", datetime(2024, 2, 29)),  # widened from `date`
         ("TRUE", "boolean", True),
         ("1.0E10", "double", 1e10),
         ("-Infinity", "float", -math.inf),

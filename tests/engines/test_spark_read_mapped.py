@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_versioned.delta.schema import StructField, StructType
 from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.delta_table import read_delta as read_arrow
 from dagster_versioned.engines.spark import SparkEngine, deletions, read_delta
@@ -78,6 +79,34 @@ def test_mapped_columns_are_found_at_every_depth(spark, tmp_path, mode):
     assert rows(frame) == sorted(map(repr, read_arrow(uri).to_pylist()))
     assert [row.b for row in frame.where("a = 3").select("b").collect()] == [4]
     assert [row.x for row in frame.where("s.x = 10").select("s.x").collect()] == [10]
+
+
+WIDENED = [
+    (pa.int8(), 5, "short"),
+    (pa.int16(), 5, "integer"),
+    (pa.int32(), -5, "long"),
+    (pa.int8(), 5, "double"),
+    (pa.int32(), 5, "double"),
+    (pa.float32(), 0.5, "double"),
+    (pa.int32(), 5, "decimal(12,2)"),
+    (pa.int64(), 5, "decimal(22,2)"),
+    (pa.decimal128(5, 2), "1.25", "decimal(9,4)"),
+    (pa.decimal128(18, 2), "1.25", "decimal(24,4)"),
+    (pa.date32(), "2024-02-29", "timestamp_ntz"),
+]
+
+
+def test_types_that_were_widened_later(spark, tmp_path):
+    held = [pa.array([value, None]).cast(narrow) for narrow, value, _ in WIDENED]
+    table = pa.table({f"c{i}": column for i, column in enumerate(held)})
+    nested = pa.StructArray.from_arrays(held, names=[f"n{i}" for i in range(len(held))])
+    wide = [StructField(f"n{i}", data_type) for i, (_, _, data_type) in enumerate(WIDENED)]
+    fields = [StructField(f"c{i}", data_type) for i, (_, _, data_type) in enumerate(WIDENED)]
+    schema = StructType([*fields, StructField("s", StructType(wide))])
+    uri = create(tmp_path, "none", table.append_column("s", nested), schema)
+    frame = read_delta(spark, uri)
+    assert [field.dataType.simpleString() for field in frame.schema][:3] == ["smallint", "int", "bigint"]
+    assert rows(frame) == sorted(map(repr, read_arrow(uri).to_pylist()))
 
 
 def test_pushed_filters_know_the_names_in_the_files(tmp_path):
