@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
-from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.actions import Add, DeletionVector
 from dagster_versioned.delta.deletion_vectors import (
     NATIVE,
     PORTABLE,
@@ -21,6 +21,7 @@ from dagster_versioned.delta.deletion_vectors import (
     z85_decode,
     z85_encode,
 )
+from dagster_versioned.delta.files import adds_table, to_adds
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.errors import IntegrityError, LogCorrupt, UnsupportedFeature, VersionedError
 from dagster_versioned.storage import LocalStore
@@ -194,6 +195,12 @@ def test_paths_that_leave_the_tables_folder(store, path, error):
 def test_descriptors_that_make_no_sense_are_named(store, changed, reason):
     with pytest.raises(LogCorrupt, match=f"part.parquet.*{reason}"):
         read(store, changed)
+
+
+def test_a_checkpoint_may_hold_no_descriptor_that_a_commit_may_not():
+    for vector in (DeletionVector("u", ENCODED, -1, 1, 1), DeletionVector("u", ENCODED, 1, -1, 1)):
+        with pytest.raises(LogCorrupt, match=r"part\.parquet"):
+            to_adds(adds_table([Add("part.parquet", {}, 1, 1, True, deletion_vector=vector)]))
 
 
 def damaged(at: int, value: bytes) -> bytes:
