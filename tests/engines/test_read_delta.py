@@ -124,7 +124,8 @@ def test_tables_of_other_writers_are_read_right_or_refused(path):
     try:
         result = read_delta(str(CONFORMANCE / path))
     except UnsupportedFeature as refused:
-        assert "variantType" in str(refused)
+        if "variantType" not in str(refused):
+            raise
         pytest.skip(f"refused: {refused}")
     assert result.num_rows == expected["rows"]
     assert result.column_names == [field["name"] for field in expected["schema"]["fields"]]
