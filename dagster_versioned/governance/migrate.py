@@ -42,7 +42,7 @@ from dagster_versioned.storage import location as storage_location
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
-from dagster_versioned.tables.fence import is_moved_with, lift_fence, raise_fence
+from dagster_versioned.tables.fence import fence_of, is_moved_with, lift_fence, raise_fence
 from dagster_versioned.tables.migration_mark import (
     MARK_KEY,
     MarkState,
@@ -129,7 +129,7 @@ def migrate(
 
     ``verify``: ``"structural"`` compares every object's size and, of all but parts, the bytes, and replays the logs;
     ``"content"`` also reads every part at the target and checks its SHA-256. A migration that was begun is verified
-    as it was begun, or more. ``delete_source`` deletes everything at the old place but the signpost, after the switch;
+    as it was begun, or more. ``delete_source`` deletes everything at the old place but the fence, after the switch;
     it is what *this* caller says that counts. ``actor`` defaults to the user's git identity.
 
     Raises `InvalidInput` for a target that is not empty, is the source, or lies in it or around it; `AccessDenied`
@@ -270,13 +270,13 @@ class _Move:
         put_mark(self._target.data, self._mark("arriving"))
 
     def _check_target(self, documents: ProjectDocuments) -> None:
-        """Refuse a place where anything is but this very migration, or the signpost from when the project left it."""
+        """Refuse a place where anything is but this very migration, or the fence from when the project left it."""
         check_apart(self._pending.source, self._pending.target)
         mark = read_mark(self._target.data)
         if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
             return
-        signs = {MARK_KEY} if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
         own = {info.key for info in objects(self._target.data)}
+        signs = fence_of(own) if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
         strange = own - signs - {key for key in own if key.startswith(_PROBE)}
         beside = (info.key for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
         found = next(iter(sorted(strange)), None) or next(beside, None)
@@ -466,7 +466,7 @@ class _Move:
                 continue
 
     def _delete_source(self) -> int:
-        """Delete what was left, but for the signpost, once more asking whether everything is at the new place."""
+        """Delete what was left, but for the fence, once more asking whether everything is at the new place."""
         self._tell(MigrationProgress("deleting"))
         if not same_place(self._mirror.ref(self._name).current, self._pending.target):
             raise GovernanceError(
@@ -487,7 +487,7 @@ class _Move:
                 f"{min(missing)} is at {self._pending.source.uri} and not at {self._pending.target.uri}. Nothing was "
                 "deleted. Verify the tables at the new place."
             )
-        return clear(self._source.data, keep=[MARK_KEY])
+        return clear(self._source.data, keep=fence_of(info.key for info in objects(self._source.data)))
 
     # ---- asking
 
