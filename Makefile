@@ -105,4 +105,4 @@ $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
 
 .example/dagster/dagster.yaml:
 	@mkdir -p $(@D)
-	@printf 'telemetry:\n  enabled: false\n' > $@
+	@printf 'telemetry: {enabled: false}\nnux: {enabled: false}\n' > $@

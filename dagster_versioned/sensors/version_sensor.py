@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import dagster as dg
 import orjson
-from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
+from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -81,11 +82,22 @@ def build_version_sensor(
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=trigger.tick,
-        asset_selection=selection | selection.required_multi_asset_neighbors(),
+        asset_selection=_WithNeighbors(child=selection),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or f"Runs what is not built from the current versions of its upstreams (by {on}).",
     )
+
+
+class _WithNeighbors(RequiredNeighborsAssetSelection):
+    """A selection and what only runs together with it; the UI, which shows a stored selection, gets a legible one."""
+
+    def to_serializable_asset_selection(self, asset_graph: BaseAssetGraph[Any]) -> dg.AssetSelection:
+        """The selection as it was given, where it is complete, else its keys."""
+        keys = self.resolve(asset_graph)
+        if self.child.resolve(asset_graph) == keys:
+            return self.child.to_serializable_asset_selection(asset_graph)
+        return dg.AssetSelection.assets(*sorted(keys))
 
 
 class _Trigger:

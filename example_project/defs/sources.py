@@ -9,7 +9,7 @@ from example_project.defs.resources import FlightData, Source
 def imported(source: Source, description: str) -> dg.AssetsDefinition:
     """The asset that imports one table."""
 
-    @dg.asset(name=source, description=description, group_name="sources", kinds={"pandas"})
+    @dg.asset(name=source, description=description, group_name="sources", kinds={"pandas", "deltalake"})
     def table(flight_data: FlightData) -> pd.DataFrame:
         return flight_data.frame(source)
 
