@@ -64,6 +64,7 @@ _MD5 = re.compile(r'"[0-9a-f]{32}"')
 _PROBE = ".metadata/migration-probe"
 _SHORT_PASS = 60.0  # seconds; writers are not stopped before what is left to copy takes less
 _PASSES = 10
+_ASK_AGAIN = 10.0  # seconds, while copies are made: whoever called it off may give the target to others
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,7 @@ class _Move:
         self._target = Project(name, open_store(pending.target), author=pending.actor)
         self._transfer = Transfer(self._source.data, self._target.data, threads=threads)
         self._copied_objects = self._copied_bytes = 0
+        self._asked = time.monotonic()
 
     def plan(self, documents: ProjectDocuments) -> MigrationReport:
         """What there is to move, after every check that changes nothing."""
@@ -367,9 +369,13 @@ class _Move:
         fixed = [info.key for info in wanted if _PART.fullmatch(info.key) or _LOG_ENTRY.fullmatch(info.key)]
         small = {info.key for info in wanted if info.size <= PIECE_BYTES} - set(fixed)
         replacing = {key: there[key].etag if key in there else None for key in small}
-        copied = self._transfer.copy_all(
-            wanted, replacing=replacing, progress=lambda done: self._tell(MigrationProgress(step, done))
-        )
+
+        def tell(done: CopyProgress) -> None:
+            self._tell(MigrationProgress(step, done))
+            if time.monotonic() - self._asked > _ASK_AGAIN:
+                self._still_ours()
+
+        copied = self._transfer.copy_all(wanted, replacing=replacing, progress=tell)
         self._copied_objects += copied.objects
         self._copied_bytes += copied.bytes
         if extra and is_fenced:  # such as what was purged meanwhile
@@ -496,6 +502,7 @@ class _Move:
 
     def _still_ours(self) -> None:
         """Return if the migration may go on. Raises `_SwitchedError`, or `RegistryConflict` where it was called off."""
+        self._asked = time.monotonic()
         pending = self._mirror.pending(self._name)  # which ends after ref.json has changed
         ref = self._mirror.ref(self._name)
         if same_place(ref.current, self._pending.target):
@@ -503,7 +510,9 @@ class _Move:
         is_pending = pending is not None and pending.id == self._pending.id
         if not is_pending or ref.aborted == self._pending.id or not same_place(ref.current, self._pending.source):
             if read_mark(self._target.data) is None:
-                self._target.data.delete(self._transfer.copied)  # came after who called it off had emptied it
+                # What came after who called it off had emptied it; not what others have put there since.
+                left = [info.key for info in objects(self._target.data) if self._transfer.has_put(info)]
+                self._target.data.delete(left)
             raise RegistryConflict(
                 f"The migration {self._pending.id} of {self._name} was called off while it was running. The project "
                 f"is at {ref.current.uri}."

@@ -839,6 +839,44 @@ def test_a_run_that_wakes_up_when_the_project_has_been_elsewhere_and_is_back_cha
     assert_still_there(governed, before)
 
 
+def test_a_run_that_was_called_off_soon_stops_copying(
+    governed: Governed, other: Registry, new: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate_module, "_ASK_AGAIN", -1.0)
+    told = 0
+
+    def tell(progress: MigrationProgress) -> None:
+        nonlocal told
+        told += 1
+        if told == 1:
+            abort(other, governed.mirror, NAME)
+
+    with pytest.raises(RegistryConflict, match="called off"):
+        governed.move(new, progress=tell)
+    assert told == 1
+    assert contents(governed.open(new)) == {}
+
+
+def test_a_run_that_was_called_off_deletes_nothing_of_who_came_after_it(
+    governed: Governed, other: Registry, new: Location
+) -> None:
+    waiting = ["fencing"]
+    before: dict[str, str] = {}
+
+    def tell(progress: MigrationProgress) -> None:
+        if progress.step in waiting:
+            waiting.clear()
+            abort(other, governed.mirror, NAME)
+            enroll(other, governed.mirror, "OTHER", new, actor=WHO)
+            fill_a_little(Project("OTHER", governed.open(new)))
+            before.update(contents(governed.open(new)))
+
+    with pytest.raises(RegistryConflict, match="called off"):
+        governed.move(new, progress=tell)
+    assert before
+    assert contents(governed.open(new)) == before
+
+
 def test_a_fence_that_went_up_after_it_was_called_off_comes_down(governed: Governed, new: Location) -> None:
     before = facts(governed.at(governed.home))
     opener = hooked(
