@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -26,7 +27,6 @@ import typer
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from selenium.webdriver.remote.webelement import WebElement
 
 from dagster_versioned import Governance
 from example_project.defs.resources import PROJECT
@@ -77,12 +77,13 @@ def _take(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "example_project"], check=True, stdout=subprocess.DEVNULL)
     with dg.DagsterInstance.get() as instance, _dagster_dev() as url:
         change = _change_the_weather(instance)
-        built = [_wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}") for key in DERIVED]
+        for key in DERIVED:
+            _wait_for(lambda key=key: _is_built(instance, key, change), f"a run of {key}")
         _wait_for(lambda: _settled_tick(instance), "a tick that finds everything current")
         backfill = _backfill(url)
         _wait_for(lambda: _is_done(instance, backfill), "the backfill")
         with _browser() as browser:
-            _look(Pages(browser, url), built[0], backfill)
+            _look(Pages(browser, url), backfill)
 
 
 # What is to be seen
@@ -100,15 +101,16 @@ def _change_the_weather(instance: dg.DagsterInstance) -> float:
     return began
 
 
-def _run_of_sensor(instance: dg.DagsterInstance, key: str, since: float) -> str | None:
-    """The run of an asset that the sensor asked for, once it has succeeded."""
+def _is_built(instance: dg.DagsterInstance, key: str, since: float) -> bool:
+    """Whether the run of an asset that the sensor asked for has succeeded."""
     wanted = dg.RunsFilter(tags={"dagster/sensor_name": SENSOR, "dagster_versioned/target": key})
-    for record in instance.get_run_records(wanted):
-        if record.create_timestamp.timestamp() > since:
-            status = record.dagster_run.status
-            assert status != dg.DagsterRunStatus.FAILURE, f"run {record.dagster_run.run_id} of {key} failed"
-            return record.dagster_run.run_id if status == dg.DagsterRunStatus.SUCCESS else None
-    return None
+    statuses = [
+        record.dagster_run.status
+        for record in instance.get_run_records(wanted)
+        if record.create_timestamp.replace(tzinfo=UTC).timestamp() > since
+    ]
+    assert dg.DagsterRunStatus.FAILURE not in statuses, f"the run of {key} failed"
+    return dg.DagsterRunStatus.SUCCESS in statuses
 
 
 def _settled_tick(instance: dg.DagsterInstance) -> bool:
@@ -151,15 +153,10 @@ class Pages:
         """Go to a page."""
         self._browser.get(self._url + path)
 
-    def click(self, text: str) -> None:
-        """Click on what shows this text, once it is there."""
-        _wait_for(lambda: self._try_to_click(text), f"something that says {text!r}", PATIENCE)
-
-    def scroll_to(self, text: str) -> None:
-        """Bring what shows this text to the top of its pane."""
-        script = "arguments[0].scrollIntoView({block: 'start'})"
-        found = _wait_for(lambda: self._showing(text), f"something that says {text!r}", PATIENCE)
-        self._browser.execute_script(script, found)
+    def click(self, xpath: str) -> None:
+        """Click on the first of these, once there is one."""
+        found = _wait_for(lambda: self._browser.find_elements(By.XPATH, xpath), f"something at {xpath}", PATIENCE)
+        self._browser.execute_script("arguments[0].click()", found[0])
 
     def picture(self, name: str, *words: str) -> None:
         """Write the page as ``docs/images/<name>.png``, once it shows all these words and nothing moves any more."""
@@ -186,30 +183,30 @@ class Pages:
         assert size <= LARGEST_BYTES, f"{path} has {size} bytes; at most {LARGEST_BYTES} are wanted"
         _say(f"{path.name}: {size / 1000:.0f} kB")
 
-    def _showing(self, text: str) -> WebElement | None:
-        found = self._browser.find_elements(By.XPATH, f"//*[text()[normalize-space(.)={json.dumps(text)}]]")
-        return next((element for element in found if element.is_displayed()), None)
 
-    def _try_to_click(self, text: str) -> bool:
-        element = self._showing(text)
-        if element is not None:
-            self._browser.execute_script("arguments[0].click()", element)
-        return element is not None
-
-
-def _look(pages: Pages, run: str, backfill: str) -> None:
-    pages.open("/asset-groups")
-    pages.picture("lineage", "weather", *DERIVED)
+def _look(pages: Pages, backfill: str) -> None:
+    sensor = f"/locations/__repository__@{LOCATION}/sensors/{SENSOR}"
+    pages.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
+    pages.picture("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
     pages.open("/assets/weather?view=events")
-    pages.picture("versions", "dagster_versioned/change", "dagster_versioned/metadata_sha", "full")
-    pages.open(f"/locations/__repository__@{LOCATION}/sensors/{SENSOR}")
-    pages.picture("sensor", SENSOR, "Checked 8 targets")
-    pages.open(f"/runs/{run}")
-    pages.picture("run", "dagster_versioned/why", "weather ")
-    pages.open(f"/assets/{MONTHLY}?view=partitions")
-    pages.picture("partitions", MONTHLY, "2013-12-01")
+    pages.picture(
+        "versions", *(f"dagster_versioned/{key}" for key in ("change", "diff", "metadata_sha")), "full", "rows"
+    )
+    pages.open(sensor)
+    pages.picture("sensor", SENSOR, 'not group:"sources"', "2 runs requested", "0 runs requested")
+    pages.click("//button[.='0 runs requested']")
+    pages.picture("tick", "Skip reason: Checked 8 targets", "All are built from current versions")
+    pages.open(sensor)
+    pages.click("//button[.='2 runs requested']/following::button[.='View logs'][1]")
+    pages.picture(
+        "reasons", "Requested flight_weather, because of weather", "Requested hottest_days, because of weather"
+    )
+    pages.open("/runs")
+    pages.picture("runs", "dagster_versioned/why: weather", "Backfill", SENSOR)
+    pages.open(f"/assets/{MONTHLY}?view=partitions&partition=2013-12-01")
+    pages.picture("partitions", "Materialized (12)", "dagster_versioned/change", "Nothing changed: it is still version")
     pages.open(f"/runs/b/{backfill}")
-    pages.picture("backfill", MONTHLY)
+    pages.picture("backfill", MONTHLY, "100% completed", "Succeeded")
 
 
 @contextmanager
@@ -229,10 +226,11 @@ def _browser() -> Iterator[webdriver.Chrome]:
             "disable-sync",
             "hide-scrollbars",
             f"user-data-dir={profile}",
-            f"window-size={SIZE[0]},{SIZE[1]}",
         ):
             options.add_argument(f"--{option}")
         browser = webdriver.Chrome(options, webdriver.ChromeService(chromedriver))
+        metrics = {"width": SIZE[0], "height": SIZE[1], "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         try:
             yield browser
         finally:

@@ -143,6 +143,9 @@ class _Trigger:
                 one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]
         if requests:
+            context.log.info(_checked(seen))
+            for request in requests:
+                context.log.info(f"Requested {_covered(request)}, because of {request.tags[WHY_TAG]}.")
             return dg.SensorResult(run_requests=requests, cursor="{}")
         return dg.SensorResult(skip_reason=f"{_checked(seen)} {_summary(decisions)}", cursor="{}")
 
@@ -220,10 +223,21 @@ def _settled(cursor: str | None) -> str | None:
 
 
 def _checked(seen: Seen) -> str:
-    text = f"Checked {seen.units} targets against the heads of {seen.tables} tables ({seen.reads} documents were new)."
+    text = (
+        f"Checked {seen.units} targets against the current versions of {seen.tables} tables "
+        f"({seen.reads} documents read, the others had not changed)."
+    )
     if seen.pending:
         text += f" A commit is under way on {_some(seen.pending)}."
     return text
+
+
+def _covered(request: dg.RunRequest) -> str:
+    """The target of a run, with its partitions."""
+    first = request.partition_key or request.tags.get(ASSET_PARTITION_RANGE_START_TAG)
+    last = request.tags.get(ASSET_PARTITION_RANGE_END_TAG)
+    partitions = f"[{first}...{last}]" if last else f"[{first}]" if first else ""
+    return f"{request.tags[TARGET_TAG]}{partitions}"
 
 
 def _summary(decisions: Mapping[Cell, Decision]) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.instigation_logger import get_instigation_log_records
 from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
@@ -111,6 +112,8 @@ def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, b
     assert run.tags["dagster_versioned/why"] == f"flights {before[:12]} -> {after[:12]}"
     assert run.tags["dagster_versioned/target"] == "delays"
     assert run.tags["dagster/sensor_name"] == "keep_current"
+    said = [one["msg"] for one in get_instigation_log_records(daemon.instance, daemon.last_tick().log_key)]
+    assert said[1].endswith(f"Requested delays, because of flights {before[:12]} -> {after[:12]}.")
 
 
 def test_another_code_version_counts_on_request(daemon):
