@@ -312,7 +312,8 @@ def test_delete_source_asks_for_the_project_s_name(governed, tmp_path):
     asked = governed(*command, stdin="NYC\n", ok=0)
     assert f"deleted at {old}" in asked.err
     assert "deleted at" in asked.out
-    left = {path.relative_to(old / "datom").as_posix() for path in old.rglob("*") if path.is_file()}
+    data = old / "datom"
+    left = {path.relative_to(data).as_posix() for path in data.rglob("*") if path.is_file()}
     assert left == fence_of(left)
     assert {".metadata/migration.json", ".metadata/pins.json"} < left
 
