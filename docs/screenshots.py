@@ -65,7 +65,7 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
         _take(folder.absolute())
         return
-    with tempfile.TemporaryDirectory() as new:
+    with tempfile.TemporaryDirectory(prefix="example-") as new:
         _take(Path(new))
 
 
@@ -77,13 +77,12 @@ def _take(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "example_project"], check=True, stdout=subprocess.DEVNULL)
     with dg.DagsterInstance.get() as instance, _dagster_dev() as url:
         change = _change_the_weather(instance)
-        for key in DERIVED:
-            _wait_for(lambda key=key: _is_built(instance, key, change), f"a run of {key}")
+        runs = [_wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}") for key in DERIVED]
         _wait_for(lambda: _settled_tick(instance), "a tick that finds everything current")
         backfill = _backfill(url)
         _wait_for(lambda: _is_done(instance, backfill), "the backfill")
         with _browser() as browser:
-            _look(Pages(browser, url), backfill)
+            _look(Pages(browser, url), runs[-1], backfill)
 
 
 # What is to be seen
@@ -101,16 +100,15 @@ def _change_the_weather(instance: dg.DagsterInstance) -> float:
     return began
 
 
-def _is_built(instance: dg.DagsterInstance, key: str, since: float) -> bool:
-    """Whether the run of an asset that the sensor asked for has succeeded."""
+def _run_of_sensor(instance: dg.DagsterInstance, key: str, since: float) -> str | None:
+    """The run of an asset that the sensor asked for, once it has succeeded."""
     wanted = dg.RunsFilter(tags={"dagster/sensor_name": SENSOR, "dagster_versioned/target": key})
-    statuses = [
-        record.dagster_run.status
-        for record in instance.get_run_records(wanted)
-        if record.create_timestamp.replace(tzinfo=UTC).timestamp() > since
-    ]
-    assert dg.DagsterRunStatus.FAILURE not in statuses, f"the run of {key} failed"
-    return dg.DagsterRunStatus.SUCCESS in statuses
+    for record in instance.get_run_records(wanted, limit=1):
+        if record.create_timestamp.replace(tzinfo=UTC).timestamp() > since:
+            run = record.dagster_run
+            assert run.status != dg.DagsterRunStatus.FAILURE, f"run {run.run_id} of {key} failed"
+            return run.run_id if run.status == dg.DagsterRunStatus.SUCCESS else None
+    return None
 
 
 def _settled_tick(instance: dg.DagsterInstance) -> bool:
@@ -178,13 +176,13 @@ class Pages:
         time.sleep(2)
         image = Image.open(io.BytesIO(self._browser.get_screenshot_as_png())).convert("RGB")
         path = IMAGES / f"{name}.png"
-        image.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+        image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
         size = path.stat().st_size
         assert size <= LARGEST_BYTES, f"{path} has {size} bytes; at most {LARGEST_BYTES} are wanted"
         _say(f"{path.name}: {size / 1000:.0f} kB")
 
 
-def _look(pages: Pages, backfill: str) -> None:
+def _look(pages: Pages, run: str, backfill: str) -> None:
     sensor = f"/locations/__repository__@{LOCATION}/sensors/{SENSOR}"
     pages.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
     pages.picture("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
@@ -201,8 +199,9 @@ def _look(pages: Pages, backfill: str) -> None:
     pages.picture(
         "reasons", "Requested flight_weather, because of weather", "Requested hottest_days, because of weather"
     )
-    pages.open("/runs")
-    pages.picture("runs", "dagster_versioned/why: weather", "Backfill", SENSOR)
+    pages.open(f"/runs/{run}")
+    pages.click("//button[.='View tags and config']")
+    pages.picture("run", "dagster_versioned/why: flight_weather", "and 11 more partitions", SENSOR)
     pages.open(f"/assets/{MONTHLY}?view=partitions&partition=2013-12-01")
     pages.picture("partitions", "Materialized (12)", "dagster_versioned/change", "Nothing changed: it is still version")
     pages.open(f"/runs/b/{backfill}")

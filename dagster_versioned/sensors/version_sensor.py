@@ -223,10 +223,8 @@ def _settled(cursor: str | None) -> str | None:
 
 
 def _checked(seen: Seen) -> str:
-    text = (
-        f"Checked {seen.units} targets against the current versions of {seen.tables} tables "
-        f"({seen.reads} documents read, the others had not changed)."
-    )
+    news = f"{seen.reads} documents were new" if seen.reads else "nothing new since the last tick"
+    text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."
     if seen.pending:
         text += f" A commit is under way on {_some(seen.pending)}."
     return text
