@@ -163,6 +163,8 @@ class VersionedTable:
         began = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
+        if wrong := [key for key in frames if key is not None and not isinstance(key, str)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
         if len(frames) > 1 and None in frames:
             raise InvalidInput(
                 "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
@@ -174,7 +176,7 @@ class VersionedTable:
         descriptions = {
             partition: _describe(
                 asset_key if asset_key is not None else self.asset_key,
-                [one for one in parents_of.get(partition, ()) if not self._is_itself(one.parent, frames)],
+                [one for one in parents_of.get(partition, ()) if not self._is_itself(one, frames)],
                 code_version,
                 message,
                 options,
@@ -734,7 +736,12 @@ class VersionedTable:
                     "Nothing was written. Choose another asset key."
                 )
 
-    def _is_itself(self, parent: Parent, partitions: Iterable[str | None]) -> bool:
+    def _is_itself(self, upstream: Upstream, partitions: Iterable[str | None]) -> bool:
+        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
+            )
+        parent = upstream.parent
         return (parent.source, parent.table) == (self.project.name, self.name) and parent.partition in partitions
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
