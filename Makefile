@@ -29,7 +29,8 @@ run: java $(VENV)/.example ## Install, then run the example pipeline three times
 	$(BIN)/python -m example_project
 
 .PHONY: ui
-ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI
+ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI, with its runs
+	@compgen -G '.example/dagster/history/runs/*-*.db' > /dev/null || $(BIN)/python -m example_project
 	$(BIN)/python -m example_project.governed
 	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions
 
@@ -60,6 +61,10 @@ lint: $(VENV)/.dev ## Lint, format check, types, layers
 .PHONY: docs
 docs: $(VENV)/.dev ## Build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.PHONY: screenshots
+screenshots: java $(VENV)/.screenshots ## Take docs/images anew; needs Chromium and its driver
+	$(BIN)/python docs/screenshots.py
 
 .PHONY: bench
 bench: java $(VENV)/.dev ## Run every benchmark in its quick form and tabulate ours/peer
@@ -100,4 +105,4 @@ $(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
 
 .example/dagster/dagster.yaml:
 	@mkdir -p $(@D)
-	@printf 'telemetry:\n  enabled: false\n' > $@
+	@printf 'telemetry: {enabled: false}\nnux: {enabled: false}\n' > $@

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
-    from dagster_versioned.sensors.git_mirror import build_git_mirror_sensor as build_git_mirror_sensor
     from dagster_versioned.sensors.condition import version_changed as version_changed
+    from dagster_versioned.sensors.git_mirror import build_git_mirror_sensor as build_git_mirror_sensor
     from dagster_versioned.sensors.source import build_source_sensor as build_source_sensor
     from dagster_versioned.sensors.source import versioned_source as versioned_source
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor

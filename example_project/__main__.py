@@ -193,11 +193,11 @@ def _empty_project(location: str | None) -> Project:
 
 @contextmanager
 def _dagster_home() -> Iterator[Path]:
-    """Dagster's records of the runs, beside the data and where `make ui` looks for them; nobody is phoned."""
+    """Dagster's records of the runs, beside the data, where `make ui` looks for them; no telemetry, no greeting."""
     home = Path(".example/dagster").absolute()
     home.mkdir(parents=True, exist_ok=True)
     if not (home / "dagster.yaml").exists():
-        (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+        (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
     before = os.environ.get("DAGSTER_HOME")
     os.environ["DAGSTER_HOME"] = str(home)
     try:

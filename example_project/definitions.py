@@ -4,10 +4,18 @@ import os
 
 import dagster as dg
 
+from dagster_versioned import build_version_sensor
 from example_project import defs as assets
 from example_project.defs.resources import FlightData, io_manager
 
 LOCATION_VARIABLE = "EXAMPLE_LOCATION"
+
+keep_current = build_version_sensor(
+    "keep_current",
+    target=dg.AssetSelection.all() - dg.AssetSelection.groups("sources"),
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Runs whatever is not built from the current versions of its upstreams. Materialize a source, and see.",
+)
 
 
 def definitions(location: str | None) -> dg.Definitions:
@@ -15,6 +23,7 @@ def definitions(location: str | None) -> dg.Definitions:
     return dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
         resources={"flight_data": FlightData(), "io_manager": io_manager(location)},
+        sensors=[keep_current],
         # One process, so that all steps share one Spark session.
         executor=dg.in_process_executor,
     )

@@ -9,6 +9,7 @@ from dagster_versioned.governance.mirror import Difference, GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.migration_mark import read_mark
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.publish import recorded_project
 
@@ -50,6 +51,13 @@ def enroll(
 
 
 def _check_place(project: Project, location: Location, kind: RegistrationKind) -> None:
+    mark = read_mark(project.data)
+    if mark is not None and mark.state == "leaving":
+        raise InvalidInput(
+            f"{location.uri} is closed: a project left it for {mark.target.uri} (migration {mark.id}), and the fence "
+            "there stops every writer. Nothing was recorded. Name another place, or empty this one if nobody needs "
+            "what is there."
+        )
     recorded = recorded_project(project.data)
     if recorded not in (None, project.name):
         raise InvalidInput(

@@ -21,7 +21,7 @@ _SSH = re.compile(rf"ssh://(?:{_USER}@)?{_HOST}(?::\d{{1,5}})?/[^?#]+")
 _SCP = re.compile(rf"(?:{_USER}@)?{_HOST}:[^-:?#@][^?#@]*")  # an "@" behind the host: a password before it
 _WEB = re.compile(rf"{_HOST}(?::\d{{1,5}})?")
 _SELF = ("localhost", "127.0.0.1", "::1")
-_CREDENTIAL = re.compile(r"://[^/@\s'\"]*@")
+_CREDENTIAL = re.compile(r"://[^/\s'\"]*@")  # up to the last "@": a password may hold one
 _ADVICE = (
     "Nothing was run. Use https://host/path, ssh://user@host/path, user@host:path, or an absolute folder; credentials "
     "come from git's own helpers or an ssh agent, never from a URL."

@@ -43,6 +43,8 @@ _GRACE_SECONDS = 2.0
 _CLOCKS_APART = timedelta(minutes=5)
 _BLOB_MODE = "100644"
 _KINDS = {"120000": "a symbolic link", "160000": "a submodule", "040000": "a folder"}
+# A clone that somebody was given may hold hooks; ours has none, and needs none.
+_SETTINGS = ("-c", "gc.autoDetach=false", "-c", f"core.hooksPath={os.devnull}", "-c", "core.fsmonitor=false")
 _MESSAGE = re.compile(r"^(?:fatal|error|remote|ssh|kex_\w+|Permission denied|Host key).*$|^ ! .*$", re.MULTILINE)
 _LOCKED = re.compile(r"cannot lock ref|failed to update ref|\.lock': File exists|incorrect old value", re.IGNORECASE)
 
@@ -564,7 +566,7 @@ def _run(
     # In a session of its own: without a terminal nobody is asked for a password, and its end is the end of them all.
     try:
         started = Git(path).execute(
-            ["git", "-c", "gc.autoDetach=false", *arguments],
+            ["git", *_SETTINGS, *arguments],
             istream=subprocess.PIPE,
             as_process=True,
             env=settings,

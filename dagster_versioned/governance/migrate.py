@@ -42,7 +42,7 @@ from dagster_versioned.storage import location as storage_location
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
-from dagster_versioned.tables.fence import is_moved_with, lift_fence, raise_fence
+from dagster_versioned.tables.fence import fence_of, is_moved_with, lift_fence, raise_fence
 from dagster_versioned.tables.migration_mark import (
     MARK_KEY,
     MarkState,
@@ -64,6 +64,7 @@ _MD5 = re.compile(r'"[0-9a-f]{32}"')
 _PROBE = ".metadata/migration-probe"
 _SHORT_PASS = 60.0  # seconds; writers are not stopped before what is left to copy takes less
 _PASSES = 10
+_ASK_AGAIN = 10.0  # seconds, while copies are made: whoever called it off may give the target to others
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def migrate(
 
     ``verify``: ``"structural"`` compares every object's size and, of all but parts, the bytes, and replays the logs;
     ``"content"`` also reads every part at the target and checks its SHA-256. A migration that was begun is verified
-    as it was begun, or more. ``delete_source`` deletes everything at the old place but the signpost, after the switch;
+    as it was begun, or more. ``delete_source`` deletes everything at the old place but the fence, after the switch;
     it is what *this* caller says that counts. ``actor`` defaults to the user's git identity.
 
     Raises `InvalidInput` for a target that is not empty, is the source, or lies in it or around it; `AccessDenied`
@@ -211,6 +212,7 @@ class _Move:
         self._target = Project(name, open_store(pending.target), author=pending.actor)
         self._transfer = Transfer(self._source.data, self._target.data, threads=threads)
         self._copied_objects = self._copied_bytes = 0
+        self._asked = time.monotonic()
 
     def plan(self, documents: ProjectDocuments) -> MigrationReport:
         """What there is to move, after every check that changes nothing."""
@@ -270,13 +272,13 @@ class _Move:
         put_mark(self._target.data, self._mark("arriving"))
 
     def _check_target(self, documents: ProjectDocuments) -> None:
-        """Refuse a place where anything is but this very migration, or the signpost from when the project left it."""
+        """Refuse a place where anything is but this very migration, or the fence from when the project left it."""
         check_apart(self._pending.source, self._pending.target)
         mark = read_mark(self._target.data)
         if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
             return
-        signs = {MARK_KEY} if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
         own = {info.key for info in objects(self._target.data)}
+        signs = fence_of(own) if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
         strange = own - signs - {key for key in own if key.startswith(_PROBE)}
         beside = (info.key for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
         found = next(iter(sorted(strange)), None) or next(beside, None)
@@ -367,9 +369,13 @@ class _Move:
         fixed = [info.key for info in wanted if _PART.fullmatch(info.key) or _LOG_ENTRY.fullmatch(info.key)]
         small = {info.key for info in wanted if info.size <= PIECE_BYTES} - set(fixed)
         replacing = {key: there[key].etag if key in there else None for key in small}
-        copied = self._transfer.copy_all(
-            wanted, replacing=replacing, progress=lambda done: self._tell(MigrationProgress(step, done))
-        )
+
+        def tell(done: CopyProgress) -> None:
+            self._tell(MigrationProgress(step, done))
+            if time.monotonic() - self._asked > _ASK_AGAIN:
+                self._still_ours()
+
+        copied = self._transfer.copy_all(wanted, replacing=replacing, progress=tell)
         self._copied_objects += copied.objects
         self._copied_bytes += copied.bytes
         if extra and is_fenced:  # such as what was purged meanwhile
@@ -466,7 +472,7 @@ class _Move:
                 continue
 
     def _delete_source(self) -> int:
-        """Delete what was left, but for the signpost, once more asking whether everything is at the new place."""
+        """Delete what was left, but for the fence, once more asking whether everything is at the new place."""
         self._tell(MigrationProgress("deleting"))
         if not same_place(self._mirror.ref(self._name).current, self._pending.target):
             raise GovernanceError(
@@ -487,7 +493,7 @@ class _Move:
                 f"{min(missing)} is at {self._pending.source.uri} and not at {self._pending.target.uri}. Nothing was "
                 "deleted. Verify the tables at the new place."
             )
-        return clear(self._source.data, keep=[MARK_KEY])
+        return clear(self._source.data, keep=fence_of(info.key for info in objects(self._source.data)))
 
     # ---- asking
 
@@ -496,6 +502,7 @@ class _Move:
 
     def _still_ours(self) -> None:
         """Return if the migration may go on. Raises `_SwitchedError`, or `RegistryConflict` where it was called off."""
+        self._asked = time.monotonic()
         pending = self._mirror.pending(self._name)  # which ends after ref.json has changed
         ref = self._mirror.ref(self._name)
         if same_place(ref.current, self._pending.target):
@@ -503,7 +510,9 @@ class _Move:
         is_pending = pending is not None and pending.id == self._pending.id
         if not is_pending or ref.aborted == self._pending.id or not same_place(ref.current, self._pending.source):
             if read_mark(self._target.data) is None:
-                self._target.data.delete(self._transfer.copied)  # came after who called it off had emptied it
+                # What came after who called it off had emptied it; not what others have put there since.
+                left = [info.key for info in objects(self._target.data) if self._transfer.has_put(info)]
+                self._target.data.delete(left)
             raise RegistryConflict(
                 f"The migration {self._pending.id} of {self._name} was called off while it was running. The project "
                 f"is at {ref.current.uri}."

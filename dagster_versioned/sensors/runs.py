@@ -15,8 +15,11 @@ from dagster._core.storage.tags import (
 
 TARGET_TAG = "dagster_versioned/target"
 """Run tag: what a sensor requested, as the UI spells asset keys."""
-STATES_TAG = "dagster_versioned/states"
-"""Run tag: digests of the states that were requested, one a partition, with spaces between."""
+STATES_TAG = ".dagster/versioned_states"
+"""Run tag: digests of the states that were requested, one a partition, with spaces between.
+
+Of a ranged run they would fill a page: by its prefix, the UI does not show it.
+"""
 WHY_TAG = "dagster_versioned/why"
 """Run tag: which upstream went from which version to which."""
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import dagster as dg
 import orjson
-from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
+from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
@@ -81,11 +82,22 @@ def build_version_sensor(
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=trigger.tick,
-        asset_selection=selection | selection.required_multi_asset_neighbors(),
+        asset_selection=_WithNeighbors(child=selection),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         description=description or f"Runs what is not built from the current versions of its upstreams (by {on}).",
     )
+
+
+class _WithNeighbors(RequiredNeighborsAssetSelection):
+    """A selection and what only runs together with it; the UI, which shows a stored selection, gets a legible one."""
+
+    def to_serializable_asset_selection(self, asset_graph: BaseAssetGraph[Any]) -> dg.AssetSelection:
+        """The selection as it was given, where it is complete, else its keys."""
+        keys = self.resolve(asset_graph)
+        if self.child.resolve(asset_graph) == keys:
+            return self.child.to_serializable_asset_selection(asset_graph)
+        return dg.AssetSelection.assets(*sorted(keys))
 
 
 class _Trigger:
@@ -131,6 +143,9 @@ class _Trigger:
                 one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]
         if requests:
+            context.log.info(_checked(seen))
+            for request in requests:
+                context.log.info(f"Requested {_covered(request)}, because of {request.tags[WHY_TAG]}.")
             return dg.SensorResult(run_requests=requests, cursor="{}")
         return dg.SensorResult(skip_reason=f"{_checked(seen)} {_summary(decisions)}", cursor="{}")
 
@@ -208,10 +223,19 @@ def _settled(cursor: str | None) -> str | None:
 
 
 def _checked(seen: Seen) -> str:
-    text = f"Checked {seen.units} targets against the heads of {seen.tables} tables ({seen.reads} documents were new)."
+    news = f"{seen.reads} documents were new" if seen.reads else "nothing new since the last tick"
+    text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."
     if seen.pending:
         text += f" A commit is under way on {_some(seen.pending)}."
     return text
+
+
+def _covered(request: dg.RunRequest) -> str:
+    """The target of a run, with its partitions."""
+    first = request.partition_key or request.tags.get(ASSET_PARTITION_RANGE_START_TAG)
+    last = request.tags.get(ASSET_PARTITION_RANGE_END_TAG)
+    partitions = f"[{first}...{last}]" if last else f"[{first}]" if first else ""
+    return f"{request.tags[TARGET_TAG]}{partitions}"
 
 
 def _summary(decisions: Mapping[Cell, Decision]) -> str:

@@ -85,10 +85,10 @@ class Transfer:
         """Whether this transfer made the target's object, as listed, of the source's, as listed."""
         return self._made.get(there.key) == (found.etag, there.etag)
 
-    @property
-    def copied(self) -> list[str]:
-        """The keys of the objects that this transfer put at the target, sorted."""
-        return sorted(self._made)
+    def has_put(self, there: ObjectInfo) -> bool:
+        """Whether the target's object, as listed, is still one that this transfer put there."""
+        made = self._made.get(there.key)
+        return made is not None and made[1] == there.etag
 
     def copy_all(
         self,

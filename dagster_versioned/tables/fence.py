@@ -8,10 +8,14 @@ to a known table is caught by the order of things:
   fence puts the mark, then lists heads, then puts commit 0 of a table that has none yet.
 - Pins: who changes them reads them, looks for the mark, and swaps them by ETag. The fence puts the mark, then rewrites
   them.
+
+Where the old place is emptied, the fence stays (`fence_of`): a writer that slept all the while would else find the
+entry that it wants to put free again, and commit to nobody.
 """
 
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema import StructField, StructType
@@ -37,6 +41,7 @@ from dagster_versioned.tables.write import CollectionInProgress, table_actions
 
 logger = logging.getLogger("dagster_versioned")
 
+_LOG_ENTRY = re.compile(r"(.*/_delta_log/)\d{20}\.json", re.ASCII)
 _NO_COLUMNS = StructType((StructField("moved", "string"),))
 """The schema of a table that was not created: Delta readers refuse one without columns."""
 
@@ -66,6 +71,13 @@ def lift_fence(project: Project, migration_id: str) -> None:
     clear_mark(project.data, migration_id)
     for name in project.tables():
         project.table(str(name)).commit_as_migration(_stays(migration_id))
+
+
+def fence_of(keys: Iterable[str]) -> set[str]:
+    """Of the keys of a place that was left, those that keep it closed: the mark, the pins, and the end of every log."""
+    found = sorted(keys)
+    ends = {match[1]: key for key in found if (match := _LOG_ENTRY.fullmatch(key))}
+    return {MARK_KEY, PINS_KEY, *ends.values()}.intersection(found)
 
 
 def is_moved_with(project: Project) -> Callable[[str], bool]:

@@ -94,8 +94,13 @@ class Project:
         """Whether nothing may be committed at a place with this mark.
 
         Where governance says that this is the place, the migration has arrived, even if it died before it could say so.
+        It is asked again: who began to write before the project left may come back to see it arrive here a second time.
+        Raises `GovernanceError` where it says otherwise.
         """
-        return mark.state == "leaving" or self.custody is None
+        if mark.state == "leaving" or self.custody is None:
+            return True
+        self.custody.check_write()
+        return False
 
     def table(self, name: str | Sequence[str]) -> VersionedTable:
         """The table of a name or of an asset key (a sequence of parts); it need not exist yet."""

@@ -3,8 +3,9 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,15 @@ from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import InvalidInput, InvalidName, VersionedError, VersionNotFound
+from dagster_versioned.errors import (
+    GovernanceError,
+    InvalidInput,
+    InvalidName,
+    LogCorrupt,
+    UnsupportedFeature,
+    VersionedError,
+    VersionNotFound,
+)
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
@@ -31,6 +40,7 @@ from dagster_versioned.tables.head import (
     held_domain,
     partition_head_key,
     read_head,
+    table_head,
     withdraw_stale_mark,
 )
 from dagster_versioned.tables.history import Selection, Version
@@ -153,6 +163,8 @@ class VersionedTable:
         began = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
+        if wrong := [key for key in frames if key is not None and not isinstance(key, str)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
         if len(frames) > 1 and None in frames:
             raise InvalidInput(
                 "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
@@ -164,7 +176,7 @@ class VersionedTable:
         descriptions = {
             partition: _describe(
                 asset_key if asset_key is not None else self.asset_key,
-                [one for one in parents_of.get(partition, ()) if not self._is_itself(one.parent, frames)],
+                [one for one in parents_of.get(partition, ()) if not self._is_itself(one, frames)],
                 code_version,
                 message,
                 options,
@@ -496,7 +508,8 @@ class VersionedTable:
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
 
-        One that is beyond the end of the log is not of this log, and all that is derived is written again.
+        One that is beyond the end of the log is not of this log, and all that is derived is written again. Who may not
+        write here, such as a governed reader, is told the head and writes nothing.
         """
         self._arrive()
         document = self.head()  # before the log, which then holds whatever a true head knows
@@ -506,9 +519,14 @@ class VersionedTable:
                 self._repair_quietly()
                 return self.head()
             if document.log_version < state.log_version:
+                if not self._may_write():
+                    pending = document.pending
+                    later = pending if pending and pending.log_version > state.log_version else None
+                    return HeadDocument(state.log_version, table_head(self.name, state), later)
                 self._publish(state)
                 return self.head()
-            if withdraw_stale_mark(self.project.data, head_key(self.name), state.log_version):
+            data, key = self.project.data, head_key(self.name)
+            if document.pending and self._may_write() and withdraw_stale_mark(data, key, state.log_version):
                 return self.head()
         return document
 
@@ -520,7 +538,10 @@ class VersionedTable:
     @property
     def is_void(self) -> bool:
         """Whether all that there is of the table is the fence that kept it from being created."""
-        state = self._cache.refresh()
+        try:
+            state = self._cache.refresh()
+        except (LogCorrupt, UnsupportedFeature):
+            return False  # of such a table, the first commit can be read
         return state is not None and not state.history.versions and state.history.records[0].operation == MOVE
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
@@ -541,14 +562,23 @@ class VersionedTable:
 
     def _refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
-        state = self._cache.refresh()
+        mark: MigrationMark | None = None
+        try:
+            state = self._cache.refresh()
+        except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
+            state, mark = None, read_mark(self.project.data)
+            if mark is None or mark.state != "leaving":
+                raise
         if state is not None and migration_of(state.snapshot) in (None, self._arrived):
             return state
-        mark = None if state is None else self._mark_of(state)
-        if state is not None and (mark is None or mark.state == "arriving"):
-            return state
+        if state is not None:
+            mark = self._mark_of(state)
+            if mark is None or mark.state == "arriving":
+                return state
         store = self.project.custody.relocated() if self.project.custody is not None else None
         if store is None:
+            if state is None and mark is not None:
+                raise moved(self.project.store.uri, mark)
             if state is not None and mark is not None and mark.id != self._told and self.project.custody is None:
                 self._told = mark.id
                 logger.warning(
@@ -573,6 +603,13 @@ class VersionedTable:
         if self.project.custody is not None:
             self._refresh()
 
+    def _may_write(self) -> bool:
+        try:
+            self.project.check_write()
+        except GovernanceError:
+            return False
+        return True
+
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
             self.project.check_write()
@@ -590,7 +627,7 @@ class VersionedTable:
         if migration is None or migration == self._arrived:
             return None
         mark = read_mark(self.project.data)
-        if mark is not None and mark.id == migration:
+        if mark is not None and (mark.id == migration or mark.state == "arriving"):
             return mark
         self._arrived = migration
         return None
@@ -608,7 +645,16 @@ class VersionedTable:
 
     def _change(self, draft: DraftOf) -> TableState | None:
         """`_commit` what a user asked for: not at a place that a migration has ended."""
-        return self._commit(self._unfenced(draft))
+        with self._telling_of_the_fence():
+            return self._commit(self._unfenced(draft))
+
+    @contextmanager
+    def _telling_of_the_fence(self) -> Generator[None]:
+        try:
+            yield
+        except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
+            self.project.check_unmarked()
+            raise
 
     def _commit(self, draft: DraftOf) -> TableState | None:
         """Commit a draft, waiting for collections in its way, and publish what follows from it."""
@@ -674,8 +720,9 @@ class VersionedTable:
 
         Lineage names its project for ever; and many file systems cannot tell such table names apart.
         """
-        if self._cache.is_known or self._cache.refresh() is not None:
-            return
+        with self._telling_of_the_fence():
+            if self._cache.is_known or self._cache.refresh() is not None:
+                return
         known = recorded_project(self.project.data)
         if known is not None and known != self.project.name:
             raise InvalidInput(
@@ -689,7 +736,12 @@ class VersionedTable:
                     "Nothing was written. Choose another asset key."
                 )
 
-    def _is_itself(self, parent: Parent, partitions: Iterable[str | None]) -> bool:
+    def _is_itself(self, upstream: Upstream, partitions: Iterable[str | None]) -> bool:
+        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
+            )
+        parent = upstream.parent
         return (parent.source, parent.table) == (self.project.name, self.name) and parent.partition in partitions
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:

@@ -13,7 +13,7 @@ from dagster_versioned import TableOptions
 # The windows below are over small aggregates, so that one task for a whole origin is no bottleneck.
 
 
-@dg.asset(group_name="delays", kinds={"pyspark"})
+@dg.asset(group_name="delays", kinds={"pyspark", "deltalake"})
 def flights_enriched(flights: DataFrame, airlines: DataFrame, airports: DataFrame, planes: DataFrame) -> DataFrame:
     """Every flight with the names behind its codes, and the age of its plane."""
     carrier_names = airlines.withColumnRenamed("name", "airline")
@@ -29,7 +29,7 @@ def flights_enriched(flights: DataFrame, airlines: DataFrame, airports: DataFram
 
 @dg.asset(
     group_name="delays",
-    kinds={"pyspark"},
+    kinds={"pyspark", "deltalake"},
     code_version="1",
     metadata=TableOptions(sort_rows=("carrier",)).as_metadata(),
 )
@@ -44,7 +44,7 @@ def carrier_delays(flights_enriched: DataFrame) -> DataFrame:
     )
 
 
-@dg.asset(group_name="delays", kinds={"pyspark"})
+@dg.asset(group_name="delays", kinds={"pyspark", "deltalake"})
 def daily_delays(flights: DataFrame) -> DataFrame:
     """Each airport's day, beside the mean of the seven days that end with it."""
     day = F.make_date(*(F.col(part).cast("int") for part in ("year", "month", "day")))
@@ -61,7 +61,7 @@ def daily_delays(flights: DataFrame) -> DataFrame:
     )
 
 
-@dg.asset(group_name="delays", kinds={"pyspark"})
+@dg.asset(group_name="delays", kinds={"pyspark", "deltalake"})
 def busiest_routes(flights_enriched: DataFrame) -> DataFrame:
     """The ten destinations that each airport serves most often."""
     routes = flights_enriched.groupBy("origin", "dest", "destination").agg(

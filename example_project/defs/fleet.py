@@ -4,7 +4,7 @@ import dagster as dg
 import polars as pl
 
 
-@dg.asset(group_name="fleet", kinds={"polars"})
+@dg.asset(group_name="fleet", kinds={"polars", "deltalake"})
 def plane_usage(flights: pl.LazyFrame, planes: pl.LazyFrame) -> pl.LazyFrame:
     """What each plane flew; sorted, because the order of a Polars frame is part of what it says."""
     flown = flights.group_by("tailnum").agg(

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 
 
-@dg.asset(group_name="weather", kinds={"pyspark"})
+@dg.asset(group_name="weather", kinds={"pyspark", "deltalake"})
 def flight_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
     """Every flight with the weather at its airport in its hour; empty where no report has arrived."""
     reports = weather.select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
@@ -21,7 +21,7 @@ def flight_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 @dg.asset(
     group_name="weather",
-    kinds={"pyspark"},
+    kinds={"pyspark", "deltalake"},
     partitions_def=MONTHS,
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
@@ -39,7 +39,7 @@ def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: Da
     }
 
 
-@dg.asset(group_name="weather", kinds={"pandas"})
+@dg.asset(group_name="weather", kinds={"pandas", "deltalake"})
 def hottest_days(weather: pd.DataFrame) -> pd.DataFrame:
     """The ten hottest days; December's reports change nothing about them."""
     days = weather.groupby(["year", "month", "day"], as_index=False)["temp"].max()

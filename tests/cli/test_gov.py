@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from dagster_versioned import Project
 from dagster_versioned.cli.app import app
+from dagster_versioned.tables.fence import fence_of
 from support.command_line import Cli, Outcome
 
 VERBS = ("init", "register", "attach", "status", "list", "ref", "dispatch", "migrate", "decommission", "pull", "mirror")
@@ -311,7 +312,10 @@ def test_delete_source_asks_for_the_project_s_name(governed, tmp_path):
     asked = governed(*command, stdin="NYC\n", ok=0)
     assert f"deleted at {old}" in asked.err
     assert "deleted at" in asked.out
-    assert [path.name for path in (old / "datom").rglob("*") if path.is_file()] == ["migration.json"]
+    data = old / "datom"
+    left = {path.relative_to(data).as_posix() for path in data.rglob("*") if path.is_file()}
+    assert left == fence_of(left)
+    assert {".metadata/migration.json", ".metadata/pins.json"} < left
 
 
 def test_confirm_deletes_without_asking(governed, tmp_path):

@@ -12,10 +12,13 @@ import pytest
 from dagster_versioned.errors import GovernanceError, InvalidInput, InvalidName, ProjectMoved, VersionedError
 from dagster_versioned.governance.connect import Governance, GovernedCustody
 from dagster_versioned.governance.place import same_place
+from dagster_versioned.identity.names import table_name
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
 from dagster_versioned.storage.wrappers import CountingStore, Fault, FaultStore
+from dagster_versioned.tables.head import head_key
 from dagster_versioned.tables.project import Project
 from support.governance_documents import NAME, Clone, developer, key, lived_at, move_bytes, publish
+from support.stores import contents
 
 ROWS = [pa.table({"n": pa.array(range(count), pa.int64())}) for count in range(1, 5)]
 WRITES = ("put", "put_file", "put_if_absent", "put_if_match", "copy", "delete")
@@ -157,6 +160,18 @@ class TestAReader:
             with pytest.raises(GovernanceError, match="opened by a reader"):
                 change()
         assert sorted(old.rglob("*")) == before
+
+    def test_is_told_the_head_that_a_writer_died_before_writing_and_writes_nothing(self, here, old, storage):
+        behind = (old / f"datom/{head_key(table_name('flights'))}").read_bytes()
+        Project(NAME, LocalStore(old)).table("flights").write(ROWS[2])
+        newest = Project(NAME, LocalStore(old)).table("flights").head()
+        for stored in (behind, b"no head"):
+            (old / f"datom/{head_key(table_name('flights'))}").write_bytes(stored)
+            before = contents(LocalStore(old))
+            assert Governance(storage).project(NAME).table("flights").resolve() == newest
+            assert contents(LocalStore(old)) == before
+        assert Project(NAME, LocalStore(old)).table("flights").resolve() == newest
+        assert Project(NAME, LocalStore(old)).table("flights").head() == newest
 
     def test_goes_on_at_the_new_place_when_the_project_moves_while_it_is_open(self, here, old, new, storage):
         table = Governance(storage).project(NAME).table("flights")

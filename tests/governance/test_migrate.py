@@ -20,12 +20,15 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.governance import migrate as migrate_module
+from dagster_versioned.governance.enroll import enroll
 from dagster_versioned.governance.migrate import MigrationProgress, abort
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
+from dagster_versioned.tables.custody import Custody
 from dagster_versioned.tables.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
+from dagster_versioned.tables.project import PINS_KEY, Project
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
 from support.readers import assert_same
@@ -208,21 +211,137 @@ def test_the_old_place_keeps_a_signpost_and_its_objects(governed: Governed, new:
     assert report.deleted_objects == 0
 
 
-def test_the_source_is_deleted_but_for_the_signpost(governed: Governed, new: Location) -> None:
+def fence(project: Project) -> list[str]:
+    """What stays at a place that was left: the mark, the pins, and the end of each log."""
+    ends = [f"{name}/_delta_log/{project.table(str(name)).state.log_version:020d}.json" for name in project.tables()]
+    return sorted(f"datom/{key}" for key in [MARK_KEY, PINS_KEY, *ends])
+
+
+def test_the_source_is_deleted_but_for_the_fence(governed: Governed, new: Location) -> None:
     before = facts(governed.at(governed.home))
     report = governed.move(new, delete_source=True)
-    assert list(contents(governed.open(governed.home))) == [f"datom/{MARK_KEY}"]
+    assert sorted(contents(governed.open(governed.home))) == fence(governed.at(new))
+    with pytest.raises(ProjectMoved, match=str(new.root)):
+        governed.at(governed.home).table("flights").read()
+    for late in (governed.at(governed.home), governed.by_developer().at(governed.open(governed.home))):
+        for attempt in (lambda p: p.table("flights").write(numbered(1)), lambda p: p.table("t").write(numbered(1))):
+            with pytest.raises(ProjectMoved):
+                attempt(late)
     assert report.deleted_objects > 20
     assert_moved(governed, new, before)
 
 
 def test_the_source_can_be_deleted_later_by_the_same_command(governed: Governed, new: Location) -> None:
     governed.move(new)
+    expected = fence(governed.at(new))
     governed.by_developer().table("flights").write(numbered(50))
     before = facts(governed.at(new))
     assert governed.move(new, delete_source=True).deleted_objects > 20
-    assert list(contents(governed.open(governed.home))) == [f"datom/{MARK_KEY}"]
+    assert sorted(contents(governed.open(governed.home))) == expected
+    assert governed.move(new, delete_source=True).deleted_objects == 0
     assert_moved(governed, new, before)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_the_place_that_was_left_is_nobodys(governed: Governed, new: Location, deleted: bool) -> None:
+    governed.move(new, delete_source=deleted)
+    for kind in ("registered", "attached"):
+        with pytest.raises(InvalidInput, match=r"closed: a project left it for .*new"):
+            enroll(governed.registry, governed.mirror, "OTHER", governed.home, kind, open_store=governed.open)
+
+
+def test_a_deletion_that_died_in_the_middle_goes_on(governed: Governed, new: Location) -> None:
+    before = facts(governed.at(governed.home))
+    governed.move(new)
+    home = governed.open(governed.home)
+    keys = [info.key for info in home.list()]
+    gone = [key for key in keys if key.endswith((f"{0:020d}.json", ".parquet"))]
+    home.delete(gone)
+    assert governed.move(new, delete_source=True).deleted_objects > 5
+    assert sorted(contents(home)) == fence(governed.at(new))
+    assert_moved(governed, new, before)
+    assert_moved(governed, new, before)
+
+
+def sleeper(governed: Governed, verb: Verb, ending: str, meanwhile: Callable[[], object]) -> Project:
+    """The project as a developer opened it, who falls asleep right before one call."""
+    awake = governed.by_developer()
+    return Project(NAME, Hooked(awake.store, verb, ending, meanwhile), author=WHO, custody=awake.custody)
+
+
+@pytest.mark.parametrize(
+    ("ending", "change"),
+    [
+        ("flights/_delta_log/{next}.json", lambda p: p.table("flights").write(numbered(50))),
+        ("flights/_delta_log/{next}.json", lambda p: p.table("flights").revert(1, hold=True, why="w")),
+        ("delays/_delta_log/{next}.json", lambda p: p.table("delays").write(numbered(7), partition="a")),
+        ("new/_delta_log/00000000000000000000.json", lambda p: p.table("new").write(numbered(50))),
+    ],
+    ids=["write", "hold", "partition", "create"],
+)
+def test_who_sleeps_until_the_source_is_deleted_commits_nothing(
+    governed: Governed, new: Location, ending: str, change: Callable[[Project], object]
+) -> None:
+    before, name = facts(governed.at(governed.home)), ending.partition("/")[0]
+    table = governed.at(governed.home).table(name)
+    following = f"{table.state.log_version + 1:020d}" if table.exists() else ""
+    late = sleeper(
+        governed,
+        "put_if_absent",
+        ending.format(next=following),
+        lambda: governed.move(new, delete_source=True),
+    )
+    with pytest.raises(ProjectMoved, match=str(new.root)):
+        change(late)
+    assert_moved(governed, new, before)
+
+
+def test_who_sleeps_until_the_source_is_deleted_sets_no_first_pin(
+    registry: Registry, mirror: GovernanceStore, tmp_path: Path, new: Location
+) -> None:
+    governed = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "old")), Opener())
+    governed.at(governed.home).table("flights").write(numbered(3))
+    late = sleeper(governed, "put_if_match", PINS_KEY, lambda: governed.move(new, delete_source=True))
+    with pytest.raises(ProjectMoved):
+        late.pin("filed", "flights")
+    assert governed.at(new).pins() == {}
+
+
+class AskedBefore:
+    """Custody that a writer asked before the project left, and asks again if it must."""
+
+    def __init__(self, custody: Custody) -> None:
+        self._custody, self.is_asked = custody, False
+
+    def check_write(self) -> None:
+        if self.is_asked:
+            self._custody.check_write()
+        self.is_asked = True
+
+    def relocated(self) -> ObjectStore | None:
+        return None
+
+
+@pytest.mark.parametrize("name", ["flights", "new"])
+def test_who_began_before_it_left_commits_nothing_while_it_comes_back(
+    governed: Governed, new: Location, name: str
+) -> None:
+    early = governed.by_developer()
+    assert early.custody is not None
+    governed.move(new, delete_source=True)
+    before = facts(governed.at(new))
+    late = Project(NAME, early.store, author=WHO, custody=AskedBefore(early.custody))
+    waiting = ["fencing"]
+
+    def tell(progress: MigrationProgress) -> None:
+        if progress.step in waiting:
+            waiting.clear()
+            with pytest.raises(ProjectMoved):
+                late.table(name).write(numbered(70))
+
+    governed.move(governed.home, progress=tell)
+    assert not waiting
+    assert_moved(governed, governed.home, before)
 
 
 def test_a_source_with_the_bytes_of_another_project_is_not_deleted(
@@ -718,6 +837,44 @@ def test_a_run_that_wakes_up_when_the_project_has_been_elsewhere_and_is_back_cha
         governed.move(new, progress=tell)
     assert contents(governed.open(new)) == {}
     assert_still_there(governed, before)
+
+
+def test_a_run_that_was_called_off_soon_stops_copying(
+    governed: Governed, other: Registry, new: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrate_module, "_ASK_AGAIN", -1.0)
+    told = 0
+
+    def tell(progress: MigrationProgress) -> None:
+        nonlocal told
+        told += 1
+        if told == 1:
+            abort(other, governed.mirror, NAME)
+
+    with pytest.raises(RegistryConflict, match="called off"):
+        governed.move(new, progress=tell)
+    assert told == 1
+    assert contents(governed.open(new)) == {}
+
+
+def test_a_run_that_was_called_off_deletes_nothing_of_who_came_after_it(
+    governed: Governed, other: Registry, new: Location
+) -> None:
+    waiting = ["fencing"]
+    before: dict[str, str] = {}
+
+    def tell(progress: MigrationProgress) -> None:
+        if progress.step in waiting:
+            waiting.clear()
+            abort(other, governed.mirror, NAME)
+            enroll(other, governed.mirror, "OTHER", new, actor=WHO)
+            fill_a_little(Project("OTHER", governed.open(new)))
+            before.update(contents(governed.open(new)))
+
+    with pytest.raises(RegistryConflict, match="called off"):
+        governed.move(new, progress=tell)
+    assert before
+    assert contents(governed.open(new)) == before
 
 
 def test_a_fence_that_went_up_after_it_was_called_off_comes_down(governed: Governed, new: Location) -> None:

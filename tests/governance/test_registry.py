@@ -484,3 +484,18 @@ def test_a_change_of_ones_own_is_one_commit_or_none(registry: Registry, log: Log
     with pytest.raises(InvalidName):
         add("../out", b"")
     assert log() == ["Begin the registry", "Change notes/ä ö.bin", "Change notes/ä ö.bin"]
+
+
+def test_hooks_and_monitors_of_a_clone_that_somebody_was_given_are_not_run(registry: Registry, git: Callable[..., str]):
+    ran = registry.path / "ran"
+    (registry.path / "hooks").mkdir()
+    for name in ("pre-push", "reference-transaction", "monitor"):
+        hook = registry.path / "hooks" / name
+        hook.write_text(f"#!/bin/sh\necho {name} >> {ran}\n")
+        hook.chmod(0o755)
+    git(registry.path, "config", "core.hooksPath", str(registry.path / "hooks"))
+    git(registry.path, "config", "core.fsmonitor", str(registry.path / "hooks/monitor"))
+    given = Registry.open(registry.path)
+    given.register("NYC", A)
+    given.fetch()
+    assert not ran.exists()

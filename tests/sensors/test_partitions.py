@@ -199,7 +199,7 @@ def test_partitions_side_by_side_are_one_run_where_the_asset_takes_ranges(desk):
     desk.write("up", 0, *days[:3], days[4])
     assert desk.ask() == {"down": [(days[0], days[2]), days[4]]}
     (first, _) = desk.tick()
-    assert len(first.tags["dagster_versioned/states"].split()) == 3
+    assert len(first.tags[".dagster/versioned_states"].split()) == 3
     assert first.tags["dagster_versioned/why"].endswith("and 2 more partitions")
 
 

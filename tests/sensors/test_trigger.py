@@ -7,6 +7,8 @@ from datetime import timedelta
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.instigation_logger import get_instigation_log_records
+from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
 from dagster_versioned import build_version_sensor
@@ -110,6 +112,8 @@ def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, b
     assert run.tags["dagster_versioned/why"] == f"flights {before[:12]} -> {after[:12]}"
     assert run.tags["dagster_versioned/target"] == "delays"
     assert run.tags["dagster/sensor_name"] == "keep_current"
+    said = [one["msg"] for one in get_instigation_log_records(daemon.instance, daemon.last_tick().log_key)]
+    assert said[1].endswith(f"Requested delays, because of flights {before[:12]} -> {after[:12]}.")
 
 
 def test_another_code_version_counts_on_request(daemon):
@@ -131,6 +135,20 @@ def test_another_code_version_counts_on_request(daemon):
     assert run.tags["dagster_versioned/why"] == "code version 1 -> 2"
     daemon.go()
     assert daemon.settle() == []
+
+
+def test_the_target_is_shown_as_it_was_given_and_by_its_keys_where_others_only_run_together_with_it():
+    @dg.multi_asset(outs={"one": dg.AssetOut(), "two": dg.AssetOut()})
+    def both():
+        raise NotImplementedError
+
+    def shown(target):
+        definitions = dg.Definitions([both, dg.AssetSpec("up")], sensors=[build_version_sensor("s", target)])
+        (snap,) = RepositorySnap.from_def(definitions.get_repository_def()).sensors
+        return str(snap.asset_selection)
+
+    assert shown(dg.AssetSelection.all() - dg.AssetSelection.groups("up")) == 'not group:"up"'
+    assert shown("one") == 'key:"one" or key:"two"'
 
 
 # 2. Nothing lost, nothing twice

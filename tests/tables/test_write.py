@@ -348,6 +348,18 @@ def test_a_retried_step_heals_the_part_of_its_own_commit(table: VersionedTable, 
     assert table.read().num_rows == 3
 
 
+def test_a_partition_key_is_text(table: VersionedTable, rows: pa.Table) -> None:
+    with pytest.raises(InvalidInput, match="must be text, not 1"):
+        table.write_partitions({1: rows})  # pyright: ignore[reportArgumentType]
+    assert not table.exists()
+
+
+def test_parents_are_upstreams(table: VersionedTable, rows: pa.Table) -> None:
+    with pytest.raises(InvalidInput, match="not 'flights'"):
+        table.write(rows, parents=["flights"])  # pyright: ignore[reportArgumentType]
+    assert not table.exists()
+
+
 def test_no_partitions_are_not_all_partitions(table: VersionedTable, rows: pa.Table) -> None:
     table.write(rows, partition="a")
     with pytest.raises(InvalidInput, match="empty"):
