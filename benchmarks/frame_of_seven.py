@@ -36,16 +36,16 @@ def spark_session() -> Iterator:
 
 def write_rows(session, rows: int, folder: Path) -> None:
     """Write the rows as plain Parquet, from which every contestant's frame is read."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
-    mixed = F.xxhash64("id")
-    colours = F.array(*map(F.lit, ("red", "green", "blue", "yellow")))
+    mixed = sf.xxhash64("id")
+    colours = sf.array(*map(sf.lit, ("red", "green", "blue", "yellow")))
     session.range(rows).select(
         "id",
         (mixed % 1000).cast("int").alias("key"),
         (mixed / 1e9).alias("amount"),
-        F.when(mixed % 10 != 0, F.sin("id")).alias("maybe"),
-        F.concat(F.lit("name-"), (mixed % 100_000).cast("string")).alias("name"),
-        F.element_at(colours, (F.abs(mixed) % 4 + 1).cast("int")).alias("colour"),
-        F.timestamp_micros(F.lit(1_600_000_000_000_000) + F.col("id") * 1_000_000).alias("at"),
+        sf.when(mixed % 10 != 0, sf.sin("id")).alias("maybe"),
+        sf.concat(sf.lit("name-"), (mixed % 100_000).cast("string")).alias("name"),
+        sf.element_at(colours, (sf.abs(mixed) % 4 + 1).cast("int")).alias("colour"),
+        sf.timestamp_micros(sf.lit(1_600_000_000_000_000) + sf.col("id") * 1_000_000).alias("at"),
     ).write.parquet(str(folder))

@@ -6,7 +6,7 @@ version when Spark deals the rows out differently: sum decimals instead (see ``w
 
 import dagster as dg
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 from dagster_versioned import TableOptions
 
@@ -17,13 +17,13 @@ from dagster_versioned import TableOptions
 def flights_enriched(flights: DataFrame, airlines: DataFrame, airports: DataFrame, planes: DataFrame) -> DataFrame:
     """Every flight with the names behind its codes, and the age of its plane."""
     carrier_names = airlines.withColumnRenamed("name", "airline")
-    destinations = airports.select(F.col("faa").alias("dest"), F.col("name").alias("destination"), "lat", "lon")
-    fleet = planes.select("tailnum", F.col("year").cast("int").alias("built"), "manufacturer", "seats")
+    destinations = airports.select(sf.col("faa").alias("dest"), sf.col("name").alias("destination"), "lat", "lon")
+    fleet = planes.select("tailnum", sf.col("year").cast("int").alias("built"), "manufacturer", "seats")
     return (
-        flights.join(F.broadcast(carrier_names), "carrier", "left")
-        .join(F.broadcast(destinations), "dest", "left")
-        .join(F.broadcast(fleet), "tailnum", "left")
-        .withColumn("plane_age", F.col("year") - F.col("built"))
+        flights.join(sf.broadcast(carrier_names), "carrier", "left")
+        .join(sf.broadcast(destinations), "dest", "left")
+        .join(sf.broadcast(fleet), "tailnum", "left")
+        .withColumn("plane_age", sf.col("year") - sf.col("built"))
     )
 
 
@@ -36,28 +36,28 @@ def flights_enriched(flights: DataFrame, airlines: DataFrame, airports: DataFram
 def carrier_delays(flights_enriched: DataFrame) -> DataFrame:
     """How late each airline is; sorted, so that the file reads well in any reader."""
     return flights_enriched.groupBy("carrier", "airline").agg(
-        F.count("*").alias("flights"),
-        F.count(F.when(F.col("dep_delay").isNull(), 1)).alias("cancelled"),
-        F.avg("dep_delay").alias("mean_departure_delay"),
-        F.avg("arr_delay").alias("mean_arrival_delay"),
-        F.max("dep_delay").alias("worst_departure_delay"),
+        sf.count("*").alias("flights"),
+        sf.count(sf.when(sf.col("dep_delay").isNull(), 1)).alias("cancelled"),
+        sf.avg("dep_delay").alias("mean_departure_delay"),
+        sf.avg("arr_delay").alias("mean_arrival_delay"),
+        sf.max("dep_delay").alias("worst_departure_delay"),
     )
 
 
 @dg.asset(group_name="delays", kinds={"pyspark", "deltalake"})
 def daily_delays(flights: DataFrame) -> DataFrame:
     """Each airport's day, beside the mean of the seven days that end with it."""
-    day = F.make_date(*(F.col(part).cast("int") for part in ("year", "month", "day")))
+    day = sf.make_date(*(sf.col(part).cast("int") for part in ("year", "month", "day")))
     days = flights.groupBy("origin", day.alias("date")).agg(
-        F.count("*").alias("flights"), F.sum("dep_delay").alias("minutes"), F.count("dep_delay").alias("departed")
+        sf.count("*").alias("flights"), sf.sum("dep_delay").alias("minutes"), sf.count("dep_delay").alias("departed")
     )
     week = Window.partitionBy("origin").orderBy("date").rowsBetween(-6, 0)
     return days.select(
         "origin",
         "date",
         "flights",
-        (F.col("minutes") / F.col("departed")).alias("mean_delay"),
-        (F.sum("minutes").over(week) / F.sum("departed").over(week)).alias("mean_delay_7_days"),
+        (sf.col("minutes") / sf.col("departed")).alias("mean_delay"),
+        (sf.sum("minutes").over(week) / sf.sum("departed").over(week)).alias("mean_delay_7_days"),
     )
 
 
@@ -65,7 +65,7 @@ def daily_delays(flights: DataFrame) -> DataFrame:
 def busiest_routes(flights_enriched: DataFrame) -> DataFrame:
     """The ten destinations that each airport serves most often."""
     routes = flights_enriched.groupBy("origin", "dest", "destination").agg(
-        F.count("*").alias("flights"), F.sum("seats").alias("seats"), F.countDistinct("carrier").alias("carriers")
+        sf.count("*").alias("flights"), sf.sum("seats").alias("seats"), sf.countDistinct("carrier").alias("carriers")
     )
-    rank = F.row_number().over(Window.partitionBy("origin").orderBy(F.desc("flights"), "dest"))
+    rank = sf.row_number().over(Window.partitionBy("origin").orderBy(sf.desc("flights"), "dest"))
     return routes.withColumn("rank", rank).where("rank <= 10")

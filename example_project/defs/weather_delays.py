@@ -3,7 +3,7 @@
 import dagster as dg
 import pandas as pd
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 
@@ -15,7 +15,7 @@ def flight_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
     return (
         flights.select("origin", "time_hour", "year", "month", "carrier", "dep_delay")
         .join(reports, ["origin", "time_hour"], "left")
-        .withColumn("time_hour", F.to_timestamp("time_hour"))
+        .withColumn("time_hour", sf.to_timestamp("time_hour"))
     )
 
 
@@ -29,13 +29,14 @@ def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: Da
     """Delays by rain and wind, one partition per month; a run over several writes them in one commit."""
     # Rain comes in hundredths of an inch: as decimals their sum is the same in any order, as floats it is not.
     conditions = flight_weather.groupBy("month", "origin", _wind().alias("wind")).agg(
-        F.count("*").alias("flights"),
-        F.avg("dep_delay").alias("mean_delay"),
-        F.sum(F.col("precip").cast("decimal(9,2)")).alias("rain"),
+        sf.count("*").alias("flights"),
+        sf.avg("dep_delay").alias("mean_delay"),
+        sf.sum(sf.col("precip").cast("decimal(9,2)")).alias("rain"),
     )
     conditions = conditions.coalesce(1).cache()  # a few rows: computed once, written by month
     return {
-        key: conditions.where(F.col("month") == pd.Timestamp(key).month).drop("month") for key in context.partition_keys
+        key: conditions.where(sf.col("month") == pd.Timestamp(key).month).drop("month")
+        for key in context.partition_keys
     }
 
 
@@ -47,5 +48,5 @@ def hottest_days(weather: pd.DataFrame) -> pd.DataFrame:
 
 
 def _wind() -> Column:
-    speed = F.col("wind_speed")
-    return F.when(speed < 8, "calm").when(speed < 16, "breeze").when(speed >= 16, "strong").otherwise("unknown")
+    speed = sf.col("wind_speed")
+    return sf.when(speed < 8, "calm").when(speed < 16, "breeze").when(speed >= 16, "strong").otherwise("unknown")

@@ -79,9 +79,9 @@ def test_no_limit_in_rows_keeps_the_limit_in_bytes(spark, tmp_path, limits):
 
 
 def test_python_that_is_part_of_the_frame_keeps_its_limit(spark, tmp_path, limits):
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
-    doubled = F.udf(lambda n: 2 * n, "long")
+    doubled = sf.udf(lambda n: 2 * n, "long")
     mapped = spark.range(10).mapInArrow(lambda rows: rows, "id long")
     for i, frame in enumerate((mapped, mapped.orderBy("id"), spark.range(10).select(doubled("id").alias("n")))):
         write(frame, tmp_path / str(i))

@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 from pyspark.sql import Window
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.spark.column_lineage import as_source, column_lineage
 
@@ -34,7 +34,7 @@ ID, DELAY, CARRIER = "raw/flights.id", "raw/flights.delay", "raw/flights.carrier
 
 def test_columns_pass_through_are_renamed_and_are_computed(flights):
     made = flights.select(
-        "id", F.col("carrier").alias("c"), (F.col("delay") * F.col("id")).alias("x"), F.lit(1).alias("n")
+        "id", sf.col("carrier").alias("c"), (sf.col("delay") * sf.col("id")).alias("x"), sf.lit(1).alias("n")
     )
     assert origins(made) == {"id": {ID}, "c": {CARRIER}, "x": {DELAY, ID}}
 
@@ -42,20 +42,20 @@ def test_columns_pass_through_are_renamed_and_are_computed(flights):
 def test_names_of_computed_columns_are_those_without_the_mark(spark, flights):
     plain = spark.createDataFrame(flights.toArrow())
     for make in (
-        lambda frame: frame.groupBy("carrier").agg(F.sum("delay"), F.expr("max(id) + 1")),
-        lambda frame: frame.select(F.struct("id", "delay"), F.upper("carrier"), F.expr("id + 1")),
-        lambda frame: frame.groupBy("carrier").pivot("id", [1, 2]).agg(F.sum("delay"), F.max("delay")),
+        lambda frame: frame.groupBy("carrier").agg(sf.sum("delay"), sf.expr("max(id) + 1")),
+        lambda frame: frame.select(sf.struct("id", "delay"), sf.upper("carrier"), sf.expr("id + 1")),
+        lambda frame: frame.groupBy("carrier").pivot("id", [1, 2]).agg(sf.sum("delay"), sf.max("delay")),
     ):
         assert make(flights).schema == make(plain).schema
 
 
 def test_joins_aggregations_and_windows(flights, carriers):
-    rank = F.row_number().over(Window.partitionBy("name").orderBy("total"))
+    rank = sf.row_number().over(Window.partitionBy("name").orderBy("total"))
     made = (
         flights.join(carriers, "carrier", "left")
         .where("delay > 0")
         .groupBy("carrier", "name")
-        .agg(F.sum("delay").alias("total"), F.count("*").alias("n"))
+        .agg(sf.sum("delay").alias("total"), sf.count("*").alias("n"))
         .withColumn("rank", rank)
     )
     assert origins(made) == {
@@ -67,8 +67,8 @@ def test_joins_aggregations_and_windows(flights, carriers):
 
 
 def test_a_self_join_keeps_its_sides_apart(flights):
-    other = flights.select(F.col("id"), F.col("delay").alias("before"))
-    made = flights.alias("now").join(other, "id").select("now.delay", "before", (F.col("id") + 1).alias("next"))
+    other = flights.select(sf.col("id"), sf.col("delay").alias("before"))
+    made = flights.alias("now").join(other, "id").select("now.delay", "before", (sf.col("id") + 1).alias("next"))
     assert origins(made) == {"delay": {DELAY}, "before": {DELAY}, "next": {ID}}
 
 
@@ -78,7 +78,7 @@ def test_a_semi_join_hands_on_its_left_side_only(flights, carriers):
 
 
 def test_a_union_is_by_position(flights, carriers):
-    made = flights.select("carrier", F.lit("x").alias("label")).union(carriers.select("name", "carrier"))
+    made = flights.select("carrier", sf.lit("x").alias("label")).union(carriers.select("name", "carrier"))
     assert origins(made) == {"carrier": {CARRIER, "carriers.name"}, "label": {"carriers.carrier"}}
 
 
@@ -93,7 +93,7 @@ def test_views_common_table_expressions_and_subqueries(spark, flights):
 
 
 def test_generated_and_nested_columns(flights):
-    made = flights.select("id", F.explode(F.split("carrier", ",")).alias("letter"), F.struct("delay").alias("s"))
+    made = flights.select("id", sf.explode(sf.split("carrier", ",")).alias("letter"), sf.struct("delay").alias("s"))
     assert origins(made.select("letter", "s.delay")) == {"letter": {CARRIER}, "delay": {DELAY}}
 
 
@@ -127,9 +127,9 @@ def test_a_plan_that_is_not_as_expected_has_no_lineage_and_no_error(flights):
 
 
 def test_a_wide_plan_with_many_steps_takes_less_than_a_write(spark):
-    wide = as_source(spark.range(1).select(*(F.col("id").alias(f"c{i}") for i in range(300))), "wide")
+    wide = as_source(spark.range(1).select(*(sf.col("id").alias(f"c{i}") for i in range(300))), "wide")
     for i in range(20):
-        wide = wide.withColumn(f"d{i}", F.col("c1") + F.col(f"c{i}"))
+        wide = wide.withColumn(f"d{i}", sf.col("c1") + sf.col(f"c{i}"))
     wide.schema  # noqa: B018  what Spark analyzes it for anyway
     began = time.monotonic()
     found = origins(wide)

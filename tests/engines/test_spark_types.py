@@ -83,16 +83,21 @@ def test_a_frame_without_columns_is_refused(spark, tmp_path):
 
 
 def test_char_and_varchar_are_stored_as_strings(spark):
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
-    schema = T.StructType([T.StructField("c", T.CharType(5)), T.StructField("v", T.VarcharType(5))])
+    schema = spark_types.StructType(
+        [
+            spark_types.StructField("c", spark_types.CharType(5)),
+            spark_types.StructField("v", spark_types.VarcharType(5)),
+        ]
+    )
     assert [field.type for field in stored_schema(schema).fields] == ["string", "string"]
 
 
 def test_nullability_and_comments_do_not_reach_the_stored_schema(spark):
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
-    strict = spark.range(1).select(F.lit(1).alias("a", metadata={"comment": "x"}), F.array(F.lit(1)).alias("b"))
+    strict = spark.range(1).select(sf.lit(1).alias("a", metadata={"comment": "x"}), sf.array(sf.lit(1)).alias("b"))
     loose = spark.createDataFrame([(1, [1])], "a int, b array<int>")
     assert stored_schema(strict.schema) == stored_schema(loose.schema)
     assert spark_schema(stored_schema(strict.schema)) == loose.schema

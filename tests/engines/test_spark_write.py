@@ -55,13 +55,13 @@ def rows_of(frame):
 
 def dealt_differently(spark, frame, folder):
     """The same rows by other ways: partitions, order, skew, empty partitions, another file format."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     frame.write.mode("overwrite").option("compression", "gzip").parquet(str(folder / "gzip"))
     yield frame
     yield frame.coalesce(1)
     yield frame.repartition(13)
-    yield frame.repartition(3, "word").orderBy(F.col("t").desc())
+    yield frame.repartition(3, "word").orderBy(sf.col("t").desc())
     yield frame.where("id < 10").union(frame.where("id >= 10"))
     yield spark.read.parquet(str(folder / "gzip"))
 
@@ -115,14 +115,14 @@ def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path, fil
 
 
 def test_a_row_more_less_or_changed_is_another_digest(spark, frame, tmp_path):
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     others = [
         frame,
         frame.limit(ROWS - 1),
         frame.union(frame.limit(1)),
-        frame.withColumn("word", F.when(F.col("id") == 3, "other").otherwise(F.col("word"))),
-        frame.withColumn("x", F.coalesce("x", F.lit(0.0))),
+        frame.withColumn("word", sf.when(sf.col("id") == 3, "other").otherwise(sf.col("word"))),
+        frame.withColumn("x", sf.coalesce("x", sf.lit(0.0))),
     ]
     digests = {write(other, tmp_path / str(i))[0].contents.digest for i, other in enumerate(others)}
     assert len(digests) == len(others)
@@ -164,13 +164,13 @@ def test_statistics_come_home_from_tasks_exactly(spark, tmp_path, files_only):
 
 
 def test_order_that_counts_is_the_order_of_collect_for_any_partitioning(spark, frame, tmp_path):
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
-    ordered = spark.range(1000).withColumn("v", F.hash("id")).repartition(7).orderBy("v")
+    ordered = spark.range(1000).withColumn("v", sf.hash("id")).repartition(7).orderBy("v")
     options = WriteOptions(row_order="significant")
     written, staging = write(ordered, tmp_path / "a", options)
     again, _ = write(ordered.coalesce(1), tmp_path / "b", options)
-    other, _ = write(ordered.orderBy(F.col("v").desc()), tmp_path / "c", options)
+    other, _ = write(ordered.orderBy(sf.col("v").desc()), tmp_path / "c", options)
     assert [p.sha256 for p in again.parts] == [p.sha256 for p in written.parts]
     assert again.contents == written.contents
     assert other.contents.digest != written.contents.digest

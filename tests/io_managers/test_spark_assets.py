@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 from support.house import changes, materializations
 
@@ -19,7 +19,7 @@ def numbers() -> pa.Table:
 
 @dg.asset
 def doubled(numbers: DataFrame) -> DataFrame:
-    return numbers.select((F.col("n") * 2).alias("n"))
+    return numbers.select((sf.col("n") * 2).alias("n"))
 
 
 @dg.asset
@@ -49,7 +49,7 @@ def test_columns_of_a_spark_frame_show_where_they_come_from(house, spark):
 
     @dg.asset(ins={"names": dg.AssetIn(key_prefix="raw")})
     def named(numbers: DataFrame, names: DataFrame) -> DataFrame:
-        return numbers.join(names, "n").select("n", F.upper("name").alias("label"), F.lit(1).alias("one"))
+        return numbers.join(names, "n").select("n", sf.upper("name").alias("label"), sf.lit(1).alias("one"))
 
     found = materializations(house.run(numbers, names, named))
     lineage = found["named", None].metadata["dagster/column_lineage"].value.deps_by_column
@@ -63,7 +63,7 @@ def test_columns_of_a_spark_frame_show_where_they_come_from(house, spark):
 def test_another_partitioning_of_the_same_rows_is_none(house, shuffled):
     @dg.asset
     def dealt() -> DataFrame:
-        return SparkSession.active().range(1000).repartition(F.col("id") % 7).withColumn("m", F.col("id") % 3)
+        return SparkSession.active().range(1000).repartition(sf.col("id") % 7).withColumn("m", sf.col("id") % 3)
 
     shuffled(2)
     assert changes(house.run(dealt)) == {"dealt": "full"}
@@ -87,7 +87,7 @@ def test_a_ranged_run_writes_a_spark_frame_for_each_partition(house, spark):
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(keys), backfill_policy=dg.BackfillPolicy.single_run())
     def daily(context, numbers: DataFrame) -> dict[str, DataFrame]:
-        return {key: numbers.where(F.col("n") < 10 * (1 + keys.index(key))) for key in context.partition_keys}
+        return {key: numbers.where(sf.col("n") < 10 * (1 + keys.index(key))) for key in context.partition_keys}
 
     tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"}
     assert changes(house.run(numbers, daily, tags=tags)) == {"numbers": "full", "daily[a]": "full", "daily[b]": "full"}

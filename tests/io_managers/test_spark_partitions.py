@@ -6,7 +6,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 from dagster_versioned import TableOptions
 from dagster_versioned.errors import EmptyTable, InvalidInput
@@ -29,7 +29,7 @@ def daily(rows, **metadata):
         metadata={"partition_expr": "the `t`.", **metadata},
     )
     def asset() -> DataFrame:
-        return SparkSession.active().createDataFrame(pa.table(rows)).withColumn("m", F.col("n") + 1)
+        return SparkSession.active().createDataFrame(pa.table(rows)).withColumn("m", sf.col("n") + 1)
 
     return asset
 

@@ -35,7 +35,7 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     ``None`` where that cannot be said or would not help: columns that are neither strings nor of fixed size (a binary
     is wide as a rule), a session that sets the limit itself, Spark Connect.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     session = rows.sparkSession
     if not type(rows).__module__.startswith("pyspark.sql.classic") or not _pinned_threads():
@@ -48,9 +48,9 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     if batch_rows <= 0 or any(schema.fields[rows.columns.index(name)].type != "string" for name in strings):
         return None
     room = BATCH_BYTES // batch_rows - sum(size for size in sizes if size is not None)
-    lengths = [F.coalesce(F.octet_length(name), F.lit(0)).cast("long") for name in strings]
-    flagged = rows.withColumn("_wide", sum(lengths, F.lit(0)) > room)
-    return flagged.withColumns({name: F.when(~F.col("_wide"), F.col(name)) for name in strings})
+    lengths = [sf.coalesce(sf.octet_length(name), sf.lit(0)).cast("long") for name in strings]
+    flagged = rows.withColumn("_wide", sum(lengths, sf.lit(0)) > room)
+    return flagged.withColumns({name: sf.when(~sf.col("_wide"), sf.col(name)) for name in strings})
 
 
 def takes_all_batches(result: "DataFrame") -> bool:

@@ -34,14 +34,14 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
         from dagster_versioned.engines.spark.source import deleted_through_executors
 
         return deleted_through_executors(scan, marked, session)
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     with ThreadPoolExecutor(READERS, thread_name_prefix="vectors") as pool:
         rows = list(pool.map(partial(positions, scan), marked))
     of: NDArray[np.int32] = np.repeat(np.array(marked, np.int32), [len(one) for one in rows])
     positions_of: NDArray[np.int64] = np.concatenate(rows)
     table = pa.table({"_deleted_of": pa.array(of), "_deleted_row": pa.array(positions_of)})
-    return F.broadcast(session.createDataFrame(table))
+    return sf.broadcast(session.createDataFrame(table))
 
 
 def positions(scan: Scan, index: int) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
 CHECKERS = 16
 RANGE_BYTES = 32 * 1024 * 1024
@@ -98,7 +98,7 @@ def _check(scan: Scan, file: ScanFile, check: Check) -> None:
 
 def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
     stored = scan.selected.drop(partitioned)
@@ -116,9 +116,9 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
     columns: list[Column] = []
     for name in scan.selected.names:
         if name in partitioned:
-            columns.append(F.col(f"_p{partitioned.index(name)}"))
+            columns.append(sf.col(f"_p{partitioned.index(name)}"))
             continue
-        column = F.col(f"_c{stored.names.index(name)}")
+        column = sf.col(f"_c{stored.names.index(name)}")
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
         columns.append(column if scan.mapping == "none" else column.cast(targets[name].dataType))
     return frame.select(*columns).toDF(*scan.selected.names)
@@ -136,7 +136,7 @@ def _with_files(
 
     What is known by file is joined on by file: one broadcast table, however many files and partitions there are.
     """
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
@@ -148,22 +148,22 @@ def _with_files(
         values[f"_p{i}"] = _column([file.partition_values[name] for file in scan.files], name, scan.schema)
     about = frame.metadataColumn("_metadata")
     names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
-    extra = [F.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
+    extra = [sf.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
     if deleted is not None:
         names.append("_row")
         extra.append(about.getField("row_index").alias("_row"))
     rows = frame.select("*", *extra).toDF(*names)
     # With its schema, because Spark takes Arrow's timestamps without a zone for instants.
     by_file = session.createDataFrame(pa.table(values), _schema_of(partitioned, scan.schema))
-    joined = rows.join(F.broadcast(by_file), "_file")
+    joined = rows.join(sf.broadcast(by_file), "_file")
     if deleted is None:
         return joined
     # `_of` is null in rows of files without a vector, and null matches nothing.
-    gone = (F.col("_of") == F.col("_deleted_of")) & (F.col("_row") == F.col("_deleted_row"))
+    gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
     return joined.join(deleted, gone, "left_anti")
 
 
-def _schema_of(partitioned: list[str], schema: StructType) -> "T.StructType":
+def _schema_of(partitioned: list[str], schema: StructType) -> "spark_types.StructType":
     values = [StructField(f"_p{i}", schema.field(name).type) for i, name in enumerate(partitioned)]
     return spark_schema(StructType([StructField("_file", "string"), StructField("_of", "integer"), *values]))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, strangers
 
@@ -43,11 +43,11 @@ def _check(
 ) -> None:
     """Count rows by what tells partitions apart, and judge the few values there are as Arrow's are."""
     grouped = [
-        value if wall is None else value - F.pmod(value, F.lit(column.grain(wall=wall)))
+        value if wall is None else value - sf.pmod(value, sf.lit(column.grain(wall=wall)))
         for column, (value, wall) in zip(partitions.columns, normal, strict=True)
     ]
     keys = [value.alias(f"_k{i}") for i, value in enumerate(grouped)]
-    found = frame.groupBy(*keys).agg(F.count(F.lit(1)).alias("_count")).toArrow()
+    found = frame.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("_count")).toArrow()
     values = [found.column(f"_k{i}") for i in range(len(keys))]
     rows = found.column("_count").to_numpy()
     codes = partitions.of_rows(values, [bool(wall) for _, wall in normal])
@@ -68,13 +68,13 @@ def _normal(frame: "DataFrame", column: KeyColumn) -> "tuple[Column, bool | None
     """The column as text (``None``), or in microseconds and whether these are the wall clock's."""
     if frame.columns.count(column.name) != 1:
         raise missing_column(column.name, frame.columns)
-    value = F.col(f"`{column.name.replace('`', '``')}`")
+    value = sf.col(f"`{column.name.replace('`', '``')}`")
     kind = frame.schema[column.name].dataType.simpleString()
     if column.windows is not None and kind == "timestamp":
-        return F.unix_micros(value), False
+        return sf.unix_micros(value), False
     if column.windows is not None and kind in ("date", "timestamp_ntz"):
-        epoch = F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-        return F.timestamp_diff("MICROSECOND", epoch, value.cast("timestamp_ntz")), True
+        epoch = sf.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
+        return sf.timestamp_diff("MICROSECOND", epoch, value.cast("timestamp_ntz")), True
     if kind not in _TEXTS:
         raise no_key(column.name, kind)
     return value.cast("string"), None
@@ -84,9 +84,9 @@ def _conditions(column: KeyColumn, normal: "tuple[Column, bool | None]") -> "lis
     """For each partition, what the column says in its rows."""
     value, wall = normal
     if wall is None:
-        return [value == F.lit(key) for key in column.keys]
+        return [value == sf.lit(key) for key in column.keys]
     starts, ends = column.bounds(wall=wall)
     return [
-        (value >= F.lit(start)) & (value < F.lit(end))
+        (value >= sf.lit(start)) & (value < sf.lit(end))
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
     ]

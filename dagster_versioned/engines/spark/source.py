@@ -29,7 +29,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
 DELETED_BATCH_ROWS = 1 << 20
 
@@ -68,7 +68,7 @@ class PartsSource(DataSource):
     def name(cls) -> str:
         return "dagster_versioned_parts"
 
-    def reader(self, schema: "T.StructType") -> DataSourceReader:
+    def reader(self, schema: "spark_types.StructType") -> DataSourceReader:
         return PartsReader(self._scan())
 
     def _scan(self) -> Scan:
@@ -113,7 +113,7 @@ class DeletedRowsSource(DataSource):
     def schema(self) -> str:
         return "_deleted_of int, _deleted_row long"
 
-    def reader(self, schema: "T.StructType") -> DataSourceReader:
+    def reader(self, schema: "spark_types.StructType") -> DataSourceReader:
         return DeletedRowsReader(*cloudpickle.loads(base64.b64decode(self.options["scan"])))
 
 
@@ -124,7 +124,7 @@ class FilteringReader(PartsReader):
         super().__init__(scan)
         self.filters: list[Any] = []
 
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark calls it so
         self.filters = list(filters)
         yield from filters
 
@@ -141,7 +141,7 @@ class FilteredPartsSource(PartsSource):
     def name(cls) -> str:
         return "dagster_versioned_parts_filtered"
 
-    def reader(self, schema: "T.StructType") -> DataSourceReader:
+    def reader(self, schema: "spark_types.StructType") -> DataSourceReader:
         return FilteringReader(self._scan())
 
 

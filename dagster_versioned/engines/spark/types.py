@@ -11,7 +11,7 @@ from dagster_versioned.engines import conform
 from dagster_versioned.errors import UnsupportedType
 
 if TYPE_CHECKING:
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
 _ATOMS: dict[str, pa.DataType] = {
     "BooleanType": pa.bool_(),
@@ -41,7 +41,7 @@ _FIXES = {
 }
 
 
-def stored_schema(schema: "T.StructType", *, sort_columns: bool = False) -> StructType:
+def stored_schema(schema: "spark_types.StructType", *, sort_columns: bool = False) -> StructType:
     """The schema under which a frame of this Spark schema is stored; see `conform.stored_schema`.
 
     ``char(n)`` and ``varchar(n)`` are stored as strings. Raises `UnsupportedType` by column and type,
@@ -52,16 +52,16 @@ def stored_schema(schema: "T.StructType", *, sort_columns: bool = False) -> Stru
     return conform.stored_schema(arrow, sort_columns=sort_columns)
 
 
-def spark_schema(schema: StructType) -> "T.StructType":
+def spark_schema(schema: StructType) -> "spark_types.StructType":
     """The Spark schema to read stored columns with: Delta's schema JSON is Spark's own."""
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
-    return T.StructType.fromJson(schema.all_nullable().to_json())
+    return spark_types.StructType.fromJson(schema.all_nullable().to_json())
 
 
-def file_schema(schema: StructType, mapping: ColumnMapping) -> "T.StructType":
+def file_schema(schema: StructType, mapping: ColumnMapping) -> "spark_types.StructType":
     """The Spark schema to read columns from files with: those of ``schema``, at every depth by their names there."""
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
     def mapped(data_type: DataType) -> DataType:
         match data_type:
@@ -74,7 +74,7 @@ def file_schema(schema: StructType, mapping: ColumnMapping) -> "T.StructType":
             case _:
                 return data_type
 
-    return T.StructType.fromJson(cast("StructType", mapped(schema)).to_json())
+    return spark_types.StructType.fromJson(cast("StructType", mapped(schema)).to_json())
 
 
 def _arrow_type(data_type: Any, path: str) -> pa.DataType:

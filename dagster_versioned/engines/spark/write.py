@@ -79,7 +79,7 @@ def _positional(frame: "DataFrame", schema: StructType) -> "DataFrame":
 
 def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_order: RowOrder) -> "DataFrame":
     """The rows dealt to tasks: rows whose order counts all go through one task, in that order."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     if options.sort_rows:
         keys = _sort_keys(schema, options.sort_rows)
@@ -89,14 +89,14 @@ def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_
     if row_order == "significant":
         # The order in which the frame would be collected: by partition, then by row. Neither coalesce nor a shuffle
         # promises to keep it. (A non-deterministic column also keeps Spark from dropping a sort below the shuffle.)
-        ordered = rows.withColumn(_POSITION, F.monotonically_increasing_id())
+        ordered = rows.withColumn(_POSITION, sf.monotonically_increasing_id())
         return ordered.repartition(1).sortWithinPartitions(_POSITION).drop(_POSITION)
     return rows.coalesce(1) if options.single_part else rows
 
 
 def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
     """The order of `row_order.order_rows`, in which Spark agrees with Arrow about strings, NaN and zeros."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as sf
 
     plain = [field.name for field in schema.fields if isinstance(field.type, str)]
     for key in keys:
@@ -107,10 +107,10 @@ def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
             )
         if key not in plain:
             raise InvalidInput(f"sort_rows names {key!r}, a nested column, which has no order. Nothing was written.")
-    columns = {name: F.col(f"_c{schema.names.index(name)}") for name in (*keys, *plain)}
+    columns = {name: sf.col(f"_c{schema.names.index(name)}") for name in (*keys, *plain)}
     order = list(columns.values())
     if len(plain) < len(schema.fields):
-        order += [F.col(name) for name in _LANES]
+        order += [sf.col(name) for name in _LANES]
     # Sorting takes -0.0 and 0.0 for equal. Asked only of rows that are equal in all else, so the text costs nothing.
     order += [c.cast("string") == "-0.0" for name, c in columns.items() if schema.field(name).type in _FLOATING]
     return [column.asc_nulls_last() for column in order]
@@ -118,14 +118,14 @@ def _sort_keys(schema: StructType, keys: Sequence[str]) -> "list[Column]":
 
 def _with_lanes(rows: "DataFrame", schema: StructType) -> "DataFrame":
     """The rows and the two hashes of each, as signed numbers in the order of the unsigned ones."""
-    from pyspark.sql import types as T  # noqa: N812
+    from pyspark.sql import types as spark_types
 
     # A plain function, because Spark asks for its argument count and wants no other callable.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return with_lanes(batches, schema, _LANES)
 
-    lanes = [T.StructField(name, T.LongType()) for name in _LANES]
-    return rows.mapInArrow(run, T.StructType([*rows.schema.fields, *lanes]))
+    lanes = [spark_types.StructField(name, spark_types.LongType()) for name in _LANES]
+    return rows.mapInArrow(run, spark_types.StructType([*rows.schema.fields, *lanes]))
 
 
 # --- the pass --------------------------------------------------------------------------------------------------------
