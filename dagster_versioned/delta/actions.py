@@ -248,12 +248,12 @@ class Metadata:
             members.text("id"),
             NO_COLUMNS if members.value.get("schemaString") is None else members.text("schemaString"),
             members.texts("partitionColumns"),
-            cast("Mapping[str, str]", members.optional_text_map("configuration") or {}),
+            _set(members, "configuration"),
             members.optional_text("name"),
             members.optional_text("description"),
             members.optional_integer("createdTime"),
             storage.text("provider"),
-            cast("Mapping[str, str]", storage.optional_text_map("options") or {}),
+            _set(storage, "options"),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -528,6 +528,11 @@ def _once(names: Iterable[str], where: str) -> None:
         if name in seen:
             raise LogCorrupt(f"{where}: {name} occurs twice in one commit, where one is allowed.")
         seen.add(name)
+
+
+def _set(members: Members, name: str) -> Mapping[str, str]:
+    """Properties that have a value: one that is null is not set."""
+    return {key: value for key, value in (members.optional_text_map(name) or {}).items() if value is not None}
 
 
 def _deletion_vector(members: Members) -> DeletionVector | None:

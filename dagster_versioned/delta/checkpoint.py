@@ -1,251 +1,55 @@
-"""Checkpoints: a snapshot's actions in one place, so that a reader need not replay the whole log."""
+"""Checkpoints, written: a snapshot's actions in one place, so that a reader need not replay the whole log.
 
-from collections.abc import Sequence
+A table whose property ``delta.checkpointPolicy`` is ``v2`` gets checkpoints of the V2 spec, named by a UUID, whose file
+actions are in sidecars where they are many; every other table gets one file of the classic name and the V1 spec. A
+checkpoint's bytes, and the UUIDs in names, depend on the log alone, so writers that race write the same.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import unquote
+from typing import Any, cast
+from uuid import UUID
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.actions import (
-    Action,
-    Add,
-    DomainMetadata,
-    Members,
-    Metadata,
-    Protocol,
-    Remove,
-    Txn,
-    encode_action,
-    parse_action,
-)
-from dagster_versioned.delta.files import (
-    ADD,
-    REMOVE,
-    TEXT_MAP,
-    adds_table,
-    identities,
-    in_order,
-    no_rows,
-    removes_table,
-    with_keys,
-)
-from dagster_versioned.delta.log import (
-    LAST_CHECKPOINT_KEY,
-    LOG_FOLDER,
-    CheckpointFiles,
-    json_checksum,
-    last_checkpoint_version,
-)
-from dagster_versioned.delta.paths import Column, compute
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Remove, encode_action
+from dagster_versioned.delta.checkpoint_read import FEW_ACTIONS, SIDECARS, read_checkpoint
+from dagster_versioned.delta.column_mapping import physical_name
+from dagster_versioned.delta.features import writer_features
+from dagster_versioned.delta.files import ADD, REMOVE, TEXT_MAP, in_order
+from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, LOG_FOLDER, json_checksum, last_checkpoint_version
+from dagster_versioned.delta.partition_values import typed_columns
+from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.properties import interval_ms
-from dagster_versioned.errors import LogCorrupt, ObjectNotFound, UnsupportedFeature
+from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.struct_statistics import statistics_type, to_struct
+from dagster_versioned.delta.write_rules import WriteRules
 from dagster_versioned.storage.object_store import ObjectStore
 
-if TYPE_CHECKING:
-    from dagster_versioned.delta.snapshot import Snapshot
+__all__ = ["checkpoint_bytes", "checkpoint_key", "read_checkpoint", "write_checkpoint"]
 
-_METADATA = pa.struct(
-    [
-        ("id", pa.string()),
-        ("name", pa.string()),
-        ("description", pa.string()),
-        ("format", pa.struct([("provider", pa.string()), ("options", TEXT_MAP)])),
-        ("schemaString", pa.string()),
-        ("partitionColumns", pa.list_(pa.string())),
-        ("createdTime", pa.int64()),
-        ("configuration", TEXT_MAP),
-    ]
+_CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", TEXT_MAP)])
+_SIDECAR = pa.struct(
+    [("path", pa.string()), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64()), ("tags", TEXT_MAP)]
 )
-_PROTOCOL = pa.struct(
-    [
-        ("minReaderVersion", pa.int32()),
-        ("minWriterVersion", pa.int32()),
-        ("readerFeatures", pa.list_(pa.string())),
-        ("writerFeatures", pa.list_(pa.string())),
-    ]
-)
-_TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
-_DOMAIN = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())])
-_SIDECAR = pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64())])
-
-_FEW_ACTIONS = {Metadata.NAME: _METADATA, Protocol.NAME: _PROTOCOL, Txn.NAME: _TXN, DomainMetadata.NAME: _DOMAIN}
-_FILE_ACTIONS = {Add.NAME: pa.struct(list(ADD)), Remove.NAME: pa.struct(list(REMOVE))}
-
-_REQUIRED = {
-    Add.NAME: ("path", "partitionValues", "size", "modificationTime", "dataChange"),
-    Remove.NAME: ("path", "dataChange"),
-}
 
 _ROW_GROUP = 1 << 17
 _WEEK_MS = 7 * 24 * 3600 * 1000
 
+_INLINE = 10_000
+"""File actions that a V2 checkpoint holds itself; more go to sidecars."""
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What a checkpoint holds: few actions as objects, files as tables (`files.FILES`, `files.TOMBSTONES`)."""
+_PER_SIDECAR = 500_000
 
-    actions: tuple[Action, ...]
-    files: pa.Table
-    tombstones: pa.Table
+_CLASSIC_EVERY = 100
+"""Versions whose V2 checkpoint has the classic name, so that programs that know no other find one, and refuse the
+table by its protocol. Protocol: *Handling Backward compatibility while moving to UUID-named v2 Checkpoints*."""
 
-
-# --- read ------------------------------------------------------------------------------------------------------------
-
-
-def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoint:
-    """Read a checkpoint of any kind: classic, multi-part, or V2 (Parquet or JSON) with its sidecars.
-
-    Only the needed columns are read. Raises `LogCorrupt`, naming the file, where it cannot be read, lacks a required
-    value, or holds one logical file twice. Protocol: *Checkpoints*.
-    """
-    pieces = [_read_file(store, key) for key in checkpoint.keys]
-    sidecars = [name for piece in pieces for name in piece.sidecars]
-    pieces += [_read_parquet(store, f"{LOG_FOLDER}_sidecars/{name}", of_sidecar=True) for name in sidecars]
-    files = with_keys(pa.concat_tables([piece.adds for piece in pieces]))
-    tombstones = with_keys(pa.concat_tables([piece.removes for piece in pieces]))
-    for table in (files, tombstones):
-        if len(compute.unique(identities(table))) != table.num_rows:
-            raise LogCorrupt(f"{checkpoint.keys[0]}: a file occurs twice in the checkpoint. Nothing was read.")
-    return Checkpoint(tuple(action for piece in pieces for action in piece.actions), files, tombstones)
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    actions: Sequence[Action]
-    sidecars: list[str]
-    adds: pa.Table
-    removes: pa.Table
-
-
-def _read_file(store: ObjectStore, key: str) -> _Piece:
-    return _read_json(store, key) if key.endswith(".json") else _read_parquet(store, key)
-
-
-def _read_json(store: ObjectStore, key: str) -> _Piece:
-    actions: list[Action] = []
-    sidecars: list[str] = []
-    for number, line in enumerate(store.get(key).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        where = f"{key}, line {number}"
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError as error:
-            raise LogCorrupt(f"{where}: not JSON ({error}). Nothing was read.") from error
-        if not isinstance(value, dict):
-            raise LogCorrupt(f"{where}: not a JSON object. Nothing was read.")
-        members = cast("dict[str, Any]", value)
-        if members.get("sidecar") is not None:
-            sidecar = Members(members, where).members("sidecar")
-            sidecars.append(_sidecar_name(sidecar.text("path"), where))
-        elif action := parse_action(members, where):
-            actions.append(action)
-    adds = adds_table([action for action in actions if isinstance(action, Add)])
-    removes = removes_table([action for action in actions if isinstance(action, Remove)])
-    few = [action for action in actions if not isinstance(action, Add | Remove)]
-    return _Piece(few, sidecars, adds.drop_columns("key"), removes.drop_columns("key"))
-
-
-def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> _Piece:
-    wanted = {**_FILE_ACTIONS} if of_sidecar else {**_FEW_ACTIONS, **_FILE_ACTIONS, "sidecar": _SIDECAR}
-    path = store.local_path(key)
-    try:
-        file = pq.ParquetFile(pa.BufferReader(store.get(key)) if path is None else path)
-        present = _leaf_columns(file.schema_arrow, wanted)
-        table = file.read(columns=present)
-        table.validate(full=True)  # reading does not ask whether text is UTF-8
-        columns = {name: _struct_rows(table, name, shape) for name, shape in wanted.items()}
-    except ObjectNotFound as error:
-        raise LogCorrupt(f"{key} is missing, but a checkpoint needs it. Nothing was read.") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
-    for name, required in _REQUIRED.items():
-        for column in required:
-            if columns[name][column].null_count:
-                raise LogCorrupt(f"{key}: a {name} action has no {column}. Nothing was read.")
-    sizes = columns[Add.NAME]["size"]
-    if sizes.length() and compute.min(sizes).as_py() < 0:
-        raise LogCorrupt(f"{key}: an add action has a negative size. Nothing was read.")
-    few = [
-        action
-        for name in _FEW_ACTIONS
-        if name in columns
-        for row in columns[name].to_pylist()
-        if (action := parse_action({name: _plain(row, wanted[name])}, f"{key}, {name}")) is not None
-    ]
-    names = (
-        [_sidecar_name(path, key) for path in cast("list[str]", columns["sidecar"]["path"].to_pylist())]
-        if not of_sidecar
-        else []
-    )
-    return _Piece(few, names, columns[Add.NAME], columns[Remove.NAME])
-
-
-def _members(shape: pa.DataType) -> "list[pa.Field[Any]]":
-    return list(cast("Any", shape))
-
-
-def _leaf_columns(schema: pa.Schema, wanted: dict[str, pa.StructType]) -> list[str]:
-    """Dotted paths of the wanted members that the file has, which leaves out parsed statistics and the unknown."""
-    columns: list[str] = []
-    for name, shape in wanted.items():
-        position = schema.get_field_index(name)
-        held = cast("Any", pa.null() if position < 0 else schema.field(position).type)
-        if pa.types.is_struct(held):
-            columns += [f"{name}.{member.name}" for member in _members(shape) if held.get_field_index(member.name) >= 0]
-    return columns
-
-
-def _struct_rows(table: pa.Table, name: str, shape: pa.StructType) -> pa.Table:
-    """The rows in which the struct column ``name`` is present, its members as columns of the types in ``shape``."""
-    schema = pa.schema(_members(shape))
-    if name not in table.column_names:
-        return no_rows(schema)
-    column: Column = table[name]
-    column = column.filter(compute.is_valid(column))
-    return pa.Table.from_arrays([_member(column, member) for member in _members(shape)], schema=schema)
-
-
-def _member(column: Any, wanted: Any) -> Column:
-    """A member of a struct column by its name, since writers order members and leave them out as they like."""
-    if column.type.get_field_index(wanted.name) < 0:
-        absent: list[Any] = [pa.nulls(len(column), wanted.type)]
-        return pa.chunked_array(absent)
-    return _cast(compute.struct_field(column, wanted.name), wanted.type)
-
-
-def _cast(column: Column, wanted: pa.DataType) -> Column:
-    if column.type == wanted:
-        return column
-    if not pa.types.is_struct(wanted):
-        return column.cast(wanted)
-    arrays: list[Any] = [_member(column, member).combine_chunks() for member in _members(wanted)]
-    absent = compute.is_null(column).combine_chunks()
-    return pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=_members(wanted), mask=absent)])
-
-
-def _plain(value: Any, data_type: pa.DataType) -> Any:
-    """A row as the JSON value it stands for: maps as objects."""
-    if value is None:
-        return None
-    if pa.types.is_map(data_type):
-        return dict(value)
-    if pa.types.is_struct(data_type):
-        return {member.name: _plain(value[member.name], member.type) for member in _members(data_type)}
-    return value
-
-
-def _sidecar_name(path: str, where: str) -> str:
-    name = unquote(path).rpartition("/")[2]
-    if not name.endswith(".parquet"):
-        raise LogCorrupt(f"{where}: the sidecar path {path!r} names no Parquet file. Nothing was read.")
-    return name
-
-
-# --- write -----------------------------------------------------------------------------------------------------------
+Block = tuple[str, Any]
+"""The name of a column, and its values: structs, one for each action of that kind."""
 
 
 def checkpoint_key(version: int) -> str:
@@ -253,76 +57,159 @@ def checkpoint_key(version: int) -> str:
     return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
 
 
-def write_checkpoint(store: ObjectStore, snapshot: "Snapshot") -> None:
-    """Write the classic V1 checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
+def write_checkpoint(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Write the checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
-    Raises `UnsupportedFeature` as `checkpoint_bytes` does.
+    Of the V2 spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
     """
-    data, last = checkpoint_bytes(snapshot)
-    store.put(checkpoint_key(snapshot.version), data)
+    if _is_v2(snapshot):
+        last = _write_v2(store, snapshot)
+    else:
+        data, last = checkpoint_bytes(snapshot)
+        store.put(checkpoint_key(snapshot.version), data)
     newest = last_checkpoint_version(store)
-    if newest is None or newest <= snapshot.version or not _exists(store, checkpoint_key(newest)):
-        store.put(LAST_CHECKPOINT_KEY, last)
+    if newest is None or newest <= snapshot.version or not _exists(store, newest):
+        store.put(LAST_CHECKPOINT_KEY, last, durability="later")  # a hint, without which the log is listed
 
 
-def checkpoint_bytes(snapshot: "Snapshot") -> tuple[bytes, bytes]:
+def checkpoint_bytes(snapshot: Snapshot) -> tuple[bytes, bytes]:
     """The bytes of a snapshot's classic V1 checkpoint, and of the ``_last_checkpoint`` that names it.
 
     They depend on the log alone: rows are sorted, and tombstones expire by the snapshot's own timestamp, not by a
-    clock. Raises `UnsupportedFeature` for a table whose checkpoints must hold statistics as structs.
+    clock.
     """
+    form = _Form.of(snapshot)
+    data, rows = _encode(_few(snapshot) + list(_file_actions(snapshot, form)), form)
+    return data, _last_checkpoint(snapshot, rows, len(data))
+
+
+def _exists(store: ObjectStore, version: int) -> bool:
+    return any(True for _ in store.list(f"{LOG_FOLDER}{version:020d}.checkpoint"))
+
+
+def _last_checkpoint(snapshot: Snapshot, rows: int, size: int, tags: Mapping[str, str] | None = None) -> bytes:
+    members: dict[str, object] = {
+        "version": snapshot.version,
+        "size": rows,
+        "sizeInBytes": size,
+        "numOfAddFiles": snapshot.num_files,
+        **({"tags": tags} if tags else {}),
+    }
+    return orjson.dumps({**members, "checksum": json_checksum(members)})
+
+
+# --- the V2 spec -----------------------------------------------------------------------------------------------------
+
+
+def _is_v2(snapshot: Snapshot) -> bool:
+    policy = snapshot.metadata.configuration.get("delta.checkpointPolicy", "")
+    return policy.lower() == "v2" and "v2Checkpoint" in writer_features(snapshot.protocol)
+
+
+def _write_v2(store: ObjectStore, snapshot: Snapshot) -> bytes:
+    """Write sidecars, then the checkpoint that names them; the ``_last_checkpoint`` for it."""
+    form = _Form.of(snapshot)
+    spec = [("checkpointMetadata", pa.array([{"version": snapshot.version, "tags": None}], _CHECKPOINT_METADATA))]
+    blocks, size, rows = _few(snapshot), 0, 0
+    sidecars: list[dict[str, Any]] = []
+    if snapshot.num_files + snapshot.tombstones.num_rows <= _INLINE:
+        blocks += _file_actions(snapshot, form)
+    else:
+        for actions in _in_parts(_file_actions(snapshot, form)):
+            data, count = _encode(actions, form, sidecar=True)
+            name = f"{_uuid(data)}.parquet"
+            store.put(SIDECARS + name, data)
+            sidecars.append({"path": name, "sizeInBytes": len(data), "modificationTime": snapshot.timestamp_ms})
+            size, rows = size + len(data), rows + count
+    data, count = _encode([*spec, *blocks, ("sidecar", pa.array(sidecars, _SIDECAR))], form)
+    key = checkpoint_key(snapshot.version)
+    if snapshot.version % _CLASSIC_EVERY:
+        key = f"{LOG_FOLDER}{snapshot.version:020d}.checkpoint.{_uuid(data)}.parquet"
+    store.put(key, data)
+    tags = {"spec": "v2", "path": key.removeprefix(LOG_FOLDER)}
+    return _last_checkpoint(snapshot, rows + count, size + len(data), tags)
+
+
+def _in_parts(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    part: list[Block] = []
+    for block in blocks:
+        if part and sum(len(rows) for _, rows in part) + len(block[1]) > _PER_SIDECAR:
+            yield part
+            part = []
+        part.append(block)
+    if part:
+        yield part
+
+
+def _uuid(data: bytes) -> str:
+    return str(UUID(bytes=hashlib.sha256(data).digest()[:16], version=4))
+
+
+# --- actions as columns ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What an add looks like in the checkpoints of a table. Protocol: *Checkpoints*.
+
+    ``statistics`` and ``partitions`` are the types of ``stats_parsed`` and ``partitionValues_parsed``; none of them is
+    there unless ``delta.checkpoint.writeStatsAsStruct`` is set.
+    """
+
+    snapshot: Snapshot
+    as_json: bool
+    statistics: pa.StructType | None
+    partitions: pa.StructType | None
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "_Form":
+        as_json = snapshot.metadata.configuration.get("delta.checkpoint.writeStatsAsJson", "true").lower() != "false"
+        if not snapshot.metadata.is_set("delta.checkpoint.writeStatsAsStruct"):
+            return cls(snapshot, as_json, None, None)
+        rules = WriteRules.of_snapshot(snapshot)
+        tight = "deletionVectors" in writer_features(snapshot.protocol)
+        statistics = statistics_type(rules.physical_schema, rules.statistics, tight_bounds=tight)
+        empty = typed_columns(
+            snapshot.files.slice(0, 0), snapshot.schema, snapshot.partition_columns, snapshot.column_mapping
+        )
+        names = [physical_name(snapshot.schema.field(name), rules.mapping) for name in snapshot.partition_columns]
+        types = list(zip(names, empty.schema.types, strict=True))
+        return cls(snapshot, as_json, statistics, pa.struct(types) if types else None)
+
+    @property
+    def add(self) -> pa.StructType:
+        members = [member for member in cast("Any", ADD) if self.as_json or member.name != "stats"]
+        if self.partitions is not None:
+            members.append(pa.field("partitionValues_parsed", self.partitions))
+        if self.statistics is not None:
+            members.append(pa.field("stats_parsed", self.statistics))
+        return pa.struct(members)
+
+    def adds(self, files: pa.Table) -> Any:
+        """Files as structs of the type `add`."""
+        columns: dict[str, Any] = {name: files[name].combine_chunks() for name in ADD.names}
+        if self.partitions is not None:
+            snapshot = self.snapshot
+            typed = typed_columns(files, snapshot.schema, snapshot.partition_columns, snapshot.column_mapping)
+            arrays: list[Any] = [column.combine_chunks() for column in typed.columns]
+            members = list(cast("Any", self.partitions))
+            columns["partitionValues_parsed"] = pa.StructArray.from_arrays(arrays, fields=members)
+        if self.statistics is not None:
+            columns["stats_parsed"] = to_struct(columns["stats"], self.statistics)
+        members = list(cast("Any", self.add))
+        return pa.StructArray.from_arrays([columns[member.name] for member in members], fields=members)
+
+
+def _few(snapshot: Snapshot) -> list[Block]:
+    """The actions that are not about files, sorted."""
     domains = [DomainMetadata(name, configuration) for name, configuration in snapshot.domains.items()]
-    actions = (snapshot.protocol, snapshot.metadata, *snapshot.txns.values(), *domains)
-    data, rows = _encode(Checkpoint(actions, snapshot.files, _unexpired_tombstones(snapshot)))
-    return data, _last_checkpoint(snapshot.version, rows, len(data), snapshot.num_files)
-
-
-def _unexpired_tombstones(snapshot: "Snapshot") -> pa.Table:
-    retention = interval_ms(snapshot.metadata, "delta.deletedFileRetentionDuration")
-    oldest = snapshot.timestamp_ms - (_WEEK_MS if retention is None else retention)
-    times = compute.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
-    return snapshot.tombstones.filter(compute.greater_equal(times, oldest))
-
-
-def _encode(checkpoint: Checkpoint) -> tuple[bytes, int]:
-    metadata = next(action for action in checkpoint.actions if isinstance(action, Metadata))
-    if metadata.is_set("delta.checkpoint.writeStatsAsStruct") or (
-        metadata.configuration.get("delta.checkpoint.writeStatsAsJson", "true").lower() == "false"
-    ):
-        raise UnsupportedFeature(
-            "delta.checkpoint.writeStatsAsStruct / writeStatsAsJson: checkpoints of this table hold their statistics in"
-            " a form that is not written yet. Nothing was written; the log itself is complete."
-        )
-    blocks = [
-        (name, pa.array([_row(action, shape) for action in _sorted(checkpoint, name)], shape))
-        for name, shape in _FEW_ACTIONS.items()
+    actions: list[Action] = [snapshot.metadata, snapshot.protocol, *snapshot.txns.values(), *domains]
+    chosen = {
+        name: sorted((action for action in actions if name == action.NAME), key=encode_action) for name in FEW_ACTIONS
+    }
+    return [
+        (name, pa.array([_row(action, shape) for action in chosen[name]], shape)) for name, shape in FEW_ACTIONS.items()
     ]
-    for name, schema, table in (
-        (Remove.NAME, REMOVE, checkpoint.tombstones),
-        (Add.NAME, ADD, checkpoint.files),
-    ):
-        ordered = in_order(table).select(schema.names)
-        blocks.append((name, pa.concat_arrays(ordered.to_struct_array().chunks or [_no_rows(schema)])))
-    total = sum(len(rows) for _, rows in blocks)
-    columns: dict[str, Any] = {}
-    start = 0
-    for name, rows in blocks:
-        columns[name] = pa.concat_arrays(
-            [pa.nulls(start, rows.type), rows, pa.nulls(total - start - len(rows), rows.type)]
-        )
-        start += len(rows)
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, compression="snappy", store_schema=False, row_group_size=_ROW_GROUP)
-    return sink.getvalue().to_pybytes(), total
-
-
-def _no_rows(schema: pa.Schema) -> Any:
-    return pa.array([], pa.struct(list(schema)))
-
-
-def _sorted(checkpoint: Checkpoint, name: str) -> list[Action]:
-    chosen = [action for action in checkpoint.actions if name == action.NAME]
-    return sorted(chosen, key=encode_action)
 
 
 def _row(action: Action, shape: pa.StructType) -> dict[str, Any]:
@@ -334,20 +221,73 @@ def _row(action: Action, shape: pa.StructType) -> dict[str, Any]:
         if pa.types.is_map(data_type):
             return sorted(value.items())
         if pa.types.is_struct(data_type):
-            return {member.name: entries(value.get(member.name), member.type) for member in _members(data_type)}
+            members = cast("Any", data_type)
+            return {member.name: entries(value.get(member.name), member.type) for member in members}
         return value
 
     return cast("dict[str, Any]", entries(action.to_json(), shape))
 
 
-def _last_checkpoint(version: int, rows: int, size: int, adds: int) -> bytes:
-    members: dict[str, object] = {"version": version, "size": rows, "sizeInBytes": size, "numOfAddFiles": adds}
-    return orjson.dumps({**members, "checksum": json_checksum(members)})
+def _file_actions(snapshot: Snapshot, form: _Form) -> Iterator[Block]:
+    """Tombstones, then live files, in order, in blocks of at most a row group."""
+    for files in _slices(_unexpired_tombstones(snapshot)):
+        columns: list[Any] = [files[name].combine_chunks() for name in REMOVE.names]
+        yield Remove.NAME, pa.StructArray.from_arrays(columns, fields=list(REMOVE))
+    for files in _slices(snapshot.files):
+        yield Add.NAME, form.adds(files)
 
 
-def _exists(store: ObjectStore, key: str) -> bool:
-    try:
-        store.head(key)
-    except ObjectNotFound:
-        return False
-    return True
+def _slices(files: pa.Table) -> Iterator[pa.Table]:
+    """The rows by identity, so that what is written from them depends on the set alone, a row group at a time."""
+    ordered = in_order(files)
+    yield from (ordered.slice(start, _ROW_GROUP) for start in range(0, files.num_rows, _ROW_GROUP))
+
+
+def _unexpired_tombstones(snapshot: Snapshot) -> pa.Table:
+    retention = interval_ms(snapshot.metadata, "delta.deletedFileRetentionDuration")
+    oldest = snapshot.timestamp_ms - (_WEEK_MS if retention is None else retention)
+    times = compute.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
+    return snapshot.tombstones.filter(compute.greater_equal(times, oldest))
+
+
+def _encode(blocks: list[Block], form: _Form, *, sidecar: bool = False) -> tuple[bytes, int]:
+    """A Parquet file of these blocks, a column for each kind of action; and how many actions it holds."""
+    columns: dict[str, Any] = {} if sidecar else dict(FEW_ACTIONS)
+    columns |= {Remove.NAME: pa.struct(list(REMOVE)), Add.NAME: form.add}
+    columns |= {name: rows.type for name, rows in blocks if name not in columns}
+    sink, total = pa.BufferOutputStream(), 0
+    schema = pa.schema(list(columns.items()))
+    with pq.ParquetWriter(sink, schema, compression="snappy", store_schema=False) as writer:
+        for group in _row_groups(blocks):
+            table = _side_by_side(group, schema)
+            writer.write_table(table, row_group_size=_ROW_GROUP)
+            total += table.num_rows
+    return sink.getvalue().to_pybytes(), total
+
+
+def _row_groups(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    group: list[Block] = []
+    for block in blocks:
+        if group and sum(len(rows) for _, rows in group) + len(block[1]) > _ROW_GROUP:
+            yield group
+            group = []
+        group.append(block)
+    yield group
+
+
+def _side_by_side(group: list[Block], schema: pa.Schema) -> pa.Table:
+    """Each block in its column, below the ones before it; null elsewhere."""
+    total = sum(len(rows) for _, rows in group)
+    pieces: dict[str, list[Any]] = {name: [] for name in schema.names}
+    filled = dict.fromkeys(schema.names, 0)
+    start = 0
+    for name, rows in group:
+        pieces[name] += [pa.nulls(start - filled[name], rows.type), rows]
+        start += len(rows)
+        filled[name] = start
+    kinds = cast("Any", schema.types)
+    arrays: list[Any] = [
+        pa.concat_arrays([*pieces[name], cast("Any", pa.nulls(total - filled[name], kind))])
+        for name, kind in zip(schema.names, kinds, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -1,6 +1,7 @@
 """Column mapping: which column of a data file is which column of the table. Protocol: *Column Mapping*."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import pyarrow as pa
@@ -50,6 +51,49 @@ def field_id(field: StructField) -> int:
     return number
 
 
+def physical_path(schema: StructType, path: Sequence[str], mapping: ColumnMapping) -> tuple[str, ...]:
+    """The path of a column, or of a field of its structs, by physical names. Raises `KeyError`, `LogCorrupt`."""
+    return tuple(physical_name(field, mapping) for field in _fields_on(schema, path, lambda field: field.name))
+
+
+def logical_path(schema: StructType, path: Sequence[str], mapping: ColumnMapping) -> tuple[str, ...]:
+    """The path by names in the table of what has this path by physical names. Raises `KeyError`, `LogCorrupt`."""
+    return tuple(field.name for field in _fields_on(schema, path, lambda field: physical_name(field, mapping)))
+
+
+def _fields_on(schema: DataType, path: Sequence[str], name: Callable[[StructField], str]) -> Iterator[StructField]:
+    for part in path:
+        field = (
+            next((field for field in schema.fields if name(field) == part), None)
+            if isinstance(schema, StructType)
+            else None
+        )
+        if field is None:
+            raise KeyError(".".join(path))
+        yield field
+        schema = field.type
+
+
+def physical_schema(schema: StructType, mapping: ColumnMapping) -> StructType:
+    """The schema as data files have it: every column, at any depth, by its physical name. Raises `LogCorrupt`."""
+    return cast("StructType", _physical(schema, mapping))
+
+
+def _physical(data_type: DataType, mapping: ColumnMapping) -> DataType:
+    match data_type:
+        case StructType(fields=fields):
+            return StructType(
+                replace(field, name=physical_name(field, mapping), type=_physical(field.type, mapping))
+                for field in fields
+            )
+        case ArrayType(element_type=element):
+            return replace(data_type, element_type=_physical(element, mapping))
+        case MapType(key_type=key, value_type=value):
+            return replace(data_type, key_type=_physical(key, mapping), value_type=_physical(value, mapping))
+        case _:
+            return data_type
+
+
 def _structs(data_type: DataType) -> Iterator[StructType]:
     match data_type:
         case StructType(fields=fields):
@@ -74,8 +118,11 @@ def stored_names(wanted: Sequence[StructField], stored: pa.Schema, mapping: Colu
     Raises `IntegrityError` where the file does not tell its columns apart, or, by ``id``, has no ids.
     """
     positions = _positions(list(stored), mapping)
-    keys = {field.name: _key(field, mapping) for field in wanted}
-    return {name: stored.names[positions[key]] for name, key in keys.items() if key in positions}
+    # The protocol's own columns, such as `_change_type`, have a name but no id.
+    named = [field for field in wanted if mapping == "id" and ID not in field.metadata]
+    found = {field.name: name for field in named if (name := physical_name(field, mapping)) in stored.names}
+    keys = {field.name: _key(field, mapping) for field in wanted if field not in named}
+    return found | {name: stored.names[positions[key]] for name, key in keys.items() if key in positions}
 
 
 def logical_type(stored: pa.DataType, wanted: DataType, mapping: ColumnMapping) -> pa.DataType:
@@ -97,7 +144,7 @@ def logical_type(stored: pa.DataType, wanted: DataType, mapping: ColumnMapping) 
         case MapType(key_type=key, value_type=value) if pa.types.is_map(stored):
             entries: Any = pa.map_  # which takes fields, though the stubs ask for types
             return entries(_inner(held.key_field, key, mapping), _inner(held.item_field, value, mapping))
-        case str() if not pa.types.is_nested(stored):
+        case str() if not pa.types.is_nested(stored) or (wanted == "variant" and pa.types.is_struct(stored)):
             return stored
         case _:
             raise UnsupportedType(f"A column is stored as {stored}, which cannot be read as the table has it.")

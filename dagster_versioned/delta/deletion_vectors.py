@@ -5,16 +5,18 @@ import binascii
 import re
 import struct
 import zlib
+from array import array
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.paths import confined_key, decode_path
-from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound, UnsupportedFeature
+from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
@@ -62,6 +64,32 @@ def inlined(store: ObjectStore, vector: DeletionVector, of: str) -> DeletionVect
         return vector
     payload = _payload(store, vector, of)
     return replace(vector, storage_type="i", path_or_inline_dv=z85_encode(payload), offset=None)
+
+
+def write_vectors(store: ObjectStore, deleted: Mapping[str, NDArray[np.int64]]) -> dict[str, DeletionVector]:
+    """Store which rows of which data files are gone, in one new file; their vectors, by the same keys.
+
+    The positions are those of *all* deleted rows of the data file, with those that were before; order and repetitions
+    do not matter. Raises `InvalidInput` for a file without any, and for positions that are none. Protocol: *Deletion
+    Vector File Storage Format*.
+    """
+    if not deleted:
+        return {}
+    name = uuid4()
+    blocks, vectors, offset = [bytes([_FILE_VERSION])], dict[str, DeletionVector](), 1
+    for of, positions in deleted.items():
+        payload, cardinality = _serialized(positions, of)
+        vectors[of] = DeletionVector("u", z85_encode(name.bytes), len(payload), cardinality, offset)
+        block = struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))
+        blocks.append(block)
+        offset += len(block)
+    if offset >= 2**31:
+        raise InvalidInput(
+            f"The deletion vectors of {len(deleted)} files take {offset} bytes, more than one file can hold. Nothing"
+            " was written. Delete in several steps."
+        )
+    store.put(f"deletion_vector_{name}.bin", b"".join(blocks))
+    return vectors
 
 
 def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
@@ -154,6 +182,18 @@ def _bitmap(payload: bytes, place: str, of: str) -> "BitMap64":
     except (ValueError, IndexError, struct.error) as error:
         raise _broken(place, of, f"is no Roaring bitmap ({error})") from error
     raise _broken(place, of, f"begins with {magic.hex() or 'nothing'}, which is no known format")
+
+
+def _serialized(positions: NDArray[np.int64], of: str) -> tuple[bytes, int]:
+    """The bytes of a vector and how many rows it deletes."""
+    from pyroaring import BitMap64
+
+    if not len(positions) or positions.min() < 0:
+        raise InvalidInput(f"Rows to delete from the file {of!r}: {positions!r:.100}. Nothing was written.")
+    # As a buffer, which takes half the time that a list does.
+    bitmap = BitMap64(array("Q", positions.astype(np.uint64).tobytes()))
+    bitmap.run_optimize()
+    return struct.pack("<I", PORTABLE) + bitmap.serialize(), len(bitmap)
 
 
 def _portable(native: bytes, order: str) -> bytes:

@@ -4,12 +4,13 @@ What is missing is refused by the protocol's own name for it (*Valid Feature Nam
 returned or a byte written: a wrong answer is the one thing that must never happen.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterator
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.column_mapping import ColumnMapping
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
-from dagster_versioned.errors import UnsupportedFeature
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 _READER_FEATURES = frozenset(
     {
@@ -20,9 +21,40 @@ _READER_FEATURES = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
-"""Understood when reading."""
+"""Understood when reading. A shredded variant that an engine cannot put together is refused where it is read."""
+
+_WRITER_FEATURES = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "checkpointProtection",
+        "clustering",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Understood when writing. What they ask of rows is in `write_rules`, what they ask of a commit in `transaction`."""
 
 _FIELD_KEYS = {
     "invariants": ("delta.invariants",),
@@ -63,10 +95,6 @@ def _always(_metadata: Metadata, _schema: StructType) -> bool:
     return True
 
 
-def _never(_metadata: Metadata, _schema: StructType) -> bool:
-    return False
-
-
 def column_mapping(protocol: Protocol, metadata: Metadata) -> ColumnMapping:
     """How columns of files are found; the property counts only where the protocol has the feature.
 
@@ -81,30 +109,22 @@ def column_mapping(protocol: Protocol, metadata: Metadata) -> ColumnMapping:
             raise UnsupportedFeature(f"columnMapping: the mode {other!r:.50} is not known. Nothing was read.")
 
 
-_WRITER_FEATURES: dict[str, Callable[[Metadata, StructType], bool]] = {
-    "appendOnly": _never,
-    "domainMetadata": _never,
-    "inCommitTimestamp": _never,
-    "timestampNtz": _never,
-    "v2Checkpoint": _never,
-    "vacuumProtocolCheck": _never,
-    "deletionVectors": _never,
+_ROW_RULES: dict[str, Callable[[Metadata, StructType], bool]] = {
     "invariants": _in_fields("invariants"),
     "checkConstraints": lambda metadata, _: any(key.startswith("delta.constraints.") for key in metadata.configuration),
     "generatedColumns": _in_fields("generatedColumns"),
     "identityColumns": _in_fields("identityColumns"),
     "allowColumnDefaults": _in_fields("allowColumnDefaults"),
     "changeDataFeed": _property("delta.enableChangeDataFeed"),
-    "columnMapping": _never,  # `require_write` asks
     "icebergCompatV1": _property("delta.enableIcebergCompatV1"),
     "icebergCompatV2": _property("delta.enableIcebergCompatV2"),
     "rowTracking": _always,
     "clustering": _always,
+    "checkpointProtection": _always,
+    "typeWidening": _always,
+    "typeWidening-preview": _always,
 }
-"""Known when writing -> whether the table uses it in a way that a writer would have to implement, and we do not.
-
-Row tracking and clustering bind a writer as soon as they are listed. A feature that is not here is refused.
-"""
+"""What asks something of a writer's rows or files -> whether the table uses it."""
 
 _LEGACY_WRITER = [
     (2, ("appendOnly", "invariants")),
@@ -127,9 +147,25 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
     """The features a writer must implement, whichever way the protocol says so."""
     if protocol.min_writer_version == 7:
         return frozenset(protocol.writer_features or ())
-    return frozenset(
-        name for version, names in _LEGACY_WRITER if version <= protocol.min_writer_version for name in names
-    )
+    return legacy_features(protocol.min_writer_version)
+
+
+def known_feature(name: str) -> str:
+    """The protocol's own spelling of a feature that tables here may have. Raises `UnsupportedFeature`."""
+    for feature in _READER_FEATURES | _WRITER_FEATURES:
+        if feature.casefold() == name.casefold():
+            return feature
+    raise UnsupportedFeature(f"{name!r:.100} is no feature that is supported here. Nothing was written.")
+
+
+def is_reader_feature(name: str) -> bool:
+    """Whether readers must implement the feature, too."""
+    return name in _READER_FEATURES
+
+
+def legacy_features(writer_version: int) -> frozenset[str]:
+    """What a writer version below 7 stands for."""
+    return frozenset(name for version, names in _LEGACY_WRITER if version <= writer_version for name in names)
 
 
 def require_protocol_read(protocol: Protocol) -> None:
@@ -153,10 +189,10 @@ def require_read(protocol: Protocol, metadata: Metadata) -> None:
         refuse({f"format {metadata.format_provider!r}"}, "read")
 
 
-def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) -> None:
+def require_write(protocol: Protocol, metadata: Metadata) -> None:
     """Check that commits with this protocol and metadata can be written. Raises `UnsupportedFeature` by name.
 
-    Deletion vectors are the transaction's to judge, by the files.
+    What the features then ask of the rows is for who writes them: see `write_rules.WriteRules`.
     """
     require_read(protocol, metadata)
     if not 1 <= protocol.min_writer_version <= 7:
@@ -164,11 +200,35 @@ def require_write(protocol: Protocol, metadata: Metadata, schema: StructType) ->
             f"The table needs writer version {protocol.min_writer_version}; versions 1 to 7 are implemented."
             " Nothing was written; use a newer program."
         )
-    listed = writer_features(protocol)
-    used = {name for name in listed if _WRITER_FEATURES.get(name, _always)(metadata, schema)}
+    refuse(writer_features(protocol) - _WRITER_FEATURES, "written")
+
+
+def refuse_row_rules(protocol: Protocol, metadata: Metadata, obeyed: Collection[str] = ()) -> None:
+    """Raise `UnsupportedFeature`, by name, where the table asks more of a writer than to add and remove plain files.
+
+    For writers that do not apply all of `write_rules.WriteRules`, but the features ``obeyed``; deletion vectors are
+    theirs to judge, by the files.
+    """
+    require_write(protocol, metadata)
+    schema = parse_schema(metadata.schema_string)
+    used = {name for name in writer_features(protocol) & _ROW_RULES.keys() if _ROW_RULES[name](metadata, schema)}
     if column_mapping(protocol, metadata) != "none":
         used.add("columnMapping")
-    refuse(used, "written")
+    refuse(used - set(obeyed), "written")
+
+
+def protected_version(protocol: Protocol, metadata: Metadata) -> int:
+    """The version below which the log is cleaned up in one go or not at all, and gets no new checkpoints; 0 for none.
+
+    Below it commits may need features that the table has no more, which checkpoints hide from programs without them.
+    Raises `LogCorrupt` for a version that is none. Protocol: *Checkpoint Protection*.
+    """
+    text = metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion", "0")
+    if "checkpointProtection" not in writer_features(protocol):
+        return 0
+    if not re.fullmatch("[0-9]{1,19}", text):
+        raise LogCorrupt(f"delta.requireCheckpointProtectionBeforeVersion is {text!r:.50}, which is no version.")
+    return int(text)
 
 
 def refuse(features: Collection[str], operation: str) -> None:

@@ -4,9 +4,10 @@ A table has the members of the action as columns, named as in the log, and last 
 a file below the table's folder is its object key in the store.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add, DeletionVector, Members, Remove
@@ -125,7 +126,7 @@ def to_adds(table: pa.Table) -> list[Add]:
             row["dataChange"],
             row["stats"],
             None if row["tags"] is None else dict(row["tags"]),
-            _vector(row["deletionVector"], row["path"]),
+            to_vector(row["deletionVector"], row["path"]),
             row["baseRowId"],
             row["defaultRowCommitVersion"],
             row["clusteringProvider"],
@@ -134,7 +135,8 @@ def to_adds(table: pa.Table) -> list[Add]:
     ]
 
 
-def _vector(row: dict[str, Any] | None, path: str) -> DeletionVector | None:
+def to_vector(row: dict[str, Any] | None, path: str) -> DeletionVector | None:
+    """A row of a ``deletionVector`` column as the descriptor it is, of the file ``path``."""
     return None if row is None else DeletionVector.parse(Members(row, f"The deletion vector of {path!r}"))
 
 
@@ -155,13 +157,23 @@ def identity_text(identity: tuple[str, str | None]) -> str:
     return key if vector is None else f"{key}\0{vector}"
 
 
-def without(table: pa.Table, gone: Iterable[str]) -> pa.Table:
-    """The rows whose identity is not among ``gone``: an anti-join; the table itself where none is."""
-    values = pa.array(list(gone), pa.string())
-    if not len(values) or not table.num_rows:
+def without(table: pa.Table, gone: "pa.Array[Any]") -> pa.Table:
+    """The rows whose identity is not among ``gone``: an anti-join; the table itself where none is.
+
+    Few holes are cut out without a copy of what is between them.
+    """
+    if not len(gone) or not table.num_rows:
         return table
-    hit = compute.is_in(identities(table), values)
-    return table.filter(compute.invert(hit)) if compute.any(hit).as_py() else table
+    hit = compute.is_in(identities(table), gone)
+    holes = int(compute.sum(hit).as_py() or 0)
+    if not holes:
+        return table
+    if holes > _many_chunks(table.num_rows):
+        return table.filter(compute.invert(hit))
+    (rows,) = np.nonzero(hit.to_numpy())
+    starts, ends = [0, *(rows + 1).tolist()], [*rows.tolist(), table.num_rows]
+    kept = [table.slice(start, end - start) for start, end in zip(starts, ends, strict=True) if end > start]
+    return pa.concat_tables(kept) if kept else table.slice(0, 0)
 
 
 def appended(table: pa.Table, more: pa.Table) -> pa.Table:
@@ -171,9 +183,27 @@ def appended(table: pa.Table, more: pa.Table) -> pa.Table:
     if not table.num_rows:
         return more
     joined = pa.concat_tables([table, more])
-    return joined.combine_chunks() if joined["key"].num_chunks > _MANY_CHUNKS else joined
+    many = joined["key"].num_chunks > _MANY_CHUNKS + _many_chunks(joined.num_rows)
+    return joined.combine_chunks() if many else joined
+
+
+def _many_chunks(rows: int) -> int:
+    """How many chunks a column may have besides before they cost more than a copy."""
+    return rows // 1024
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """The rows sorted by identity, so that what is written from them depends on the set alone."""
-    return table.take(compute.sort_indices(identities(table))).combine_chunks()
+    """The rows sorted by identity, so that what is written from them depends on the set alone.
+
+    What stands in order already, such as the rest of a checkpoint, is not copied.
+    """
+    if not table.num_rows:
+        return table
+    order: Any = compute.sort_indices(identities(table))
+    places = order.to_numpy()
+    starts = np.concatenate([[0], np.flatnonzero(places[1:] != places[:-1] + 1) + 1])
+    if len(starts) > _MANY_CHUNKS + _many_chunks(table.num_rows):
+        return table.combine_chunks().take(order)
+    lengths = np.diff(starts, append=len(places)).tolist()
+    firsts = places[starts].tolist()
+    return pa.concat_tables([table.slice(first, length) for first, length in zip(firsts, lengths, strict=True)])

@@ -3,11 +3,12 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import quote
 
 from dagster_versioned.delta.actions import (
@@ -29,8 +30,11 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 LOG_FOLDER = "_delta_log/"
 LAST_CHECKPOINT_KEY = LOG_FOLDER + "_last_checkpoint"
 
-_READERS = 16
+READERS = 16
 """Commits fetched at once from a store that answers over a network."""
+
+_LONGEST_LINE = 1 << 28
+"""Bytes of one action, far beyond the widest schema: what is longer is no commit, but could exhaust the memory."""
 
 _TAIL = 8
 """Commits followed one by one before a listing is cheaper."""
@@ -42,10 +46,23 @@ _CHECKPOINT = re.compile(
     re.ASCII,
 )
 
+_COMPACTION = re.compile(r"_delta_log/(\d{20})\.(\d{20})\.compacted\.json", re.ASCII)
+_CHECKSUM = re.compile(r"_delta_log/(\d{20})\.crc", re.ASCII)
+
 
 def commit_key(version: int) -> str:
     """Where commit ``version`` is stored."""
     return f"{LOG_FOLDER}{version:020d}.json"
+
+
+def checksum_key(version: int) -> str:
+    """Where the checksum of ``version`` is stored, if it has one."""
+    return f"{LOG_FOLDER}{version:020d}.crc"
+
+
+def compaction_key(versions: range) -> str:
+    """Where the log compaction file of these versions is stored, if there is one."""
+    return f"{LOG_FOLDER}{versions[0]:020d}.{versions[-1]:020d}.compacted.json"
 
 
 # --- one commit ------------------------------------------------------------------------------------------------------
@@ -98,6 +115,7 @@ def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
     """Parse and check the bytes of commit ``version``. Raises `LogCorrupt` naming file, line and reason."""
     key = commit_key(version)
     actions: list[Action] = []
+    require_lines(data, key)
     for number, line in enumerate(data.split(b"\n"), 1):
         if line and not line.isspace():
             action = parse_line(line, f"{key}, line {number}")
@@ -105,6 +123,22 @@ def parse_commit(version: int, data: bytes, file_time_ms: int) -> Commit:
                 actions.append(action)
     check_commit(actions, key)
     return commit_of(version, data, actions, file_time_ms)
+
+
+def require_lines(data: bytes, key: str) -> None:
+    """Refuse a line that is too long, before there is a second copy of it. Raises `LogCorrupt`."""
+    if len(data) <= _LONGEST_LINE:
+        return
+    start, number = 0, 1
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        if end - start > _LONGEST_LINE:
+            raise LogCorrupt(
+                f"{key}, line {number}: it is {end - start} bytes long, and no action takes more than {_LONGEST_LINE}."
+                " Nothing was read; restore the file from a copy."
+            )
+        start, number = end + 1, number + 1
 
 
 def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms: int) -> Commit:
@@ -124,7 +158,7 @@ def commit_of(version: int, data: bytes, actions: Sequence[Action], file_time_ms
 def read_commit(store: ObjectStore, version: int) -> Commit:
     """Read one commit. Raises `ObjectNotFound` if there is none and `LogCorrupt` if it is malformed."""
     data, info = store.get_with_info(commit_key(version))
-    return parse_commit(version, data, _milliseconds(info))
+    return parse_commit(version, data, file_time_ms(info))
 
 
 def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
@@ -135,7 +169,7 @@ def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
     versions = range(first, last + 1)
     if len(versions) < 2 or store.local_path(commit_key(first)) is not None:
         return [read_commit(store, version) for version in versions]
-    with ThreadPoolExecutor(min(_READERS, len(versions))) as pool:
+    with ThreadPoolExecutor(min(READERS, len(versions))) as pool:
         return list(pool.map(partial(read_commit, store), versions))
 
 
@@ -160,7 +194,8 @@ def _versions_after(store: ObjectStore, version: int) -> list[int]:
     return [int(match[1]) for key in keys if (match := _COMMIT.fullmatch(key))]
 
 
-def _milliseconds(info: ObjectInfo) -> int:
+def file_time_ms(info: ObjectInfo) -> int:
+    """When the object was written, in milliseconds since the epoch."""
     return int(info.modified.timestamp() * 1000)
 
 
@@ -183,7 +218,9 @@ class LogSegment:
     Checked here, once, so that nobody checks again:
 
     - ``commits`` are the contiguous versions from just after the checkpoint (from 0 without one) to ``version``;
-    - ``checkpoint`` is complete and not newer than ``version``.
+    - ``checkpoint`` is complete and not newer than ``version``;
+    - ``compactions`` are ranges of ``commits`` without the last, in order and apart, that a log compaction file covers;
+    - ``checksums`` are those of its versions, the checkpoint's and its own, that have a checksum file.
 
     Raises `LogCorrupt` naming the version that is missing.
     """
@@ -191,8 +228,17 @@ class LogSegment:
     version: int
     checkpoint: CheckpointFiles | None
     commits: range
+    compactions: tuple[range, ...] = ()
+    checksums: frozenset[int] = frozenset()
 
-    def __init__(self, version: int, checkpoint: CheckpointFiles | None, versions: Sequence[int]) -> None:
+    def __init__(
+        self,
+        version: int,
+        checkpoint: CheckpointFiles | None,
+        versions: Sequence[int],
+        compactions: Iterable[range] = (),
+        checksums: Iterable[int] = (),
+    ) -> None:
         first = checkpoint.version + 1 if checkpoint else 0
         found = sorted({number for number in versions if first <= number <= version})
         for expected, number in zip(range(first, version + 1), found, strict=False):
@@ -203,6 +249,18 @@ class LogSegment:
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "checkpoint", checkpoint)
         object.__setattr__(self, "commits", range(first, version + 1))
+        object.__setattr__(self, "compactions", tuple(_apart(compactions, self.commits[:-1])))
+        ends = {version, *([checkpoint.version] if checkpoint else [])}
+        object.__setattr__(self, "checksums", frozenset(checksums) & ends)
+
+
+def _apart(compactions: Iterable[range], commits: range) -> Iterator[range]:
+    """Those that lie within ``commits``, from the first on the longest that begins after the one before."""
+    after = commits.start
+    for one in sorted(compactions, key=lambda one: (one.start, -one.stop)):
+        if one.start >= after and one.start + 1 < one.stop <= commits.stop:
+            yield one
+            after = one.stop
 
 
 def list_log(store: ObjectStore, version: int | None = None, *, before: int | None = None) -> LogSegment:
@@ -249,9 +307,30 @@ def begins_late(store: ObjectStore) -> UnsupportedFeature:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFile:
+    """One file of a log, by its name; ``version`` is the first of a compaction's, ``modified`` is aware UTC."""
+
+    key: str
+    version: int
+    kind: Literal["commit", "checkpoint", "compaction", "checksum"]
+    modified: datetime
+
+
+def log_files(store: ObjectStore) -> Iterator[LogFile]:
+    """The commits, checkpoints (part by part, complete or not), compactions and checksums there are, by key."""
+    kinds = {"commit": _COMMIT, "checkpoint": _CHECKPOINT, "compaction": _COMPACTION, "checksum": _CHECKSUM}
+    for info in store.list(LOG_FOLDER):
+        for kind, pattern in kinds.items():
+            if match := pattern.fullmatch(info.key):
+                yield LogFile(info.key, int(match[1]), cast("Any", kind), info.modified)
+
+
+@dataclass(frozen=True, slots=True)
 class _Listing:
     versions: list[int]
     checkpoints: list[CheckpointFiles]
+    compactions: list[range]
+    checksums: list[int]
 
     @property
     def newest(self) -> int | None:
@@ -264,6 +343,8 @@ class _Listing:
         end = None if last is None else f"{LOG_FOLDER}{last + 1:020d}"
         versions: list[int] = []
         found: list[tuple[re.Match[str], ObjectInfo]] = []
+        compactions: list[range] = []
+        checksums: list[int] = []
         for info in store.list(LOG_FOLDER, start_after=start_after):
             if end is not None and info.key >= end:
                 break
@@ -271,7 +352,12 @@ class _Listing:
                 versions.append(int(match[1]))
             elif match := _CHECKPOINT.fullmatch(info.key):
                 found.append((match, info))
-        return cls(versions, sorted(_complete(found), key=lambda files: files.version))
+            elif match := _CHECKSUM.fullmatch(info.key):
+                checksums.append(int(match[1]))
+            elif match := _COMPACTION.fullmatch(info.key):
+                compactions.append(range(int(match[1]), int(match[2]) + 1))
+        checkpoints = sorted(_complete(found), key=lambda files: files.version)
+        return cls(versions, checkpoints, compactions, checksums)
 
     def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest
@@ -284,7 +370,7 @@ class _Listing:
             raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
         usable = [one for one in self.checkpoints if one.version <= wanted and (before is None or one.version < before)]
         checkpoint = usable[-1] if usable else None
-        return LogSegment(wanted, checkpoint, self.versions)
+        return LogSegment(wanted, checkpoint, self.versions, self.compactions, self.checksums)
 
 
 def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[CheckpointFiles]:
@@ -292,7 +378,7 @@ def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[Checkpo
     single: dict[int, tuple[str, int]] = {}
     parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     for match, info in found:
-        version, file = int(match[1]), (info.key, _milliseconds(info))
+        version, file = int(match[1]), (info.key, file_time_ms(info))
         if match["part"] is None:
             if match["unique"] is None and match["format"] == "json":
                 continue
@@ -345,9 +431,11 @@ def last_checkpoint_version(store: ObjectStore) -> int | None:
     version, checksum = members.get("version"), members.get("checksum")
     if type(version) is not int or not 0 <= version < 10**20:
         return None
-    if checksum is not None and checksum != json_checksum(members):
+    try:
+        believed = checksum is None or checksum == json_checksum(members)
+    except (ValueError, RecursionError):  # text that is no UTF-8; nesting that only the parser could bear
         return None
-    return version
+    return version if believed else None
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

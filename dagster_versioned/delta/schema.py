@@ -28,6 +28,7 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "void": pa.null(),
+    "variant": pa.struct([("metadata", pa.binary()), ("value", pa.binary())]),
 }
 
 _PRIMITIVE_OF: dict[pa.DataType, str] = {
@@ -52,6 +53,7 @@ _PRIMITIVE_OF: dict[pa.DataType, str] = {
     pa.date64(): "date",
 }
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)", re.ASCII)
 
 
@@ -149,9 +151,9 @@ class StructType:
                 added.append(theirs)
             elif known.name != theirs.name or _all_nullable(known.type) != _all_nullable(theirs.type):
                 raise UnsupportedType(
-                    f"Column {theirs.name!r} is {_type_json(theirs.type)} here, but the table's other partitions have"
+                    f"Column {theirs.name!r} is {_type_json(theirs.type)} here, but the table's other rows have"
                     f" {known.name!r} as {_type_json(known.type)}. Nothing was written. Convert the column, or write"
-                    " every partition with the new type under another asset key."
+                    " all rows with the new type under another asset key."
                 )
         return StructType((*self.fields, *added))
 
@@ -221,7 +223,7 @@ def _parse_type(value: object, path: tuple[str, ...]) -> DataType:
             )
         case "udt":
             # Spark's user-defined types are stored as the SQL type they are made of.
-            return _parse_type(members.get("sqlType"), path)
+            return _parse_type(members.get("sqlType"), (*path, "sqlType"))
         case other:
             raise UnsupportedType(f"Column {_dotted(path)} has the type {other!r:.100}, which is not known here.")
 
@@ -233,6 +235,8 @@ def _parse_field(value: object, path: tuple[str, ...]) -> StructField:
     name, metadata = members.get("name"), members.get("metadata")
     if not isinstance(name, str):
         raise LogCorrupt(f"A field of {_dotted(path)} has no name.")
+    if _SURROGATE.search(name):
+        raise LogCorrupt(f"The name {name!r:.100} of a field of {_dotted(path)} is not UTF-8.")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise LogCorrupt(f"The metadata of column {_dotted((*path, name))} is not an object: {metadata!r:.100}.")
     return StructField(
@@ -302,7 +306,8 @@ def _dotted(path: tuple[str, ...]) -> str:
 def schema_to_arrow(schema: StructType) -> pa.Schema:
     """The canonical Arrow schema: ``string`` and ``binary`` with 32-bit offsets, timestamps in microseconds.
 
-    ``timestamp`` is UTC, ``timestamp_ntz`` has no zone, ``void`` is ``null``. Nullability is kept, field metadata not.
+    ``timestamp`` is UTC, ``timestamp_ntz`` has no zone, ``void`` is ``null``, ``variant`` a struct of two binaries (see
+    `variants`). Nullability is kept, field metadata not.
     """
     return pa.schema([_field_to_arrow(member.name, member.type, member.nullable) for member in schema.fields])
 

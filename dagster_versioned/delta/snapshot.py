@@ -5,18 +5,16 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Remove, Txn
-from dagster_versioned.delta.checkpoint import read_checkpoint
+from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Txn
+from dagster_versioned.delta.checkpoint_read import Checkpoint, read_checkpoint
+from dagster_versioned.delta.checksum import Checksum, put_checksum, require_checksum
 from dagster_versioned.delta.column_mapping import ColumnMapping, require_mapped
 from dagster_versioned.delta.features import column_mapping, require_read
 from dagster_versioned.delta.files import (
     FILES,
     TOMBSTONES,
-    adds_table,
     appended,
-    identity_text,
     no_rows,
-    removes_table,
     to_adds,
     without,
 )
@@ -27,12 +25,12 @@ from dagster_versioned.delta.log import (
     commit_key,
     list_log,
     read_commit,
-    read_commits,
 )
 from dagster_versioned.delta.paths import compute, confine
 from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.replay import Changes, Header, read_changes
 from dagster_versioned.delta.schema import StructType, parse_schema
-from dagster_versioned.errors import LogCorrupt, ObjectNotFound, UnsupportedFeature
+from dagster_versioned.errors import LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
 
@@ -84,6 +82,12 @@ class Snapshot:
         vectors = self.files["deletionVector"]
         return vectors.null_count != len(vectors)
 
+    @property
+    def checksum(self) -> Checksum:
+        """The figures that the checksum file of this version holds."""
+        stamped = self.metadata.is_set("delta.enableInCommitTimestamps") and self.commit_sha256 is not None
+        return Checksum.of(self.files, self.protocol, self.metadata, self.timestamp_ms if stamped else None)
+
     def adds(self) -> list[Add]:
         """The live files as actions; for callers that know there are few."""
         return to_adds(self.files)
@@ -94,7 +98,7 @@ class Snapshot:
         Cost: the commits' own actions, and one pass over the identities of the live files where any is removed or
         replaced. Raises as the construction does.
         """
-        return _advanced(_State.of(self), commits, self) if commits else self
+        return _advanced(_State.of(self), Changes.of(commits), self) if commits else self
 
 
 def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
@@ -105,16 +109,42 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
     """
     segment, base = _base(store, list_log(store, version))
     try:
-        commits = read_commits(store, segment.commits.start, segment.commits.stop - 1)
-        return _advanced(base, commits, None)
-    except (LogCorrupt, UnsupportedFeature, ObjectNotFound) as error:
+        changes = read_changes(store, segment.commits, segment.compactions)
+        if segment.compactions and _is_stamped(base, changes):
+            changes = read_changes(store, segment.commits)  # which alone show that none of them was emptied
+        snapshot = _advanced(base, changes, None)
+        if segment.version in segment.checksums:
+            require_checksum(store, snapshot.version, snapshot.checksum)
+        return snapshot
+    except VersionedError as error:
         error.add_note(f"While replaying version {segment.version} of {store.uri}.")
         raise
 
 
+def write_checksum(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Write the checksum file of a snapshot, which readers of that version check it by. See `checksum`."""
+    put_checksum(store, snapshot.version, snapshot.checksum)
+
+
+def snapshot_head(
+    store: ObjectStore, segment: LogSegment, actions: Sequence[Action], headers: Sequence[Header]
+) -> Snapshot:
+    """The snapshot of a segment but for its files, which are left to whoever asks: its tables are empty.
+
+    ``actions`` are those of the checkpoint that are not about files, ``headers`` those of the commits. Raises as
+    `load_snapshot`, for what there is to be checked.
+    """
+    none, no_tombstones = no_rows(FILES), no_rows(TOMBSTONES)
+    base = _State()
+    if segment.checkpoint is not None:
+        content = Checkpoint(tuple(actions), none, no_tombstones)
+        base = _state_of(store, segment.checkpoint, content, alone=not segment.commits)
+    return _advanced(base, Changes(tuple(headers), none, no_tombstones, pa.array([], pa.string())), None)
+
+
 def replayed(commits: Sequence[Commit]) -> Snapshot:
     """The snapshot after ``commits``, which are all from version 0 on, without a store. Raises as `load_snapshot`."""
-    return _advanced(_State(), commits, None)
+    return _advanced(_State(), Changes.of(commits), None)
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------
@@ -133,6 +163,8 @@ class _State:
     tombstones: pa.Table = field(default_factory=lambda: no_rows(TOMBSTONES))
     timestamp_ms: int = 0
     commit_sha256: str | None = None
+    plain_paths: bool = False
+    """Whether every live path is known to stay below the table's folder."""
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "_State":
@@ -153,7 +185,10 @@ def _base(store: ObjectStore, segment: LogSegment) -> "tuple[LogSegment, _State]
     """The segment to replay and the state before its commits, from the newest checkpoint that can be read."""
     while segment.checkpoint is not None:
         try:
-            return segment, _state_at(store, segment.checkpoint, alone=not segment.commits)
+            state = _state_at(store, segment.checkpoint, alone=not segment.commits)
+            if segment.commits and state.version in segment.checksums:
+                require_checksum(store, state.version, Checksum.of(state.files, state.protocol, state.metadata))
+            return segment, state
         except (LogCorrupt, ObjectNotFound) as unreadable:
             try:
                 segment = list_log(store, segment.version, before=segment.checkpoint.version)
@@ -164,7 +199,10 @@ def _base(store: ObjectStore, segment: LogSegment) -> "tuple[LogSegment, _State]
 
 def _state_at(store: ObjectStore, checkpoint: CheckpointFiles, *, alone: bool) -> _State:
     """The state a checkpoint holds; ``alone`` asks for the time and hash of its commit, which no later one replaces."""
-    content = read_checkpoint(store, checkpoint)
+    return _state_of(store, checkpoint, read_checkpoint(store, checkpoint), alone=alone)
+
+
+def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoint, *, alone: bool) -> _State:
     timestamp_ms, sha256 = checkpoint.file_time_ms, None
     if alone:
         try:
@@ -189,59 +227,61 @@ def _state_at(store: ObjectStore, checkpoint: CheckpointFiles, *, alone: bool) -
         content.tombstones,
         timestamp_ms,
         sha256,
+        content.plain_paths,
     )
 
 
-def _advanced(base: _State, commits: Sequence[Commit], checked: Snapshot | None) -> Snapshot:
-    """Apply ``commits`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
-    for expected, commit in enumerate(commits, base.version + 1):
-        if commit.version != expected:
-            raise LogCorrupt(f"Version {commit.version} was given where version {expected} comes next.")
-    _require_timestamps(base, commits)
-    actions = [action for commit in commits for action in commit.actions]
-    protocol = next((action for action in reversed(actions) if isinstance(action, Protocol)), base.protocol)
-    metadata = next((action for action in reversed(actions) if isinstance(action, Metadata)), base.metadata)
-    txns = {**base.txns, **{action.app_id: action for action in actions if isinstance(action, Txn)}}
-    changed = {action.domain: action for action in actions if isinstance(action, DomainMetadata)}
+def _advanced(base: _State, changes: Changes, checked: Snapshot | None) -> Snapshot:
+    """Apply ``changes`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
+    expected = base.version + 1
+    for header in changes.headers:
+        if header.first != expected:
+            raise LogCorrupt(f"Version {header.first} was given where version {expected} comes next.")
+        expected = header.version + 1
+    _require_timestamps(base, changes)
+    protocol = changes.newest_protocol or base.protocol
+    metadata = changes.newest_metadata or base.metadata
+    changed = changes.domains()
     domains = {name: value for name, value in base.domains.items() if name not in changed}
     domains |= {name: action.configuration for name, action in changed.items() if not action.removed}
-    latest = {identity_text(action.identity): action for action in actions if isinstance(action, Add | Remove)}
-    last = commits[-1] if commits else base
+    last = changes.last or base
     if protocol is None or metadata is None:
         missing = "protocol" if protocol is None else "metaData"
         raise LogCorrupt(f"The log up to version {last.version} holds no {missing} action. Nothing was read.")
     require_read(protocol, metadata)
     schema = checked.schema if checked and metadata is checked.metadata else _schema_of(metadata)
     require_mapped(schema, column_mapping(protocol, metadata))
-    adds = adds_table([action for action in latest.values() if isinstance(action, Add)])
-    removes = removes_table([action for action in latest.values() if isinstance(action, Remove)])
-    files = appended(without(base.files, latest), adds)
-    confine((adds if checked else files)["path"])
+    files = appended(without(base.files, changes.touched), changes.adds)
+    confine((changes.adds if checked or base.plain_paths else files)["path"])
     return Snapshot(
         last.version,
         protocol,
         metadata,
         schema,
-        _unexpired_txns(txns, metadata, last.timestamp_ms),
+        _unexpired_txns({**base.txns, **changes.txns()}, metadata, last.timestamp_ms),
         domains,
         files,
-        appended(without(base.tombstones, latest), removes),
+        appended(without(base.tombstones, changes.touched), changes.removes),
         last.timestamp_ms,
-        last.sha256 if isinstance(last, Commit) else last.commit_sha256,
+        last.sha256 if isinstance(last, Header) else last.commit_sha256,
     )
 
 
-def _require_timestamps(base: _State, commits: Sequence[Commit]) -> None:
+def _is_stamped(base: _State, changes: Changes) -> bool:
+    """Whether in-commit timestamps were ever asked for."""
+    found = [base.metadata, *(action for action in changes.actions() if isinstance(action, Metadata))]
+    return any(metadata.is_set("delta.enableInCommitTimestamps") for metadata in found if metadata)
+
+
+def _require_timestamps(base: _State, changes: Changes) -> None:
     """Every commit must carry its time where the table asks for it, so one that was emptied or cut cannot pass for a
     commit that changed nothing. Protocol: *In-Commit Timestamps*."""
     metadata = base.metadata
-    for commit in commits:
-        metadata = commit.metadata or metadata
-        if metadata is None or not metadata.is_set("delta.enableInCommitTimestamps"):
-            continue
-        if commit.commit_info is None or "inCommitTimestamp" not in commit.commit_info:
+    for header in changes.headers:
+        metadata = next((action for action in header.actions if isinstance(action, Metadata)), metadata)
+        if metadata is not None and metadata.is_set("delta.enableInCommitTimestamps") and not header.stamped:
             raise LogCorrupt(
-                f"{commit_key(commit.version)}: it holds no commitInfo with an inCommitTimestamp, which the table's"
+                f"{commit_key(header.version)}: it holds no commitInfo with an inCommitTimestamp, which the table's"
                 " property delta.enableInCommitTimestamps requires of every commit. Nothing was read."
             )
 
@@ -252,6 +292,11 @@ def _schema_of(metadata: Metadata) -> StructType:
         raise LogCorrupt("The table has no columns at this version, so it cannot be read.")
     if unknown := [name for name in metadata.partition_columns if name not in schema.names]:
         raise LogCorrupt(f"The table is partitioned by {unknown}, which its schema does not hold. Nothing was read.")
+    if len(set(metadata.partition_columns)) < len(metadata.partition_columns):
+        raise LogCorrupt(f"The table is partitioned by one column twice: {metadata.partition_columns}.")
+    for name in metadata.partition_columns:
+        if not isinstance(schema.field(name).type, str):
+            raise LogCorrupt(f"The table is partitioned by {name!r}, which is no primitive type. Nothing was read.")
     return schema
 
 

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
@@ -23,6 +24,10 @@ INDEXED_COLUMNS = 32
 
 PREFIX = 32
 """Characters kept of a string bound."""
+
+_FEW_BRACKETS = 1_000
+_MORE = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
+"""What follows the end of an object inside of another is none of it."""
 
 _LAST_CHARACTER = "\U0010ffff"
 _EPOCH = datetime(1970, 1, 1)
@@ -116,6 +121,22 @@ def parse(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LogCorrupt(f"The statistics {text!r:.100} are not a JSON object.")
     return cast("dict[str, Any]", value)
+
+
+def are_objects(texts: Any) -> bool:
+    """Whether pyarrow's JSON reader can be given a column of texts, one a line: each is one JSON object, or an error.
+
+    It takes any number of values in a line for rows, and ends the process for a value that is ``null`` and for one that
+    nests deeper than its stack is. What is doubtful is said to be none.
+    """
+    if not len(texts):
+        return True
+    whole = compute.and_(compute.starts_with(texts, "{"), compute.ends_with(texts, "}"))
+    if not compute.all(whole).as_py() or compute.any(compute.match_substring_regex(texts, _MORE)).as_py():
+        return False
+    long = texts.filter(compute.greater(compute.binary_length(texts), _FEW_BRACKETS))
+    brackets = compute.add(compute.count_substring(long, "{"), compute.count_substring(long, "["))
+    return not compute.any(compute.greater(brackets, _FEW_BRACKETS)).as_py()
 
 
 # --- one file --------------------------------------------------------------------------------------------------------
@@ -225,6 +246,20 @@ def _instant(milliseconds: int, zone: str) -> str | None:
         return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds") + zone
     except OverflowError:
         return None
+
+
+def known(text: str | None) -> dict[str, Any]:
+    """What a file's ``stats`` say; nothing where there are none, or where they are none."""
+    try:
+        return {} if text is None else parse(text)
+    except LogCorrupt:
+        return {}
+
+
+def num_records(text: str | None) -> int | None:
+    """How many rows a file's ``stats`` say it has, with those that are deleted; ``None`` where they do not."""
+    count = known(text).get("numRecords")
+    return count if type(count) is int and 0 <= count < 2**63 else None
 
 
 # --- nested members --------------------------------------------------------------------------------------------------

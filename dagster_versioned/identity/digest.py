@@ -57,6 +57,13 @@ class RowsDigest:
         """``kind:value:nrow``, as facts record it."""
         return f"{self.kind}:{self.value}:{self.nrow}"
 
+    @property
+    def lanes(self) -> tuple[int, int, int]:
+        """The two sums and the number of rows of a bag, for `BagDigest.merge`. Raises `InvalidInput` for a sequence."""
+        if self.kind != "bag-xxh64x2":
+            raise InvalidInput(f"The digest {self.text} is of rows in an order, which no other rows can be added to.")
+        return int(self.value[:16], 16), int(self.value[16:], 16), self.nrow
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """The digest whose `text` this is. Raises `InvalidInput`."""
@@ -94,7 +101,7 @@ class BagDigest:
             self.merge(int(first.sum()), int(second.sum()), block.num_rows)
 
     def merge(self, lane0: int, lane1: int, nrow: int) -> None:
-        """Add the rows of another running digest, given by its `lanes`."""
+        """Add the rows of another running digest, given by its `lanes`; negative ones take rows away."""
         self.lanes = ((self.lanes[0] + lane0) % _MODULO, (self.lanes[1] + lane1) % _MODULO, self.lanes[2] + nrow)
 
     def finish(self) -> RowsDigest:

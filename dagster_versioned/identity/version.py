@@ -213,13 +213,31 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Added:
+    """How rows came to those of the head: the ``mode``, the ``digest`` of what was given, and what came of it.
+
+    ``inserted`` and ``updated`` count rows; a row that was given but is there already is neither.
+    """
+
+    mode: str
+    digest: str
+    inserted: int
+    updated: int
+
+    def __post_init__(self) -> None:
+        _check_texts("added", mode=self.mode, digest=self.digest)
+        _check_counts("added", inserted=self.inserted, updated=self.updated)
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is true of a version's making and storage; none of it is hashed.
 
     ``created_at`` is RFC 3339 in UTC with microseconds and ``Z`` (`created_at_text`), ``size_bytes`` the sum over the
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
     digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts``
-    the nulls in each top-level column. FORMAT, "Identity".
+    the nulls in each top-level column. ``added`` says how rows came to those of the
+    head, where they did not replace them. FORMAT, "Identity".
     """
 
     created_at: str
@@ -232,6 +250,7 @@ class Facts:
     previous: str | None = None
     author: str | None = None
     null_counts: Sequence[int] = ()
+    added: Added | None = None
     schema_version: int = 3
     kind: str = "table"
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -245,6 +264,8 @@ class Facts:
         _check_kind("writer", self.writer, Writer)
         if self.run is not None:
             _check_kind("run", self.run, Run)
+        if self.added is not None:
+            _check_kind("added", self.added, Added)
         if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
             raise InvalidInput(f"null_counts are whole numbers, one a column, not {self.null_counts!r:.100}.")
         if not _CREATED_AT.fullmatch(self.created_at):
@@ -271,6 +292,13 @@ class Facts:
                 "previous": self.previous,
                 "author": self.author,
                 "null_counts": list(self.null_counts),
+                "added": self.added
+                and {
+                    "mode": self.added.mode,
+                    "digest": self.added.digest,
+                    "inserted": self.added.inserted,
+                    "updated": self.added.updated,
+                },
             },
             self.unknown,
         )
@@ -293,6 +321,7 @@ class Facts:
                 "previous": str,
                 "author": str,
                 "null_counts": list,
+                "added": dict,
             },
         )
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
@@ -300,6 +329,9 @@ class Facts:
         if "run" in known:
             run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int})
             known["run"] = Run(**run)
+        if "added" in known:
+            added, _ = _split(known["added"], {"mode": str, "digest": str, "inserted": int, "updated": int})
+            known["added"] = Added(**added)
         return cls(**known, unknown=unknown)
 
 

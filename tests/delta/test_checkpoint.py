@@ -1,4 +1,6 @@
 import json
+import re
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_versioned.delta import checkpoint
 from dagster_versioned.delta.actions import (
     Action,
     Add,
@@ -21,8 +24,9 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.delta.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
 from dagster_versioned.delta.log import CheckpointFiles, commit_key, json_checksum, list_log
+from dagster_versioned.delta.schema import StructField, StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
@@ -85,13 +89,126 @@ def test_last_checkpoint_never_goes_back(store: LocalStore, snapshot: Snapshot) 
     assert json.loads(store.get("_delta_log/_last_checkpoint"))["version"] == 0
 
 
-@pytest.mark.parametrize("setting", [("writeStatsAsStruct", "true"), ("writeStatsAsJson", "false")])
-def test_checkpoints_with_struct_statistics_are_not_written(store: LocalStore, setting: tuple[str, str]) -> None:
-    metadata = Metadata("id", SCHEMA, (), {f"delta.checkpoint.{setting[0]}": setting[1]})
-    store.put(commit_key(0), b"\n".join(map(encode_action, [PROTOCOL, metadata])))
-    with pytest.raises(UnsupportedFeature, match=setting[0]):
-        write_checkpoint(store, load_snapshot(store))
-    assert [info.key for info in store.list("_delta_log/")] == [commit_key(0)]
+# --- statistics, and partition values, as structs
+
+PARTITIONED = StructType(
+    (
+        StructField("p", "date", True, {}),
+        StructField("x", "long", True, {}),
+        StructField("y", StructType((StructField("z", "string", True, {}),)), True, {}),
+    )
+)
+STATISTICS = '{"numRecords":2,"minValues":{"x":1,"y":{"z":"a"}},"maxValues":{"x":2},"nullCount":{"x":0,"y":{"z":1}}}'
+
+
+def with_statistics(store: LocalStore, **properties: str) -> Snapshot:
+    configuration = {f"delta.checkpoint.{name}": value for name, value in properties.items()}
+    actions = [
+        Protocol(1, 2),
+        Metadata("id", PARTITIONED.json(), ("p",), configuration),
+        Add("a", {"p": "2026-01-02"}, 1, 1, True, STATISTICS),
+        Add("b", {"p": None}, 1, 1, True, "nonsense"),
+        Add("c", {"p": "2026-01-03"}, 1, 1, True),
+    ]
+    store.put(commit_key(0), b"\n".join(map(encode_action, actions)))
+    return load_snapshot(store)
+
+
+def adds_of(store: LocalStore) -> pa.Table:
+    column = rows_of(store)["add"]
+    return pa.Table.from_struct_array(column.filter(column.is_valid()))
+
+
+def test_statistics_are_text_by_default(store: LocalStore) -> None:
+    write_checkpoint(store, with_statistics(store))
+    assert adds_of(store)["stats"].to_pylist() == [STATISTICS, "nonsense", None]
+    assert not {"stats_parsed", "partitionValues_parsed"} & set(adds_of(store).column_names)
+
+
+def test_statistics_and_partition_values_as_structs_beside_their_texts(store: LocalStore) -> None:
+    snapshot = with_statistics(store, writeStatsAsStruct="true")
+    write_checkpoint(store, snapshot)
+    adds = adds_of(store)
+    assert adds["stats"].to_pylist() == [STATISTICS, "nonsense", None]
+    assert adds["partitionValues_parsed"].to_pylist() == [{"p": date(2026, 1, 2)}, {"p": None}, {"p": date(2026, 1, 3)}]
+    parsed = adds["stats_parsed"].to_pylist()
+    assert parsed[0] == {
+        "numRecords": 2,
+        "minValues": {"x": 1, "y": {"z": "a"}},
+        "maxValues": {"x": 2, "y": None},
+        "nullCount": {"x": 0, "y": {"z": 1}},
+    }
+    assert parsed[1:] == [None, None]
+    assert same(load_snapshot(store), snapshot)
+
+
+def test_statistics_as_structs_alone_come_back_as_text(store: LocalStore) -> None:
+    write_checkpoint(store, with_statistics(store, writeStatsAsStruct="true", writeStatsAsJson="false"))
+    assert "stats" not in adds_of(store).column_names
+    first, *rest = load_snapshot(store).files.sort_by("key")["stats"].to_pylist()
+    assert json.loads(first) == json.loads(STATISTICS)
+    assert rest == [None, None]
+
+
+def test_no_statistics_at_all(store: LocalStore) -> None:
+    write_checkpoint(store, with_statistics(store, writeStatsAsJson="false"))
+    assert load_snapshot(store).files["stats"].to_pylist() == [None, None, None]
+
+
+# --- the V2 spec
+
+
+def v2_snapshot(store: LocalStore, version: int = 0) -> Snapshot:
+    metadata = Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"})
+    actions = [metadata if isinstance(action, Metadata) else action for action in STATE]
+    store.put(commit_key(0), b"\n".join(map(encode_action, [CommitInfo({}), *actions])))
+    for number in range(1, version + 1):
+        store.put(commit_key(number), b"")
+    return load_snapshot(store)
+
+
+def names_in(store: LocalStore) -> list[str]:
+    return [info.key for info in store.list("_delta_log/") if not info.key.endswith("0.json")]
+
+
+@pytest.mark.parametrize("inline", [0, 10])
+def test_v2_checkpoints_round_trip(store: LocalStore, monkeypatch: pytest.MonkeyPatch, inline: int) -> None:
+    monkeypatch.setattr(checkpoint, "_INLINE", inline)
+    monkeypatch.setattr(checkpoint, "_PER_SIDECAR", 2)
+    monkeypatch.setattr(checkpoint, "_ROW_GROUP", 1)
+    snapshot = v2_snapshot(store, 1)
+    write_checkpoint(store, snapshot)
+    (key,) = list_log(store).checkpoint.keys
+    assert re.fullmatch(r"_delta_log/0{19}1\.checkpoint\.[0-9a-f-]{36}\.parquet", key)
+    sidecars = [info.key for info in store.list("_delta_log/_sidecars/")]
+    assert len(sidecars) == (0 if inline else 2)
+    last = json.loads(store.get("_delta_log/_last_checkpoint"))
+    assert last["tags"] == {"spec": "v2", "path": key.removeprefix("_delta_log/")}
+    assert last["checksum"] == json_checksum(last)
+    assert (last["version"], last["numOfAddFiles"]) == (1, 2)
+    assert last["sizeInBytes"] == sum(store.head(one).size for one in [key, *sidecars])
+    before = names_in(store)
+    write_checkpoint(store, snapshot)
+    assert names_in(store) == before  # who races writes the same
+    store.delete([commit_key(0), commit_key(1)])
+    assert same(load_snapshot(store), snapshot)
+
+
+def test_now_and_then_a_v2_checkpoint_has_the_classic_name(store: LocalStore) -> None:
+    snapshot = v2_snapshot(store, 100)
+    write_checkpoint(store, snapshot)
+    assert list_log(store).checkpoint.keys == (checkpoint_key(100),)
+    assert pq.read_table(store.local_path(checkpoint_key(100)))["checkpointMetadata"].drop_null().to_pylist() == [
+        {"version": 100, "tags": None}
+    ]
+    assert same(load_snapshot(store), snapshot)
+
+
+def test_v2_checkpoints_need_their_feature(store: LocalStore) -> None:
+    metadata = Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"})
+    store.put(commit_key(0), b"\n".join(map(encode_action, [Protocol(1, 2), metadata])))
+    write_checkpoint(store, load_snapshot(store))
+    assert list_log(store).checkpoint.keys == (checkpoint_key(0),)
 
 
 # --- kinds that others write
@@ -187,7 +304,7 @@ def test_members_may_be_missing_reordered_or_unknown(store: LocalStore) -> None:
     )  # fmt: skip
     put_parquet(store, checkpoint_key(3), table)
     snapshot = load_snapshot(store)
-    assert snapshot.adds() == [Add("a", {}, 1, 2, True)]
+    assert snapshot.adds() == [Add("a", {}, 1, 2, True, '{"numRecords":1}')]
     assert snapshot.protocol == Protocol(1, 2)
     assert snapshot.metadata == Metadata("i", SCHEMA)
 

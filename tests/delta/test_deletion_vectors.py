@@ -18,12 +18,13 @@ from dagster_versioned.delta.deletion_vectors import (
     deleted_rows,
     inlined,
     vector_key,
+    write_vectors,
     z85_decode,
     z85_encode,
 )
 from dagster_versioned.delta.files import adds_table, to_adds
 from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.errors import IntegrityError, LogCorrupt, UnsupportedFeature, VersionedError
+from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt, UnsupportedFeature, VersionedError
 from dagster_versioned.storage import LocalStore
 
 UUID = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
@@ -280,3 +281,45 @@ def test_whatever_the_bytes_rows_or_an_error(data):
     assert len(rows) == 3
     assert rows == sorted(set(rows))
     assert all(0 <= row < 100 for row in rows)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.dictionaries(st.text("abc/", min_size=1, max_size=4), rows_of.filter(bool), max_size=4))
+def test_what_is_written_is_read(tmp_path_factory, deleted):
+    store = LocalStore(tmp_path_factory.mktemp("table"))
+    vectors = write_vectors(store, {key: np.array(sorted(rows), np.int64) for key, rows in deleted.items()})
+    assert vectors.keys() == deleted.keys()
+    assert len(list(store.list())) == bool(deleted)
+    for key, rows in deleted.items():
+        assert vectors[key].cardinality == len(rows)
+        assert vectors[key].storage_type == "u"
+        assert deleted_rows(store, vectors[key], 2**41, key).tolist() == sorted(rows)
+
+
+def test_a_written_file_is_as_the_protocol_has_it(store):
+    vectors = write_vectors(store, {"a": np.array([3, 4, 7]), "b": np.array([9, 1, 1])})
+    (info,) = store.list()
+    assert info.key == vector_key(store, vectors["a"], "a") == vector_key(store, vectors["b"], "b")
+    data = store.get(info.key)
+    assert data[0] == 1
+    payloads = [portable({3, 4, 7}), portable({1, 9})]
+    assert data[1:] == b"".join(map(framed, payloads))
+    assert (vectors["a"].offset, vectors["b"].offset) == (1, 1 + len(payloads[0]) + 8)
+    assert vectors["b"].cardinality == 2
+    assert vectors["b"].size_in_bytes == len(payloads[1])
+
+
+def test_long_runs_take_little_room(store):
+    vector = write_vectors(store, {"a": np.arange(1_000_000)})["a"]
+    assert vector.cardinality == 1_000_000
+    assert vector.size_in_bytes < 1000
+    assert len(deleted_rows(store, vector, 1_000_000, "a")) == 1_000_000
+
+
+@pytest.mark.parametrize("rows", [[], [3, -1]])
+def test_rows_that_cannot_be_deleted(store, rows):
+    with pytest.raises(InvalidInput, match="Rows to delete from the file 'a'"):
+        write_vectors(store, {"a": np.array(rows, np.int64)})
+    assert not list(store.list())

@@ -1,18 +1,22 @@
+from dataclasses import replace
+
 import pytest
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.features import (
     column_mapping,
     merge_protocol,
+    protected_version,
     protocol_for,
     reader_features,
+    refuse_row_rules,
     require_read,
     require_write,
     writer_features,
 )
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema import ArrayType, StructField, StructType
-from dagster_versioned.errors import UnsupportedFeature
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 LONG = StructType([StructField("x", "long")])
 NTZ = StructType([StructField("x", ArrayType(StructType([StructField("t", "timestamp_ntz")])))])
@@ -50,15 +54,15 @@ def test_readable(protocol: Protocol, table: Metadata) -> None:
         (Protocol(4, 7, ("x",), ("x",)), metadata(), "reader version 4"),
         (Protocol(0, 1), metadata(), "reader version 0"),
         (Protocol(2, 5), mapped("other"), "columnMapping: the mode 'other'"),
-        (Protocol(3, 7, ("variantType",), ("variantType",)), metadata(), "variantType"),
-        (Protocol(3, 7, ("variantType", "catalogManaged"), ()), metadata(), "catalogManaged, variantType"),
+        (Protocol(3, 7, ("somethingNew",), ("somethingNew",)), metadata(), "somethingNew"),
+        (Protocol(3, 7, ("somethingNew", "catalogManaged"), ()), metadata(), "catalogManaged, somethingNew"),
     ],
 )
 def test_refused_by_name_when_read(protocol: Protocol, table: Metadata, name: str) -> None:
     with pytest.raises(UnsupportedFeature, match=name):
         require_read(protocol, table)
     with pytest.raises(UnsupportedFeature, match=name):
-        require_write(protocol, table, LONG)
+        require_write(protocol, table)
 
 
 @pytest.mark.parametrize(
@@ -71,23 +75,24 @@ def test_refused_by_name_when_read(protocol: Protocol, table: Metadata, name: st
     ],
 )
 @pytest.mark.parametrize("mode", ["name", "id", "NAME"])
-def test_mapped_columns_are_read_and_not_written(protocol: Protocol, mode: str) -> None:
+def test_mapped_columns_are_no_plain_table(protocol: Protocol, mode: str) -> None:
     require_read(protocol, mapped(mode))
+    require_write(protocol, mapped(mode))
     assert column_mapping(protocol, mapped(mode)) == mode.lower()
     with pytest.raises(UnsupportedFeature, match="columnMapping"):
-        require_write(protocol, mapped(mode), LONG)
+        refuse_row_rules(protocol, mapped(mode))
 
 
 def test_a_mapping_that_the_protocol_does_not_have_does_not_count() -> None:
     assert column_mapping(Protocol(1, 2), mapped("name")) == "none"
-    require_write(Protocol(1, 2), mapped("name"), LONG)
+    refuse_row_rules(Protocol(1, 2), mapped("name"))
 
 
-def test_widened_types_are_read_and_not_written() -> None:
+def test_widened_types_are_no_plain_table() -> None:
     protocol = Protocol(3, 7, ("typeWidening",), ("typeWidening",))
-    require_read(protocol, metadata())
+    require_write(protocol, metadata())
     with pytest.raises(UnsupportedFeature, match="typeWidening"):
-        require_write(protocol, metadata(), LONG)
+        refuse_row_rules(protocol, metadata())
 
 
 def field(**keys: object) -> StructType:
@@ -120,10 +125,10 @@ ALL = Protocol(
 )
 
 
-def test_features_that_are_listed_but_not_used_do_not_bind_a_writer() -> None:
-    require_write(ALL, metadata(), LONG)
+def test_features_that_are_listed_but_not_used_ask_nothing() -> None:
+    refuse_row_rules(ALL, metadata())
     for version in range(1, 7):
-        require_write(Protocol(1, version), metadata(), LONG)
+        refuse_row_rules(Protocol(1, version), metadata())
 
 
 @pytest.mark.parametrize(
@@ -140,29 +145,48 @@ def test_features_that_are_listed_but_not_used_do_not_bind_a_writer() -> None:
     ],
 )
 @pytest.mark.parametrize("legacy", [False, True], ids=["listed", "by version"])
-def test_a_feature_in_use_that_a_writer_must_implement_is_refused(
+def test_rules_for_rows_are_refused_by_who_does_not_apply_them(
     table: Metadata, schema: StructType, name: str, legacy: bool
 ) -> None:
     protocol = Protocol(1, 6) if legacy else ALL
+    table = replace(table, schema_string=schema.json())
+    require_write(protocol, table)
     if name in writer_features(protocol):
         with pytest.raises(UnsupportedFeature, match=name):
-            require_write(protocol, table, schema)
+            refuse_row_rules(protocol, table)
     else:
-        require_write(protocol, table, schema)
-    require_read(protocol, table)
+        refuse_row_rules(protocol, table)
 
 
-@pytest.mark.parametrize("name", ["rowTracking", "clustering", "checkpointProtection", "somethingNew"])
+@pytest.mark.parametrize("name", ["rowTracking", "clustering", "checkpointProtection"])
 def test_features_that_bind_by_being_listed(name: str) -> None:
     protocol = Protocol(1, 7, None, (name,))
-    require_read(protocol, metadata())
+    require_write(protocol, metadata())
     with pytest.raises(UnsupportedFeature, match=name):
-        require_write(protocol, metadata(), LONG)
+        refuse_row_rules(protocol, metadata())
+
+
+def test_an_unknown_writer_feature_is_refused_by_name() -> None:
+    protocol = Protocol(1, 7, None, ("somethingNew", "domainMetadata"))
+    require_read(protocol, metadata())
+    for check in (require_write, refuse_row_rules):
+        with pytest.raises(UnsupportedFeature, match="uses somethingNew, which"):
+            check(protocol, metadata())
 
 
 def test_a_newer_writer_version_is_refused() -> None:
     with pytest.raises(UnsupportedFeature, match="writer version 8"):
-        require_write(Protocol(1, 8), metadata(), LONG)
+        require_write(Protocol(1, 8), metadata())
+
+
+def test_versions_that_are_protected() -> None:
+    listed = Protocol(1, 7, None, ("checkpointProtection",))
+    protecting = metadata(requireCheckpointProtectionBeforeVersion="12")
+    assert protected_version(listed, protecting) == 12
+    assert protected_version(listed, metadata()) == 0
+    assert protected_version(Protocol(1, 2), protecting) == 0
+    with pytest.raises(LogCorrupt, match="'-1', which is no version"):
+        protected_version(listed, metadata(requireCheckpointProtectionBeforeVersion="-1"))
 
 
 def test_our_own_protocols_ask_readers_for_nothing_but_timestamps_without_zone() -> None:
@@ -171,7 +195,7 @@ def test_our_own_protocols_ask_readers_for_nothing_but_timestamps_without_zone()
         3, 7, ("timestampNtz",), ("domainMetadata", "inCommitTimestamp", "timestampNtz")
     )
     for schema in (LONG, NTZ):
-        require_write(protocol_for(schema), metadata(), schema)
+        refuse_row_rules(protocol_for(schema), metadata())
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_what_is_no_schema_is_refused_with_its_reason(text: str, reason: str) ->
         parse_schema(text)
 
 
-@pytest.mark.parametrize("name", ["decimal(39,0)", "decimal(2,3)", "decimal(0,0)", "int128", "decimal(5)", "variant"])
+@pytest.mark.parametrize("name", ["decimal(39,0)", "decimal(2,3)", "decimal(0,0)", "int128", "decimal(5)", "variants"])
 def test_an_unknown_type_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedType, match="'x'") as error:
         parse_schema(field_json(name))

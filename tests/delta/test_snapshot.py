@@ -240,7 +240,7 @@ def add(path: str, vector: DeletionVector | None = None) -> Add:
         (add("../outside"), LogCorrupt, "leaves the table's folder"),
         (add("s3://elsewhere/a"), UnsupportedFeature, "absolutePaths"),
         (Protocol(99, 7, None, ()), UnsupportedFeature, "reader version 99"),
-        (Protocol(3, 7, ("variantType",), ("variantType",)), UnsupportedFeature, "variantType"),
+        (Protocol(3, 7, ("unheardOf",), ("unheardOf",)), UnsupportedFeature, "unheardOf"),
         (Metadata("i", SCHEMA, ("nope",)), LogCorrupt, "nope"),
         (Metadata("i", "{", ()), LogCorrupt, "not JSON"),
         (Metadata("i", NO_COLUMNS, ()), LogCorrupt, "no columns"),

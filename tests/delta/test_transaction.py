@@ -20,12 +20,20 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.delta.conflicts import NOTHING
 from dagster_versioned.delta.features import protocol_for
-from dagster_versioned.delta.files import adds_table
+from dagster_versioned.delta.identity_columns import with_high_water_marks
 from dagster_versioned.delta.log import commit_key, read_commit
 from dagster_versioned.delta.schema import StructField, StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction, now_ms, serialize_commit
-from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
+from dagster_versioned.delta.transaction import (
+    Committed,
+    Conflicted,
+    Retryable,
+    Transaction,
+    commit,
+    now_ms,
+    serialize_commit,
+)
+from dagster_versioned.errors import CommitConflict, InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 
 SCHEMA = StructType([StructField("x", "long")])
@@ -133,6 +141,8 @@ def test_bytes_are_a_function_of_the_actions() -> None:
     assert all(json.loads(line) for line in data.splitlines())
 
 
+VECTOR = DeletionVector("i", "x", 1, 1)
+WITH_VECTORS = Protocol(3, 7, ("deletionVectors",), ("deletionVectors", "inCommitTimestamp"))
 PARTITIONED = Metadata("id", SCHEMA.json(), ("x",), {})
 APPEND_ONLY = Metadata("id", SCHEMA.json(), (), {"delta.appendOnly": "true"})
 
@@ -153,7 +163,11 @@ APPEND_ONLY = Metadata("id", SCHEMA.json(), (), {"delta.appendOnly": "true"})
         ([protocol_for(SCHEMA), APPEND_ONLY, Remove("a", True)], InvalidInput, "append-only"),
         ([*CREATE, DomainMetadata("delta.x", "")], InvalidInput, "belongs to the protocol"),
         ([Protocol(1, 2), METADATA, DomainMetadata("x", "")], InvalidInput, "needs the feature domainMetadata"),
-        ([Protocol(1, 7, None, ("rowTracking",)), METADATA], UnsupportedFeature, "rowTracking"),
+        ([Protocol(1, 7, None, ("somethingNew",)), METADATA], UnsupportedFeature, "somethingNew"),
+        ([*CREATE, DomainMetadata("delta.clustering", "")], InvalidInput, "belongs to the protocol"),
+        ([*CREATE, replace(add("a"), deletion_vector=VECTOR)], InvalidInput, "needs the feature deletionVectors"),
+        ([WITH_VECTORS, METADATA, replace(add("a"), deletion_vector=VECTOR)], InvalidInput, "how many rows"),
+        ([CREATE[0], replace(PARTITIONED, partition_columns=("y",))], InvalidInput, "partitioned by 'y'"),
     ],
 )
 def test_an_invalid_transaction_is_refused_before_anything_is_written(
@@ -163,16 +177,27 @@ def test_an_invalid_transaction_is_refused_before_anything_is_written(
         Transaction(None, actions, "CREATE")
 
 
-VECTOR = DeletionVector("i", "x", 1, 1)
+def test_a_table_with_deletion_vectors_is_continued(store: LocalStore) -> None:
+    deleted = replace(add("a"), stats='{"numRecords":2}', deletion_vector=VECTOR)
+    Transaction(None, [WITH_VECTORS, METADATA, deleted], "CREATE").attempt(store)
+    snapshot = load_snapshot(store)
+    assert snapshot.has_deletion_vectors
+    restored = [deleted.removed(1), replace(deleted, deletion_vector=None)]
+    assert isinstance(Transaction(snapshot, restored, "RESTORE").attempt(store), Committed)
+    assert not load_snapshot(store).has_deletion_vectors
 
 
-def test_deletion_vectors_are_refused_by_name(store: LocalStore, created: Snapshot) -> None:
-    deleted = replace(add("a"), deletion_vector=VECTOR)
-    with pytest.raises(UnsupportedFeature, match="deletionVectors"):
-        Transaction(created, [deleted], "DELETE")
-    holding = replace(created, files=adds_table([deleted]))
-    with pytest.raises(UnsupportedFeature, match="deletionVectors"):
-        Transaction(holding, [add("b")], "WRITE")
+def test_partition_values_go_by_physical_names(store: LocalStore) -> None:
+    mapped = StructField("x", "long", True, {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"})
+    metadata = Metadata("i", StructType([mapped]).json(), ("x",), {"delta.columnMapping.mode": "name"})
+    by_name, by_physical_name = (Add("a", {key: "1"}, 1, 1, True) for key in ("x", "col-1"))
+    with pytest.raises(InvalidInput, match="partition columns"):
+        Transaction(None, [Protocol(2, 5), metadata, by_name], "CREATE")
+    assert isinstance(
+        Transaction(None, [Protocol(2, 5), metadata, by_physical_name], "CREATE").attempt(store), Committed
+    )
+    with pytest.raises(LogCorrupt, match="physicalName"):
+        Transaction(None, [Protocol(2, 5), replace(metadata, schema_string=SCHEMA.json())], "CREATE")
 
 
 def test_an_append_only_table_may_be_rearranged(store: LocalStore) -> None:
@@ -181,15 +206,102 @@ def test_an_append_only_table_may_be_rearranged(store: LocalStore) -> None:
     assert isinstance(Transaction(load_snapshot(store), actions, "OPTIMIZE").attempt(store), Committed)
 
 
+def test_a_protocol_has_what_schema_and_properties_need(store: LocalStore) -> None:
+    for metadata in (
+        Metadata("i", SCHEMA.json(), (), {"delta.enableChangeDataFeed": "true"}),
+        Metadata("i", StructType([StructField("x", "timestamp_ntz")]).json()),
+        Metadata("i", StructType([StructField("x", "long", nullable=False)]).json()),
+    ):
+        with pytest.raises(InvalidInput, match=r"need (changeDataFeed|timestampNtz|invariants), which its"):
+            Transaction(None, [Protocol(1, 1), metadata], "CREATE")
+    # Who changes nothing about it is not bothered with what others left.
+    sloppy = Protocol(1, 1), Metadata("i", SCHEMA.json(), (), {"delta.enableChangeDataFeed": "true"})
+    store.put(commit_key(0), serialize_commit(sloppy, {}))
+    assert isinstance(Transaction(load_snapshot(store), [add("a")], "WRITE").attempt(store), Committed)
+
+
+def test_a_protocol_loses_nothing(created: Snapshot) -> None:
+    with pytest.raises(InvalidInput, match="lacks domainMetadata, which the table has"):
+        Transaction(created, [Protocol(1, 7, None, ("inCommitTimestamp",))], "UPGRADE PROTOCOL")
+
+
+def test_when_in_commit_timestamps_began_is_on_record(store: LocalStore) -> None:
+    Transaction(None, [protocol_for(SCHEMA), replace(METADATA, configuration={})], "CREATE").attempt(store)
+    snapshot = load_snapshot(store)
+    Transaction(snapshot, [add("a")], "WRITE", NOTHING).attempt(store)
+    after, committed = commit(store, snapshot, lambda read: Transaction(read, [METADATA], "SET TBLPROPERTIES", NOTHING))
+    assert committed.version == 2
+    assert committed.commit.timestamp_ms == committed.commit.commit_info["inCommitTimestamp"]
+    assert after.metadata.configuration == {
+        "delta.enableInCommitTimestamps": "true",
+        "delta.inCommitTimestampEnablementVersion": "2",
+        "delta.inCommitTimestampEnablementTimestamp": str(committed.commit.timestamp_ms),
+    }
+    assert load_snapshot(store).metadata == after.metadata
+    again = Transaction(after, [replace(after.metadata, name="t")], "RENAME").attempt(store)
+    assert isinstance(again, Committed)
+    assert again.commit.metadata is not None
+    assert again.commit.metadata.configuration == after.metadata.configuration
+
+
+def test_going_on_with_identity_columns_is_called_so(store: LocalStore) -> None:
+    column = StructField("x", "long", True, {"delta.identity.start": 1, "delta.identity.step": 1})
+    metadata = Metadata("i", StructType([column]).json())
+    Transaction(None, [Protocol(1, 7, None, ("identityColumns",)), metadata], "CREATE").attempt(store)
+    snapshot = load_snapshot(store)
+
+    def tags(changed: Metadata) -> object:
+        outcome = Transaction(load_snapshot(store), [changed], "WRITE", NOTHING).attempt(store)
+        assert isinstance(outcome, Committed)
+        return outcome.commit.commit_info.get("tags")
+
+    assert tags(with_high_water_marks(snapshot.metadata, {"x": 3})) == {"delta.identity.schemaUpdate": "true"}
+    assert tags(replace(with_high_water_marks(snapshot.metadata, {"x": 4}), name="t")) is None
+
+
+def test_a_table_that_had_them_from_the_start_needs_no_record(created: Snapshot) -> None:
+    assert created.metadata.configuration == METADATA.configuration
+
+
+def test_commit_rebases_what_still_holds(store: LocalStore, created: Snapshot) -> None:
+    built: list[int] = []
+
+    def build(snapshot: Snapshot | None) -> Transaction:
+        assert snapshot is not None
+        built.append(snapshot.version)
+        return Transaction(snapshot, [add("mine")], "WRITE", NOTHING)
+
+    for name in "ab":
+        Transaction(load_snapshot(store), [add(name)], "WRITE").attempt(store)
+    after, committed = commit(store, created, build)
+    assert (after.version, committed.version, built) == (3, 3, [0, 2])
+    assert sorted(after.files["key"].to_pylist()) == ["a", "b", "mine"]
+    assert after.commit_sha256 == load_snapshot(store).commit_sha256
+
+
+def test_commit_says_what_is_in_the_way(store: LocalStore, created: Snapshot) -> None:
+    Transaction(created, [add("a")], "WRITE", NOTHING).attempt(store)
+    with pytest.raises(CommitConflict, match=r"UPDATE on .* version 1: rows were added .* Nothing of it was committed"):
+        commit(store, created, lambda snapshot: Transaction(snapshot, [add("b")], "UPDATE"))
+    with pytest.raises(CommitConflict, match="created by someone else"):
+        commit(store, None, lambda snapshot: Transaction(snapshot, CREATE, "CREATE"))
+    with pytest.raises(CommitConflict, match="1 attempts"):
+        commit(store, created, lambda snapshot: Transaction(snapshot, [add("b")], "WRITE", NOTHING), attempts=1)
+    assert load_snapshot(store).version == 1
+
+
+def test_commit_creates_a_table(store: LocalStore) -> None:
+    after, committed = commit(store, None, lambda snapshot: Transaction(snapshot, [*CREATE, add("a")], "CREATE"))
+    assert (after.version, committed.version) == (0, 0)
+    assert after.files.equals(load_snapshot(store).files)
+
+
 def append(root: Path, writer: int, times: int) -> None:
     store = LocalStore(root)
     snapshot = load_snapshot(store)
     for number in range(times):
-        transaction = Transaction(snapshot, [add(f"{writer}-{number}")], "WRITE", NOTHING)
-        while not isinstance(outcome := transaction.attempt(store), Committed):
-            assert isinstance(outcome, Retryable)
-            transaction = replace(transaction, read=transaction.read.advance(outcome.winners))
-        snapshot = transaction.read.advance([outcome.commit])
+        name = f"{writer}-{number}"
+        snapshot, _ = commit(store, snapshot, lambda read: Transaction(read, [add(name)], "WRITE", NOTHING))  # noqa: B023
 
 
 def check_all_there(store: LocalStore, writers: int, times: int) -> None:
