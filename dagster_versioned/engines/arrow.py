@@ -1,21 +1,35 @@
 """The engine for pyarrow, pandas and Polars."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow_scan import read_table, stream_table
+from dagster_versioned.engines.arrow_upsert import merge_tables
+from dagster_versioned.engines.changes import read_changes as read_changes
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
+from dagster_versioned.engines.delta_table import read_delta as read_delta
+from dagster_versioned.engines.delta_writes import add_constraint as add_constraint
+from dagster_versioned.engines.delta_writes import create_delta as create_delta
+from dagster_versioned.engines.delta_writes import delete_from as delete_from
+from dagster_versioned.engines.delta_writes import merge_delta as merge_delta
+from dagster_versioned.engines.delta_writes import optimize_delta as optimize_delta
+from dagster_versioned.engines.delta_writes import update_delta as update_delta
+from dagster_versioned.engines.delta_writes import write_delta as write_delta
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame
-from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter
+from dagster_versioned.engines.increment import Increment
+from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import UnsupportedFrame
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
@@ -53,6 +67,11 @@ class ArrowEngine:
         staged files left behind. An empty version has no parts.
         """
         schema, batches = self._rows(frame, options)
+        if options.partition_columns:
+            rows = _table(batches, schema)
+            contents = contents or self.measure(rows, schema)
+            refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
+            return Written(contents, tuple(partitioned_parts(rows, schema, staging.directory(), options)))
         writer = PartWriter(schema, staging.directory(), options)
         try:
             if contents is None:
@@ -65,6 +84,45 @@ class ArrowEngine:
         except BaseException:
             writer.abort()
             raise
+
+    def schema(self, frame: Any, options: WriteOptions) -> StructType:
+        """The schema under which the frame would be stored."""
+        table = in_memory(frame)
+        arrow_schema = table.schema if table is not None else stream(frame)[0]
+        return stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+
+    @contextmanager
+    def pinned(self, frame: Any) -> Generator[pa.Table]:
+        """The frame as a table in memory."""
+        table = in_memory(frame)
+        if table is None:
+            schema, batches = stream(frame)
+            table = pa.Table.from_batches(batches, schema)
+        yield table
+
+    def measure(self, frame: Any, schema: StructType) -> Contents:
+        """What the rows say, computed here."""
+        tally = _Tally(schema, "ignored")
+        for batch in conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), schema):
+            tally.update(batch)
+        return tally.finish()
+
+    def violations(self, frame: Any, check: str) -> int:
+        """In how many rows the condition is false or null, evaluated by DuckDB."""
+        schema = stored_schema(frame.schema)
+        condition = Names({"rows": schema}).resolve(check)
+        rows = _table(conform_all(frame.to_batches(), schema), schema)
+        needed = {stored(side, name): rows[name] for side, name in condition.columns}
+        return rows.num_rows - int(is_true(table_of(needed, rows.num_rows), condition).sum())
+
+    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
+        """See `merge_tables`; holds the frame, the table's keys, and the files whose rows change in memory."""
+        incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
+
+        def write(rows: pa.Table) -> Written:
+            return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(base.schema.names)))
+
+        return merge_tables(incoming, base, key, write, lambda rows: self.measure(rows, base.schema))
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """The scan's rows; every part's SHA-256 is checked over its bytes before a row of it is returned.
@@ -88,7 +146,7 @@ class ArrowEngine:
             arrow_schema, incoming = table.schema, iter(table.to_batches(max_chunksize=BATCH_ROWS))
         else:
             arrow_schema, incoming = stream(frame)
-        schema = stored_schema(arrow_schema, sort_columns=options.sort_columns)
+        schema = stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
         batches = conform_all(incoming, schema)
         if options.sort_rows:
             batches = _batches(order_rows(_table(batches, schema), options.sort_rows))

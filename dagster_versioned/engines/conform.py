@@ -5,7 +5,7 @@ metadata. Session zones, ``large_*`` types and nullability flags differ between 
 reach a part's bytes (FORMAT "A part").
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,11 +19,11 @@ MAX_BATCH_BYTES = 512 * 1024 * 1024
 """A batch is split above this size, far below the 2 GiB that 32-bit offsets reach."""
 
 
-def stored_schema(schema: pa.Schema, *, sort_columns: bool = False) -> StructType:
-    """The schema under which a frame is stored: everything nullable, no metadata; columns in name order if asked.
+def stored_schema(schema: pa.Schema, *, sort_columns: bool = False, columns: Sequence[str] = ()) -> StructType:
+    """The schema under which a frame is stored: everything nullable, no metadata; columns in the order that is asked.
 
-    Raises `UnsupportedType` by column and type, `UnsupportedFrame` for column names that are equal but for case, and
-    `EmptyTable` for a frame without columns.
+    ``columns``, if any are given, are all of the frame's. Raises `UnsupportedType` by column and type,
+    `UnsupportedFrame` for column names that are equal but for case, and `EmptyTable` for a frame without columns.
     """
     if len(schema) == 0:
         raise EmptyTable("The frame has no columns, so there is nothing to store. Nothing was written.")
@@ -34,6 +34,8 @@ def stored_schema(schema: pa.Schema, *, sort_columns: bool = False) -> StructTyp
                 f"Column {name!r} has the type {data_type}, a list view inside another type. Cast it to a list. "
                 "Nothing was written."
             )
+    if columns:
+        return stored.select(columns)
     return StructType(sorted(stored.fields, key=lambda field: field.name)) if sort_columns else stored
 
 

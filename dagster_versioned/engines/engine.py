@@ -1,7 +1,11 @@
 """The one interface between tables and frames."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.increment import Increment
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
@@ -28,6 +32,30 @@ class Engine(Protocol):
 
         ``contents``, where `contents` gave them for this very frame and these options, are not computed again.
         Raises `UnsupportedType`, `EmptyTable`, `InvalidInput`.
+        """
+        ...
+
+    def schema(self, frame: Any, options: WriteOptions) -> StructType:
+        """The schema under which the frame would be stored. Raises `UnsupportedType`, `EmptyTable`."""
+        ...
+
+    def pinned(self, frame: Any) -> AbstractContextManager[Any]:
+        """The frame as one that can be used several times, until the block ends, and is the same every time."""
+        ...
+
+    def measure(self, frame: Any, schema: StructType) -> Contents:
+        """What the rows of a pinned frame say without an order; its columns are those of ``schema`` by name."""
+        ...
+
+    def violations(self, frame: Any, check: str) -> int:
+        """In how many rows of a pinned frame a condition, in Spark's SQL, is false or null. Raises `InvalidInput`."""
+        ...
+
+    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
+        """Put the rows of a pinned frame among those of ``base``, in the place of the row with the same key if any.
+
+        Files in which no row changes are not replaced. The frame's columns are those of the scan, by name. Raises
+        `InvalidInput` for a key that is null, or that several rows of the frame, or of the table, have.
         """
         ...
 

@@ -14,6 +14,7 @@ import sys
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,9 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.delta.statistics import from_parquet_metadata
+from dagster_versioned.engines.partition_values import by_values, require_partition_columns
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
+from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
 
@@ -39,7 +42,7 @@ ORDINAL_ENTRY = "dagster_versioned.ordinal"
 
 
 class PartWriter:
-    """Streams rows into parts of about ``options.target_part_bytes``, numbered from ``first_ordinal``.
+    """Streams rows into parts of about ``options.target_part_bytes``, numbered from its ``first_ordinal``.
 
     Memory: at most one row group (``options.row_group_bytes`` or 1,048,576 rows) and `IN_MEMORY_BYTES` of parts.
     ``directory`` is created once a part becomes a file, without ``make_parents`` only in a folder that is there. No
@@ -51,7 +54,6 @@ class PartWriter:
         schema: StructType,
         directory: Path,
         options: WriteOptions,
-        first_ordinal: int = 0,
         *,
         make_parents: bool = True,
     ) -> None:
@@ -62,7 +64,7 @@ class PartWriter:
         self._directory = directory
         self._make_parents = make_parents
         self._options = options
-        self._ordinal = first_ordinal
+        self._ordinal = options.first_ordinal
         self._parts: list[Part] = []
         self._in_memory = 0
         self._buffered: list[pa.RecordBatch] = []
@@ -121,7 +123,7 @@ class PartWriter:
         self._buffered, self._rows, self._bytes = [], 0, 0
         writer, sink = self._open_part()
         writer.write_table(table, row_group_size=table.num_rows)
-        self._nan_columns |= _nan_columns(table)
+        self._nan_columns |= nan_columns(table)
         self._flush()
         if not self._options.single_part and sink.size >= self._options.target_part_bytes:
             self._end_part()
@@ -176,6 +178,36 @@ class PartWriter:
             self._in_memory += sink.size
         self._ordinal += 1
         self._sink, self._stream, self._writer, self._nan_columns = None, None, None, set()
+
+
+def partitioned_parts(
+    rows: pa.Table, schema: StructType, directory: Path, options: WriteOptions, *, make_parents: bool = True
+) -> list[Part]:
+    """Rows without an order as parts for each combination of values in the partition columns.
+
+    Rows that fit one part are put into canonical order first, so that its bytes depend on nothing else. Raises
+    `InvalidInput` for columns by which rows cannot be told apart, and leaves no file behind then.
+    """
+    require_partition_columns(schema, options.partition_columns)
+    stored = schema.drop(options.partition_columns)
+    fields = [schema.field(name) for name in options.partition_columns]
+    writers: list[PartWriter] = []
+    parts: list[Part] = []
+    try:
+        for values, group in by_values(rows, fields):
+            held = group.select(list(stored.names))
+            if sum(int(row_sizes(batch).sum()) for batch in held.to_batches()) <= options.target_part_bytes:
+                held = canonical_order(held)
+            writer = PartWriter(stored, directory, options, make_parents=make_parents)
+            writers.append(writer)
+            for batch in held.to_batches(max_chunksize=ROW_GROUP_ROWS):
+                writer.write(batch)
+            parts += [replace(part, partition_values=values) for part in writer.close()]
+    except BaseException:
+        for writer in writers:
+            writer.abort()
+        raise
+    return parts
 
 
 class _Spool(io.RawIOBase):
@@ -249,7 +281,7 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
         view = view[file.write(view) :]
 
 
-def _nan_columns(table: pa.Table) -> set[str]:
+def nan_columns(table: pa.Table) -> set[str]:
     """Dotted paths of the float columns, in structs too, that hold a NaN: Parquet's bounds pass over it."""
     found: set[str] = set()
     pending: list[tuple[str, Any]] = list(zip(table.column_names, table.columns, strict=True))

@@ -66,7 +66,13 @@ class PartCache:
             names = list(pool.map(partial(self._fetched, scan.store, check), scan.files))
         self._prune()
         files = tuple(
-            replace(file, key=name, sha256=None, deletion_vector=_brought(scan.store, file))
+            replace(
+                file,
+                key=name,
+                sha256=None,
+                deletion_vector=_brought(scan.store, file.deletion_vector, file.key),
+                kept=_brought(scan.store, file.kept, file.key),
+            )
             for file, name in zip(scan.files, names, strict=True)
         )
         return replace(scan, store=LocalStore(self.root), files=files)
@@ -118,9 +124,9 @@ class PartCache:
             excess -= size
 
 
-def _brought(store: ObjectStore, file: ScanFile) -> DeletionVector | None:
-    """The file's deletion vector, in a form that is not in the store; they are small beside what they delete from."""
-    return file.deletion_vector and inlined(store, file.deletion_vector, file.key)
+def _brought(store: ObjectStore, vector: DeletionVector | None, of: str) -> DeletionVector | None:
+    """A file's deletion vector, in a form that is not in the store; they are small beside what they delete from."""
+    return vector and inlined(store, vector, of)
 
 
 def _place(store: ObjectStore, file: ScanFile) -> str:

@@ -16,6 +16,10 @@ _ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
 
 def part_order(add: Add) -> tuple[str, int, str]:
     """A sort key: by partition, then ordinal, then, for files of other programs, by path."""
-    tags = add.tags or {}
-    ordinal = tags.get(ORDINAL_TAG) or ""
-    return tags.get(PARTITION_TAG) or "", int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0, add.key
+    return (add.tags or {}).get(PARTITION_TAG) or "", ordinal_of(add), add.key
+
+
+def ordinal_of(add: Add) -> int:
+    """The part's number in its version; 0 for files of other programs."""
+    ordinal = (add.tags or {}).get(ORDINAL_TAG) or ""
+    return int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0

@@ -1,7 +1,7 @@
 """What a write produces: parts (immutable Parquet files), what they contain, and the options that shape their bytes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ class Part:
     ``sha256`` is of the file's bytes (64 hex), ``size`` is in bytes, ``ordinal`` counts from 0 within the version and
     ``statistics`` is the Delta statistics object of the file (seed 001, "Per-file Statistics"). ``source`` says where
     the bytes are: a `Path` on this machine, the ``bytes`` themselves, or (``str``) a key in the table's store.
+    ``partition_values`` are those of the rows in the table's partition columns, which the file does not hold.
     """
 
     sha256: str
@@ -28,6 +29,7 @@ class Part:
     ordinal: int
     statistics: Mapping[str, Any]
     source: Path | bytes | str
+    partition_values: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +58,26 @@ class WriteOptions:
     """How a frame becomes parts.
 
     ``row_order`` ``None`` is the engine's default: significant for Arrow, pandas and Polars, ignored for Spark.
-    ``sort_columns`` puts the columns in name order; ``sort_rows`` orders the rows by these columns and makes the order
-    significant. ``partition`` is the key of the Dagster partition the parts belong to; it is part of their bytes.
-    ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes as encoded. Raises `InvalidInput`.
+    ``columns`` is the order in which the columns are stored, ``()`` the frame's own; ``sort_columns`` puts them in name
+    order. ``sort_rows`` orders the rows by these columns and makes the order significant. ``partition`` is the key of
+    the Dagster partition the parts belong to; it and the ordinals, counted from ``first_ordinal``, are part of their
+    bytes. ``partition_columns`` are those by whose values rows are told apart: each combination has parts of its own,
+    each time numbered from ``first_ordinal``. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
+    as encoded. Raises `InvalidInput`.
     """
 
     row_order: RowOrder | None = None
+    columns: tuple[str, ...] = ()
     sort_columns: bool = False
     sort_rows: tuple[str, ...] = ()
     single_part: bool = False
     partition: str | None = None
     target_part_bytes: int = 256 * MEBIBYTE
     row_group_bytes: int = 128 * MEBIBYTE
+    partition_columns: tuple[str, ...] = ()
     compression: str = "zstd"
     allow_empty: bool = False
+    first_ordinal: int = 0
 
     def __post_init__(self) -> None:
         if self.sort_rows and self.row_order == "ignored":

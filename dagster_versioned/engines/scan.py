@@ -6,12 +6,17 @@ from typing import Literal
 
 from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.column_mapping import ColumnMapping
+from dagster_versioned.delta.partition_values import Value, decode
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
 
 Check = Literal["size", "bytes"]
 """What shows that a file is the one to read: its size, or its SHA-256 as well where that is known."""
+
+
+ROW_ID, ROW_COMMIT_VERSION = "_row_id", "_row_commit_version"
+"""Columns that are read on request from tables that track their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,9 @@ class ScanFile:
 
     ``sha256`` is ``None`` for files that this package did not write; ``partition_values`` are Delta's serialized
     values by column name (seed 001, "Partition Value Serialization"). ``deletion_vector`` says which of its rows are
-    gone, and is in the scan's store, too.
+    gone, and is in the scan's store, too; ``kept``, in the same form, that of the others only these are read.
+    ``base_row_id`` and ``default_row_commit_version`` are what rows have whose own columns say nothing else (seed 001,
+    "Row Tracking").
     """
 
     key: str
@@ -29,6 +36,16 @@ class ScanFile:
     num_records: int | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     deletion_vector: DeletionVector | None = None
+    kept: DeletionVector | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+
+    def partition_value(self, name: str, data_type: str) -> Value:
+        """The value of a partition column. Raises `LogCorrupt`, naming the file, where it is not of the type."""
+        try:
+            return decode(self.partition_values[name], data_type)
+        except LogCorrupt as error:
+            raise LogCorrupt(f"The file {self.key!r}, column {name!r}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,9 @@ class Scan:
     """Files whose rows, concatenated in this order, are the table; ``columns`` ``None`` means all, in schema order.
 
     ``mapping`` says how ``schema``, which then has what it takes in its fields' metadata, finds columns in the files.
+    ``tracked`` are, by the names of `ROW_ID` and `ROW_COMMIT_VERSION` in ``schema``, the columns of files that hold
+    them where they are not the defaults. ``compact``: columns of short texts that repeat may come as dictionaries, for
+    who only writes them again.
     Guarantee: every name in ``columns`` is in ``schema``, once. Raises `InvalidInput`.
     """
 
@@ -44,6 +64,8 @@ class Scan:
     files: tuple[ScanFile, ...]
     columns: tuple[str, ...] | None = None
     mapping: ColumnMapping = "none"
+    tracked: Mapping[str, str] = field(default_factory=dict[str, str])
+    compact: bool = False
 
     def __post_init__(self) -> None:
         if self.columns is None:

@@ -1,13 +1,13 @@
 """One write's own area: where its parts lie until they are promoted to their final names, or discarded."""
 
 import shutil
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dagster_versioned.engines.parts import Part
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.temporary import TemporaryFolder
 
 PROMOTERS = 8
 
@@ -24,7 +24,7 @@ class Staging:
         self.write_id = write_id
         self.prefix = f"_staging/{write_id}/"
         self._inside = store.local_path(f"{self.prefix}part")
-        self._temporary: Path | None = None
+        self._temporary: TemporaryFolder | None = None
 
     def key(self, name: str) -> str:
         """The key in the store of a staged file, for writers that upload instead of writing locally."""
@@ -38,8 +38,8 @@ class Staging:
         if self._inside is not None:
             return self._inside.parent
         if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="dagster-versioned-"))
-        return self._temporary
+            self._temporary = TemporaryFolder()
+        return self._temporary.path
 
     def promote(self, part: Part, key: str) -> None:
         """Give the part's bytes their final name; an object that is there already is replaced by the same bytes."""
@@ -67,7 +67,8 @@ class Staging:
         """Delete everything of this write; may be called again, and after a failure half way."""
         if self._inside is None or self._inside.parent.exists():
             self.store.delete([info.key for info in self.store.list(self.prefix)])
-        for directory in (self._inside and self._inside.parent, self._temporary):
-            if directory is not None and directory.exists():
-                shutil.rmtree(directory, ignore_errors=True)  # a task that is late may put a file there meanwhile
+        if self._inside is not None and self._inside.parent.exists():
+            shutil.rmtree(self._inside.parent, ignore_errors=True)  # a task that is late may put a file there meanwhile
+        if self._temporary is not None:
+            self._temporary.close()
         self._temporary = None

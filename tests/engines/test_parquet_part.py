@@ -24,7 +24,7 @@ SMALL = WriteOptions(row_group_bytes=200, target_part_bytes=1500)
 
 
 def write(table: pa.Table, directory: Path, options: WriteOptions = SMALL, *, batches=None, ordinal: int = 0):
-    writer = PartWriter(stored_schema(table.schema), directory, options, ordinal)
+    writer = PartWriter(stored_schema(table.schema), directory, replace(options, first_ordinal=ordinal))
     for batch in table.to_batches() if batches is None else batches:
         writer.write(batch)
     return writer.close()

@@ -3,7 +3,6 @@
 import datetime as dt
 import json
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +16,10 @@ from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG
 from dagster_versioned.errors import (
     IntegrityError,
     InvalidInput,
-    LogCorrupt,
     TableNotFound,
-    UnsupportedFeature,
     VersionNotFound,
 )
 from dagster_versioned.storage import LocalStore
-
-CONFORMANCE = Path(__file__).parents[3] / "shared" / "conformance" / "delta"
-EXPECTED: dict[str, Any] = {}
-if (CONFORMANCE / "expected.json").exists():
-    EXPECTED = json.loads((CONFORMANCE / "expected.json").read_text())
 
 
 def rows(table: pa.Table) -> list[str]:
@@ -113,39 +105,3 @@ def test_files_come_by_partition_and_ordinal_where_they_are_tagged(tmp_path):
     scan = delta_scan(LocalStore(tmp_path), load_snapshot(LocalStore(tmp_path)), ["a"])
     assert [file.key for file in scan.files] == ["3.parquet", "2.parquet", "1.parquet", "0.parquet"]
     assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["a"].to_pylist()) == [0, 1, 2, 3]
-
-
-@pytest.mark.conformance
-@pytest.mark.parametrize("path", EXPECTED or [pytest.param("", marks=pytest.mark.skip("needs ../shared/conformance"))])
-def test_tables_of_other_writers_are_read_right_or_refused(path):
-    expected = EXPECTED[path]
-    if "error" in expected:
-        return  # whether a broken table is refused is the log's business, and tested there
-    try:
-        result = read_delta(str(CONFORMANCE / path))
-    except UnsupportedFeature as refused:
-        if "variantType" not in str(refused):
-            raise
-        pytest.skip(f"refused: {refused}")
-    assert result.num_rows == expected["rows"]
-    assert result.column_names == [field["name"] for field in expected["schema"]["fields"]]
-    contents = (CONFORMANCE / path).parent / "expected"
-    latest = contents / "latest" / "table_content"
-    files = sorted((latest if latest.exists() else contents).rglob("*.parquet"))
-    if files and result.num_rows < 10_000:  # larger ones hold nothing more, and comparing Python values is slow
-        tables = [pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files]
-        assert rows(result) == rows(pa.concat_tables(tables, promote_options="permissive").cast(result.schema))
-
-
-@pytest.mark.conformance
-@pytest.mark.skipif(not EXPECTED, reason="needs ../shared/conformance")
-def test_most_tables_of_other_writers_are_read():
-    read = 0
-    for path, expected in EXPECTED.items():
-        if "error" not in expected:
-            try:
-                load_snapshot(LocalStore(CONFORMANCE / path))
-                read += 1
-            except (UnsupportedFeature, LogCorrupt):
-                continue
-    assert read >= 105

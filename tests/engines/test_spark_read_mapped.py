@@ -13,7 +13,7 @@ from dagster_versioned.engines.spark import SparkEngine, deletions, read_delta
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.storage import LocalStore
 from support.deleted_rows import deleting, make_scan, numbered
-from support.mapped_columns import FILE, ROWS, SCHEMA, create
+from support.mapped_columns import EXPECTED, FILE, ROWS, SCHEMA, create
 from support.remote_store import RemoteStore
 
 pytestmark = pytest.mark.spark
@@ -62,7 +62,29 @@ def test_without_partition_columns(spark, scan):
 def test_a_file_that_is_there_twice_with_other_vectors(spark, scan):
     first = scan.files[0]
     scan = replace(scan, files=(first, replace(first, deletion_vector=deleting({2})), scan.files[1]))
-    assert rows(SparkEngine(spark).read(scan)) == sorted(map(repr, read_table(scan).to_pylist()))
+    frame = SparkEngine(spark).read(scan)
+    assert len(frame.inputFiles()) == 2  # by Spark's own reader, and each once
+    assert rows(frame) == sorted(map(repr, read_table(scan).to_pylist()))
+
+
+@pytest.mark.parametrize("through", ["path", "cache", "executors"])
+def test_of_some_files_only_certain_rows_are_kept(spark, scan, through, monkeypatch, tmp_path):
+    monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
+    first, second, third = scan.files
+    both = replace(second, kept=deleting({1, 2, 3, 40}), deletion_vector=deleting({2}))
+    scan = replace(scan, files=(first, both, replace(second, kept=deleting({49})), replace(third, kept=deleting({0}))))
+    expected = read_table(scan)
+    assert expected["a"].to_pylist()[-5:] == [101, 103, 140, 149, 200]
+    assert expected.num_rows == 46 + 5
+    if through == "cache":
+        scan = replace(scan, store=RemoteStore(scan.store.uri))
+    if through != "executors":
+        frame = SparkEngine(spark).read(scan)
+    else:
+        from dagster_versioned.engines.spark.source import read_through_executors
+
+        frame = read_through_executors(scan, spark)
+    assert rows(frame) == sorted(map(repr, expected.to_pylist()))
 
 
 def test_a_vector_for_another_file_is_an_error_before_any_row(spark, scan):
@@ -79,6 +101,26 @@ def test_mapped_columns_are_found_at_every_depth(spark, tmp_path, mode):
     assert rows(frame) == sorted(map(repr, read_arrow(uri).to_pylist()))
     assert [row.b for row in frame.where("a = 3").select("b").collect()] == [4]
     assert [row.x for row in frame.where("s.x = 10").select("s.x").collect()] == [10]
+
+
+def test_columns_with_ids_are_read_by_spark_itself_where_their_names_agree(spark, tmp_path, monkeypatch):
+    from dagster_versioned.engines.spark import read as reading
+
+    table = pa.Table.from_pylist(ROWS, FILE)
+    (tmp_path / "alike").mkdir()
+    (tmp_path / "other").mkdir()
+    alike = create(tmp_path / "alike", "id", table)
+    other = create(tmp_path / "other", "id", table.rename_columns(["dropped", "b", "a", "p3", "p4", "p5"]))
+    for uri, native in ((alike, 1), (other, 0)):
+        frame = read_delta(spark, uri)
+        assert len(frame.inputFiles()) == native
+        assert rows(frame) == rows_of_the_table()
+    monkeypatch.setattr(reading, "MANY_FOOTERS", 0)
+    assert read_delta(spark, alike).inputFiles() == []
+
+
+def rows_of_the_table():
+    return sorted(repr({**row, "later": None, "part": 5}) for row in EXPECTED)
 
 
 WIDENED = [

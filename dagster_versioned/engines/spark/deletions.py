@@ -1,6 +1,7 @@
 """The rows that deletion vectors take away, as a frame to join with."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,13 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
     positions_of: NDArray[np.int64] = np.concatenate(rows)
     table = pa.table({"_deleted_of": pa.array(of), "_deleted_row": pa.array(positions_of)})
     return sf.broadcast(session.createDataFrame(table))
+
+
+def kept_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
+    """As `deleted_frame`, of the rows that alone are kept: ``_kept_of`` and ``_kept_row``."""
+    files = tuple(replace(file, deletion_vector=file.kept) for file in scan.files)
+    frame = deleted_frame(replace(scan, files=files), session)
+    return None if frame is None else frame.toDF("_kept_of", "_kept_row")
 
 
 def positions(scan: Scan, index: int) -> NDArray[np.int64]:

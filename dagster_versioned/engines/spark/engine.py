@@ -1,16 +1,24 @@
 """`SparkEngine`: frames of Spark to parts, and parts to frames of Spark."""
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.increment import Increment
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session
+from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.write import write
+from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class SparkEngine:
@@ -42,6 +50,50 @@ class SparkEngine:
 
     def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
         return write(frame, staging, options, options.resolved_row_order(self.default_row_order))
+
+    def schema(self, frame: Any, options: WriteOptions) -> StructType:
+        """The schema under which the frame would be stored; nothing is computed."""
+        return stored_schema(frame.schema, sort_columns=options.sort_columns, columns=options.columns)
+
+    @contextmanager
+    def pinned(self, frame: Any) -> "Generator[DataFrame]":
+        """The frame, kept by the session in memory or on disk once it was computed."""
+        persisted = frame.persist()
+        try:
+            yield persisted
+        finally:
+            persisted.unpersist()
+
+    def measure(self, frame: Any, schema: StructType) -> Contents:
+        """What the rows say, computed by the frame's session."""
+        from dagster_versioned.engines.spark.upsert import measure
+
+        return measure(frame, schema)
+
+    def violations(self, frame: Any, check: str) -> int:
+        """In how many rows the condition is false or null: a job."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as sf
+
+        parse_expression(check)  # one that reaches nothing but the row
+        try:
+            return frame.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()
+        except PySparkException as error:
+            raise InvalidInput(
+                f"The condition {check!r} cannot be evaluated over the frame: {str(error).splitlines()[0]:.300} "
+                "Nothing was written. Correct it, or the frame's columns."
+            ) from error
+
+    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
+        """See `merge_frames`; three jobs over keys, one that writes the files that change."""
+        from dagster_versioned.engines.spark.upsert import merge_frames
+
+        settled = replace(options, allow_empty=True, columns=tuple(base.schema.names))
+
+        def read_here(scan: Scan) -> "DataFrame":
+            return read(scan, frame.sparkSession, check=self._check, s3_scheme=self._s3_scheme)
+
+        return merge_frames(frame, base, key, read_here, lambda rows: write(rows, staging, settled, "ignored"))
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """A frame pinned to the scan's files; see `dagster_versioned.engines.spark.read.read`."""

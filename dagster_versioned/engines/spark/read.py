@@ -4,29 +4,36 @@ import hashlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from dagster_versioned.delta.partition_values import decode
+from dagster_versioned.delta.column_mapping import PHYSICAL_NAME, logical_type, stored_names
 from dagster_versioned.delta.schema import StructField, StructType, type_to_arrow
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.delta_table import delta_scan
+from dagster_versioned.delta.table import Table
+from dagster_versioned.engines.delta_table import delta_scan, reading
 from dagster_versioned.engines.part_cache import PartCache
-from dagster_versioned.engines.scan import Check, Scan, ScanFile
-from dagster_versioned.engines.spark.deletions import deleted_frame
+from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
+from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
-from dagster_versioned.errors import IntegrityError, ObjectNotFound
-from dagster_versioned.storage import open_store
+from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql import types as spark_types
 
 CHECKERS = 16
+_HIDDEN = re.compile(r"(^|/)[_.][^/]*$|\._COPYING_$")
+"""Names that Spark takes for files in the making, though the log says that they are the table's."""
+
 RANGE_BYTES = 32 * 1024 * 1024
+MANY_FOOTERS = 1_000
+"""Files whose footers are read to see whether Spark's own reader can find their columns."""
 
 
 def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_scheme: str | None = None) -> "DataFrame":
@@ -38,14 +45,14 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     """
     if not scan.files:
         return session.createDataFrame([], spark_schema(scan.selected))
-    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
-        for done in [pool.submit(_check, scan, file, check) for file in scan.files]:
-            done.result()
+    check_files(scan, check)
     if scan.store.local_path(scan.files[0].key) is None and s3_scheme is None and runs_here(session):
         scan = PartCache.default().localized(scan)
-    if scan.mapping == "id" or len({file.key for file in scan.files}) < len(scan.files):
-        # Spark finds columns by id only where the whole session says so; and only what reads a file with several
-        # deletion vectors once for each can tell its rows apart.
+    if scan.mapping == "id" and (named := by_name(scan)) is not None:
+        scan = named
+    if scan.mapping == "id" or has_hidden(scan):
+        # Spark finds columns by id only where the whole session says so; and some files it would pass over without a
+        # word.
         s3_scheme = None
     elif scan.store.local_path(scan.files[0].key) is not None:
         return _native(scan, session, [str(scan.store.local_path(file.key)) for file in scan.files])
@@ -61,17 +68,50 @@ def read_delta(
     session: "SparkSession",
     uri: str,
     version: int | None = None,
+    columns: Sequence[str] | None = None,
+    filter: str | None = None,  # noqa: A002 - what it is called everywhere
     *,
+    timestamp: datetime | str | None = None,
+    row_ids: bool = False,
     profile: str | None = None,
     s3_scheme: str | None = None,
 ) -> "DataFrame":
-    """The Delta table in the folder ``uri`` at a log version (``None``: the newest), without any JAR.
+    """The Delta table in the folder ``uri`` at a log version, or at a time (neither: the newest), without any JAR.
 
+    ``filter`` is a condition in Spark SQL: rows of which it is true are returned, and files that can hold none by
+    their partition values and statistics are not part of the plan. ``row_ids`` adds the columns `_row_id` and
+    `_row_commit_version` of a table that tracks its rows. ``timestamp`` is a `datetime` with a zone, or ISO 8601.
     ``profile`` names a profile of the AWS configuration files. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`,
-    `IntegrityError`, and `UnsupportedFeature`, by name, for what the table needs and is not implemented.
+    `IntegrityError`, `InvalidInput`, and `UnsupportedFeature`, by name, for what the table needs and is not
+    implemented.
     """
-    store = open_store(uri, profile=profile)
-    return read(delta_scan(store, load_snapshot(store, version)), session, s3_scheme=s3_scheme)
+    table = Table(uri, profile=profile)
+    snapshot = table.snapshot(version, timestamp)
+    with reading(table.store, snapshot):
+        if filter is None:
+            return read(delta_scan(table.store, snapshot, columns, row_ids=row_ids), session, s3_scheme=s3_scheme)
+        scan = delta_scan(table.store, snapshot, None, filter, row_ids=row_ids)
+        frame = read(scan, session, s3_scheme=s3_scheme).where(filter)
+    if columns is None:
+        return frame
+    names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
+    return frame.select(*(frame[_quoted(name)] for name in names))
+
+
+def has_hidden(scan: Scan) -> bool:
+    """Whether Spark's own reader would pass over a file of the scan without a word."""
+    return any(_HIDDEN.search(file.key) for file in scan.files)
+
+
+def check_files(scan: Scan, check: Check = "size") -> None:
+    """Raise `IntegrityError` for a file that is missing or altered."""
+    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
+        for done in [pool.submit(_check, scan, file, check) for file in scan.files]:
+            done.result()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _check(scan: Scan, file: ScanFile, check: Check) -> None:
@@ -83,6 +123,8 @@ def _check(scan: Scan, file: ScanFile, check: Check) -> None:
             "materialize the version's asset again, which writes the same bytes."
         ) from error
     fault = f"has {found} bytes instead of {file.size}" if found != file.size else None
+    if found == 0:
+        fault = "is empty, which no Parquet file is"  # and which Spark passes over
     if fault is None and check == "bytes" and file.sha256 is not None:
         sha256 = hashlib.sha256()
         for start in range(0, file.size, RANGE_BYTES):
@@ -100,28 +142,56 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
     from pyspark.sql import functions as sf
 
-    partitioned = [name for name in scan.selected.names if name in scan.files[0].partition_values]
-    stored = scan.selected.drop(partitioned)
-    reader = session.read.schema(file_schema(stored, scan.mapping))
+    plan = _Columns.of(scan)
+    reader = session.read.schema(file_schema(plan.read, scan.mapping))
     # Spark globs what it is given, and there is no other way to say "this file".
-    frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths))
-    deleted = deleted_frame(scan, session)
-    if partitioned or deleted is not None:
-        frame = _with_files(frame, scan, session, paths, partitioned, deleted)
+    once = list(dict.fromkeys(paths))
+    frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in once))
+    deleted, kept = deleted_frame(scan, session), kept_frame(scan, session)
+    if plan.constant or plan.tracked or deleted is not None or kept is not None or len(once) < len(paths):
+        frame = _with_files(frame, scan, session, paths, plan, deleted, kept)
     elif scan.mapping == "none":
         return frame
     else:
-        frame = frame.toDF(*(f"_c{i}" for i in range(len(stored.fields))))
+        frame = frame.toDF(*(f"_c{i}" for i in range(len(plan.stored.fields))))
     targets = spark_schema(scan.selected)
     columns: list[Column] = []
     for name in scan.selected.names:
-        if name in partitioned:
-            columns.append(sf.col(f"_p{partitioned.index(name)}"))
+        if name in plan.constant:
+            columns.append(sf.col(f"_p{plan.constant.index(name)}"))
             continue
-        column = sf.col(f"_c{stored.names.index(name)}")
+        if name in plan.tracked:
+            held = sf.col(f"_c{len(plan.stored.fields) + plan.tracked.index(name)}")
+            first = sf.col("_base") + sf.col("_row") if name == ROW_ID else sf.col("_default")
+            columns.append(sf.coalesce(held, first))
+            continue
+        column = sf.col(f"_c{plan.stored.names.index(name)}")
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
         columns.append(column if scan.mapping == "none" else column.cast(targets[name].dataType))
     return frame.select(*columns).toDF(*scan.selected.names)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Where the columns of a scan come from: files, what is known by file, or both, as ids of rows do.
+
+    ``read`` is what is read from files: ``stored``, then the columns that hold what is ``tracked``.
+    """
+
+    stored: StructType
+    constant: list[str]
+    tracked: list[str]
+    read: StructType
+
+    @classmethod
+    def of(cls, scan: Scan) -> Self:
+        selected = scan.selected
+        constant = [name for name in selected.names if name in scan.files[0].partition_values]
+        tracked = [name for name in selected.names if name in scan.tracked]
+        stored = selected.drop([*constant, *tracked])
+        physical = [scan.tracked[name] for name in tracked]
+        held = [StructField(name, "long", True, {PHYSICAL_NAME: name}) for name in physical]
+        return cls(stored, constant, tracked, StructType([*stored.fields, *held]))
 
 
 def _with_files(
@@ -129,10 +199,12 @@ def _with_files(
     scan: Scan,
     session: "SparkSession",
     paths: Sequence[str],
-    partitioned: list[str],
+    plan: _Columns,
     deleted: "DataFrame | None",
+    kept: "DataFrame | None",
 ) -> "DataFrame":
-    """The rows that are not deleted, as columns ``_c0``, …, and their partition values, as ``_p0``, ….
+    """The rows that remain, once for each time that their file is in the scan, as columns ``_c0``, …, and what is known
+    by file: the values of ``plan.constant`` as ``_p0``, …, and ``_base`` and ``_default`` for ids.
 
     What is known by file is joined on by file: one broadcast table, however many files and partitions there are.
     """
@@ -143,38 +215,71 @@ def _with_files(
     values: dict[str, Any] = {
         "_file": pa.array([spelled[path] for path in paths], pa.string()),
         "_of": pa.array([i if file.deletion_vector else None for i, file in enumerate(scan.files)], pa.int32()),
+        "_only": pa.array([i if file.kept else None for i, file in enumerate(scan.files)], pa.int32()),
+        "_base": pa.array([file.base_row_id for file in scan.files], pa.int64()),
+        "_default": pa.array([file.default_row_commit_version for file in scan.files], pa.int64()),
     }
-    for i, name in enumerate(partitioned):
-        values[f"_p{i}"] = _column([file.partition_values[name] for file in scan.files], name, scan.schema)
+    types: dict[str, str] = dict(zip(values, ("string", "integer", "integer", "long", "long"), strict=True))
+    for i, name in enumerate(plan.constant):
+        values[f"_p{i}"] = _column(scan.files, name, scan.schema)
+        types[f"_p{i}"] = cast("str", scan.schema.field(name).type)
     about = frame.metadataColumn("_metadata")
     names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
     extra = [sf.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
-    if deleted is not None:
+    if deleted is not None or kept is not None or plan.tracked:
         names.append("_row")
         extra.append(about.getField("row_index").alias("_row"))
     rows = frame.select("*", *extra).toDF(*names)
     # With its schema, because Spark takes Arrow's timestamps without a zone for instants.
-    by_file = session.createDataFrame(pa.table(values), _schema_of(partitioned, scan.schema))
-    joined = rows.join(sf.broadcast(by_file), "_file")
-    if deleted is None:
-        return joined
-    # `_of` is null in rows of files without a vector, and null matches nothing.
-    gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
-    return joined.join(deleted, gone, "left_anti")
+    schema = spark_schema(StructType([StructField(name, data_type) for name, data_type in types.items()]))
+    rows = rows.join(sf.broadcast(session.createDataFrame(pa.table(values), schema)), "_file")
+    # `_of` and `_only` are null in rows of files without such a vector, and null matches nothing.
+    if deleted is not None:
+        gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
+        rows = rows.join(deleted, gone, "left_anti")
+    if kept is not None:
+        chosen = (sf.col("_only") == sf.col("_kept_of")) & (sf.col("_row") == sf.col("_kept_row"))
+        rows = rows.join(kept, chosen, "left").where("_only is null or _kept_row is not null")
+    return rows
 
 
-def _schema_of(partitioned: list[str], schema: StructType) -> "spark_types.StructType":
-    values = [StructField(f"_p{i}", schema.field(name).type) for i, name in enumerate(partitioned)]
-    return spark_schema(StructType([StructField("_file", "string"), StructField("_of", "integer"), *values]))
+def by_name(scan: Scan) -> Scan | None:
+    """The same scan, with columns found by their physical names; ``None`` where that may be another column in a file.
+
+    Writers give columns both, so both are the same in every file but those that were taken over from elsewhere. Each
+    file's footer is read to make sure, if there are not too many.
+    """
+    if len(scan.files) > MANY_FOOTERS:
+        return None
+    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="footers") as pool:
+        same = pool.map(partial(_same_by_name, scan), scan.files)
+        return replace(scan, mapping="name") if all(same) else None
+
+
+def _same_by_name(scan: Scan, file: ScanFile) -> bool:
+    from dagster_versioned.engines.spark.source import ranges
+
+    wanted = [field for field in scan.schema.fields if field.name not in {*file.partition_values, *scan.tracked}]
+    try:
+        stored = pq.read_schema(ranges(scan.store, file))
+        names = stored_names(wanted, stored, "id")
+        types = {name: cast("Any", stored.field(column)).type for name, column in names.items()}
+        return names == stored_names(wanted, stored, "name") and all(
+            logical_type(types[field.name], field.type, "id") == logical_type(types[field.name], field.type, "name")
+            for field in wanted
+            if field.name in names
+        )
+    except (VersionedError, pa.ArrowException, OSError):
+        return False  # Whoever reads the file says what is wrong with it.
 
 
 def _bare(uri: str) -> str:
     return re.sub("^file:/+", "/", uri)
 
 
-def _column(texts: list[str | None], name: str, schema: StructType) -> Any:
-    distinct = list(dict.fromkeys(texts))
-    positions = {text: i for i, text in enumerate(distinct)}
+def _column(files: Sequence[ScanFile], name: str, schema: StructType) -> Any:
     data_type = cast("str", schema.field(name).type)  # partition columns are never nested
-    values = pa.array([decode(text, data_type) for text in distinct], type_to_arrow(data_type))
-    return values.take(pa.array([positions[text] for text in texts], pa.int64()))
+    distinct = {file.partition_values[name]: file for file in reversed(files)}
+    positions = {text: i for i, text in enumerate(distinct)}
+    values = pa.array([file.partition_value(name, data_type) for file in distinct.values()], type_to_arrow(data_type))
+    return values.take(pa.array([positions[file.partition_values[name]] for file in files], pa.int64()))

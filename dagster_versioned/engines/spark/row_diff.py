@@ -1,6 +1,6 @@
 """The row diff of two Spark frames: one full outer join on the keys. Imported only once a Spark frame is here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,12 @@ def diff_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> 
     old, new = _renamed(before, "before"), _renamed(after, "after")
     old_names, new_names = _names(before, "before"), _names(after, "after")
     for side, frame, names in (("before", old, old_names), ("after", new, new_names)):
-        _check_keys(side, frame, [names[name] for name in key], key)
+        refuse_bad_keys(side, key, *bad_keys(frame, [names[name] for name in key], key))
     matches = [sf.col(old_names[name]) == sf.col(new_names[name]) for name in key]
     joined = old.join(new, reduce(lambda left, right: left & right, matches), "full_outer")
     # No key is null, so one that is belongs to a row without a partner.
     is_added, is_removed = sf.col(old_names[key[0]]).isNull(), sf.col(new_names[key[0]]).isNull()
-    is_changed = ~is_added & ~is_removed & ~_equal(before, old_names, after, new_names, compared)
+    is_changed = ~is_added & ~is_removed & differ(old, new, [(old_names[name], new_names[name]) for name in compared])
 
     def rows(condition: "Column", frame: "DataFrame", names: dict[str, str]) -> "DataFrame":
         return joined.where(condition).select(*names.values()).toDF(*frame.columns)
@@ -57,7 +57,10 @@ def _renamed(frame: "DataFrame", side: str) -> "DataFrame":
     return frame.toDF(*_names(frame, side).values())
 
 
-def _check_keys(side: str, frame: "DataFrame", names: list[str], key: Sequence[str]) -> None:
+def bad_keys(
+    frame: "DataFrame", names: list[str], key: Sequence[str]
+) -> "tuple[int, int, Callable[[], list[dict[str, Any]]]]":
+    """How many rows have a null in the key columns ``names``, how many keys have several rows, and some of these."""
     is_null = reduce(lambda left, right: left | right, [sf.col(name).isNull() for name in names])
     groups = frame.groupBy(*names).agg(sf.count(sf.lit(1)).alias("nrow"))
     bad = groups.where(is_null | (sf.col("nrow") > 1))
@@ -70,19 +73,23 @@ def _check_keys(side: str, frame: "DataFrame", names: list[str], key: Sequence[s
         rows: list[Any] = bad.select(*names).limit(EXAMPLES).collect()
         return [dict(zip(key, row, strict=True)) for row in rows]
 
-    refuse_bad_keys(side, key, found["nulls"], found["repeated"], examples)
+    return found["nulls"], found["repeated"], examples
 
 
-def _equal(
-    before: "DataFrame", old_names: dict[str, str], after: "DataFrame", new_names: dict[str, str], compared: list[str]
-) -> "Column":
-    if not compared:
-        return sf.lit(True)
+def differ(before: "DataFrame", after: "DataFrame", pairs: Sequence[tuple[str, str]]) -> "Column":
+    """Whether two joined rows differ in any of these pairs of columns; null equals null, NaN NaN, 0.0 -0.0."""
+    if not pairs:
+        return sf.lit(False)
     old, new = (
-        sf.struct(*(_comparable(sf.col(names[name]), frame.schema[name].dataType).alias(name) for name in compared))
-        for frame, names in ((before, old_names), (after, new_names))
+        sf.struct(
+            *(
+                _comparable(sf.col(name), frame.schema[name].dataType).alias(f"_{i}")
+                for i, name in enumerate(pair[side] for pair in pairs)
+            )
+        )
+        for side, frame in ((0, before), (1, after))
     )
-    return old.eqNullSafe(new)
+    return ~old.eqNullSafe(new)
 
 
 def _comparable(value: "Column", data_type: spark_types.DataType) -> "Column":

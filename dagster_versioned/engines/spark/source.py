@@ -58,7 +58,16 @@ class PartsReader(DataSourceReader):
         return [InputPartition(i) for i in range(len(self.scan.files))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield from stream_table(replace(self.scan, files=(self.scan.files[partition.value],)))
+        batches = stream_table(replace(self.scan, files=(self.scan.files[partition.value],)))
+        if not self.scan.selected.holds("variant"):
+            yield from batches
+            return
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        # Spark knows a variant by a mark in Arrow's schema.
+        marked = to_arrow_schema(spark_schema(self.scan.selected))
+        for batch in batches:
+            yield batch.cast(marked)
 
 
 class PartsSource(DataSource):

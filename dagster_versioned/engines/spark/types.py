@@ -1,6 +1,7 @@
 """Spark SQL schemas to the schema that is stored, and back. What a column means is taken from here, never from Arrow:
 the Arrow batches that reach a Python worker have lost comments and nullability (and got some of it wrong)."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -41,7 +42,9 @@ _FIXES = {
 }
 
 
-def stored_schema(schema: "spark_types.StructType", *, sort_columns: bool = False) -> StructType:
+def stored_schema(
+    schema: "spark_types.StructType", *, sort_columns: bool = False, columns: Sequence[str] = ()
+) -> StructType:
     """The schema under which a frame of this Spark schema is stored; see `conform.stored_schema`.
 
     ``char(n)`` and ``varchar(n)`` are stored as strings. Raises `UnsupportedType` by column and type,
@@ -49,7 +52,7 @@ def stored_schema(schema: "spark_types.StructType", *, sort_columns: bool = Fals
     computed.
     """
     arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType, field.name)) for field in schema.fields])
-    return conform.stored_schema(arrow, sort_columns=sort_columns)
+    return conform.stored_schema(arrow, sort_columns=sort_columns, columns=columns)
 
 
 def spark_schema(schema: StructType) -> "spark_types.StructType":

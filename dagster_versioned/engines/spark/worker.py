@@ -4,11 +4,12 @@ This code travels to executors by value, so it needs nothing there but pyarrow, 
 """
 
 import io
+import itertools
 import os
 import pickle
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.parquet_part import PartWriter, local_disk
+from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
 from dagster_versioned.errors import StorageError
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
@@ -126,16 +127,19 @@ class Task:
     def _run(
         self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path
     ) -> tuple[TaskReport, bytes | None]:
+        if self.guarded:
+            batches = _narrow(batches)
+        if self.options.partition_columns:
+            return self._run_by_values(batches, partition, directory), None
         # An attempt may go on when the write is over and its folder gone, which it must not make anew.
-        first = partition * ORDINALS_PER_TASK
-        writer = PartWriter(self.schema, directory, self.options, first, make_parents=False)
+        first = self.options.first_ordinal + partition * ORDINALS_PER_TASK
+        options = replace(self.options, first_ordinal=first)
+        writer = PartWriter(self.schema, directory, options, make_parents=False)
         tally = _Tally(self.schema, self.row_order)
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
                 pending = _Pending()
-                if self.guarded:
-                    batches = _narrow(batches)
                 for batch in conform_all(_renamed(batches, self.schema), self.schema):
                     pending.add(encoder.submit(writer.write, batch), batch.nbytes)
                     tally.update(batch)
@@ -152,6 +156,31 @@ class Task:
         except BaseException:
             writer.abort()
             raise
+
+    def _run_by_values(self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path) -> TaskReport:
+        """The rows of one combination of values after the other; all rows of a combination are in one task."""
+        tally = _Tally(self.schema, self.row_order)
+        parts: list[Part] = []
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        last: tuple[Any, ...] | None = None
+
+        def write() -> None:
+            rows = pa.Table.from_batches(waiting, schema_to_arrow(self.schema))
+            parts.extend(partitioned_parts(rows, self.schema, directory, self.options, make_parents=False))
+            waiting.clear()
+
+        for batch in conform_all(_renamed(batches, self.schema), self.schema):
+            tally.update(batch)
+            for values, rows in _runs(batch, self.options.partition_columns):
+                if last is not None and values != last and waiting:
+                    write()
+                waiting.append(rows)
+                last = values
+            size += batch.nbytes
+        if waiting:
+            write()
+        return replace(tally.report(partition, size), parts=parts)
 
     def _stays_plain(self, size: int, partition: int, directory: Path) -> bool:
         return self._is_shared(directory) and self.row_order == "ignored" and size <= PLAIN_BYTES // (partition + 1)
@@ -226,6 +255,20 @@ class _Pending:
         self._bytes -= size
 
 
+def _runs(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """The batch cut where a value of the columns changes; nulls are one value."""
+    changes = np.zeros(batch.num_rows, np.bool_)
+    for name in columns:
+        encoded: Any = pc.dictionary_encode(cast("Any", batch.column(name)))
+        codes: NDArray[np.int32] = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        changes[1:] |= codes[1:] != codes[:-1]
+    starts: list[int] = [0, *np.flatnonzero(changes).tolist(), batch.num_rows]
+    for start, stop in itertools.pairwise(starts):
+        if stop > start:
+            values: list[Any] = [batch.column(name)[start].as_py() for name in columns]
+            yield tuple(values), batch.slice(start, stop - start)
+
+
 def with_lanes(
     batches: Iterator[pa.RecordBatch], schema: StructType, names: tuple[str, str]
 ) -> Iterator[pa.RecordBatch]:
@@ -242,6 +285,14 @@ def with_lanes(
             signed = (np.concatenate(lanes) ^ np.uint64(1 << 63)).view(np.int64)
             batch = batch.append_column(name, pa.array(signed))
         yield batch
+
+
+def tallied(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """One report of what the rows of a task say without an order, and of no parts."""
+    tally = _Tally(schema, "ignored")
+    for batch in conform_all(_renamed(batches, schema), schema):
+        tally.update(batch)
+    yield _result(tally.report(0, 0).to_bytes(), None)
 
 
 def rows_from(source: bytes | Path) -> pa.Table:

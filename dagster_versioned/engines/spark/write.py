@@ -1,6 +1,5 @@
 """A Spark frame to parts, in one pass over its rows."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +8,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import dagster_versioned.errors as errors
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
+from dagster_versioned.engines.partition_values import require_partition_columns
 from dagster_versioned.engines.parts import MEBIBYTE, Contents, Part, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.worker import (
     ORDINALS_PER_TASK,
@@ -28,7 +28,7 @@ from dagster_versioned.engines.spark.worker import (
     with_lanes,
 )
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order
     Only parts whose report was collected are returned: what failed, cancelled or speculative attempts leave in the
     staging is not referred to. (A cancelled task sees its input end early, and may finish a truncated part.)
     """
-    schema = stored_schema(frame.schema, sort_columns=options.sort_columns)
+    schema = stored_schema(frame.schema, sort_columns=options.sort_columns, columns=options.columns)
     in_store = staging.store.local_path(staging.key("part")) is not None
     directory = staging.directory() if in_store or runs_here(frame.sparkSession) else None
     if directory is not None:
@@ -81,6 +81,10 @@ def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_
     """The rows dealt to tasks: rows whose order counts all go through one task, in that order."""
     from pyspark.sql import functions as sf
 
+    if options.partition_columns:
+        require_partition_columns(schema, options.partition_columns)
+        keys = [sf.col(f"_c{schema.names.index(name)}") for name in options.partition_columns]
+        return rows.repartition(*keys).sortWithinPartitions(*keys)
     if options.sort_rows:
         keys = _sort_keys(schema, options.sort_rows)
         if all(isinstance(field.type, str) for field in schema.fields):
@@ -138,7 +142,7 @@ def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]
     try:
         collected = _collected_narrow(rows, task) or _results(rows, task).collect()
     except PySparkException as error:
-        raise _own_error(error) or error from error
+        raise own_error(error) or error from error
     reports = [(TaskReport.from_bytes(bytes(row["report"])), row["rows"]) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
 
@@ -162,13 +166,6 @@ def _collected_narrow(rows: "DataFrame", task: Task) -> "list[Row] | None":
     with unlimited_batches(rows):
         collected = results.collect()
     return collected if all(row["report"] is not None for row in collected) else None
-
-
-def _own_error(error: Exception) -> VersionedError | None:
-    """What this package's code raised in a task, out of the traceback that is all Spark passes on."""
-    found = re.search(r"^(?:dagster_versioned\.errors\.)(\w+): (.*)$", str(error), re.MULTILINE)
-    kind = getattr(errors, found[1], None) if found else None
-    return kind(found[2]) if found and isinstance(kind, type) and issubclass(kind, VersionedError) else None
 
 
 # --- after: one version out of many tasks ----------------------------------------------------------------------------
@@ -202,13 +199,19 @@ def _parts(
         (report.task, rows) for report, at_home in reports if (rows := _rows(report, at_home, staging)) is not None
     ]
     one_part = CANONICAL_BYTES if options.single_part else min(CANONICAL_BYTES, options.target_part_bytes)
-    if row_order == "ignored" and reports and sum(report.size for report, _ in reports) <= one_part:
+    if (
+        row_order == "ignored"
+        and not options.partition_columns
+        and reports
+        and sum(report.size for report, _ in reports) <= one_part
+    ):
         tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
-        return _written(canonical_order(pa.concat_tables(tables)).to_batches(), schema, staging, options, 0)
+        return _written(canonical_order(pa.concat_tables(tables)).to_batches(), schema, staging, options)
     if small:
         batches = (batch for _, table in small for batch in table.to_batches())
         # The number of a task that made no part of its own: no other part can have it.
-        staged += _written(batches, schema, staging, options, small[0][0] * ORDINALS_PER_TASK)
+        own = replace(options, first_ordinal=options.first_ordinal + small[0][0] * ORDINALS_PER_TASK)
+        staged += _written(batches, schema, staging, own)
     return sorted(staged, key=lambda part: part.ordinal)
 
 
@@ -220,9 +223,9 @@ def _rows(report: TaskReport, at_home: bytes | None, staging: Staging) -> pa.Tab
 
 
 def _written(
-    batches: Iterable[pa.RecordBatch], schema: StructType, staging: Staging, options: WriteOptions, ordinal: int
+    batches: Iterable[pa.RecordBatch], schema: StructType, staging: Staging, options: WriteOptions
 ) -> list[Part]:
-    writer = PartWriter(schema, staging.directory(), options, ordinal)
+    writer = PartWriter(schema, staging.directory(), options)
     try:
         for batch in batches:
             writer.write(batch)

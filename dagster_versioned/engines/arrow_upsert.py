@@ -1,0 +1,163 @@
+"""Arrow rows into a table, by key: only the keys of the table are read, and the files whose rows change."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.arrow_scan import read_table
+from dagster_versioned.engines.increment import (
+    EXAMPLES,
+    Increment,
+    as_examples,
+    marked,
+    nothing,
+    refuse_bad_rows,
+    refuse_repeated_in_table,
+    require_key,
+)
+from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.identity.digest import row_lanes
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """Pairs of equal keys, sorted by the table's row: its position in its file, the file, and the frame's row."""
+
+    file: Rows
+    position: Rows
+    row: Rows
+
+    def of(self, file: int) -> "tuple[Rows, Rows]":
+        start, stop = np.searchsorted(self.file, (file, file + 1))
+        return self.position[start:stop], self.row[start:stop]
+
+
+def merge_tables(
+    frame: pa.Table,
+    base: Scan,
+    key: Sequence[str],
+    write: Callable[[pa.Table], Written],
+    measure: Callable[[pa.Table], Contents],
+) -> Increment:
+    """`Engine.merge` of a table in the canonical types of the scan's schema."""
+    require_key(base.schema, key)
+    keys = _comparable(frame, key)
+    _check_frame(frame, keys, key)
+    matches = _matches(base, keys, key)
+    _check_table(frame, matches, key)
+    remaining: list[pa.Table] = []
+    before: list[Contents] = []
+    replaced: set[str] = set()
+    updated: list[Rows] = []
+    touched: list[int] = np.unique(matches.file).tolist()
+    for file in touched:
+        old = read_table(replace(base, files=(base.files[file],)))
+        positions, rows = matches.of(file)
+        differ = _differ(_taken(old, positions), _taken(frame, rows))
+        if not differ.any():
+            continue
+        stay = np.ones(old.num_rows, np.bool_)
+        stay[positions[differ]] = False
+        remaining.append(old.filter(cast("Any", pa.array(stay))))
+        before.append(measure(old))
+        replaced.add(base.files[file].key)
+        updated.append(rows[differ])
+    changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
+    new = np.setdiff1d(np.arange(frame.num_rows), matches.row)
+    rows = np.union1d(changed, new)
+    return Increment(
+        frozenset(replaced),
+        _sum(base.schema, before),
+        write(pa.concat_tables([*remaining, _taken(frame, rows)])),
+        inserted=len(new),
+        updated=len(changed),
+    )
+
+
+def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:
+    total = nothing(schema)
+    for contents in all_of:
+        total = Increment(frozenset(), nothing(schema), Written(contents, ()), 0, 0).contents(total)
+    return total
+
+
+def _comparable(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as ``k0``, …; of zero and of NaN, which Acero matches by their bits, one each."""
+    columns: dict[str, Any] = {}
+    for i, name in enumerate(key):
+        column: Any = table.column(name)
+        if pa.types.is_floating(column.type):
+            nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+            column = _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
+        columns[f"k{i}"] = column
+    return pa.table(columns)
+
+
+def _check_frame(frame: pa.Table, keys: pa.Table, key: Sequence[str]) -> None:
+    is_null = np.zeros(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        is_null |= column.is_null().to_numpy()
+    numbered = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
+    groups = (
+        numbered.filter(pa.array(~is_null)).group_by(keys.column_names).aggregate([("row", "count"), ("row", "min")])
+    )
+    repeated = groups.filter(_call("greater", groups["row_count"], 1))["row_min"].to_numpy()
+
+    def examples() -> str:
+        rows = np.sort(np.concatenate([repeated, np.flatnonzero(is_null)]))[:EXAMPLES]
+        return as_examples(_taken(frame.select(list(key)), rows).to_pylist())
+
+    refuse_bad_rows(key, int(is_null.sum()), len(repeated), examples)
+
+
+def _matches(base: Scan, keys: pa.Table, key: Sequence[str]) -> _Matches:
+    scan, file = marked(base, tuple(key))
+    stored = read_table(scan)
+    files: Rows = stored.column(file).to_numpy().astype(np.int64)
+    # Files come one after the other, so that a row's position in its own is counted from where that begins.
+    positions = np.arange(len(files)) - np.searchsorted(files, files)
+    old = _comparable(stored, key).append_column("old", cast("Any", pa.array(np.arange(len(files)))))
+    new = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
+    joined = old.join(new, keys.column_names, join_type="inner").select(["old", "row"]).sort_by("old")
+    found: Rows = joined["old"].to_numpy()
+    return _Matches(files[found], positions[found], joined["row"].to_numpy())
+
+
+def _check_table(frame: pa.Table, matches: _Matches, key: Sequence[str]) -> None:
+    rows, counts = np.unique(matches.row, return_counts=True)
+    repeated = rows[counts > 1]
+    refuse_repeated_in_table(
+        key,
+        len(repeated),
+        lambda: as_examples(_taken(frame.select(list(key)), repeated[:EXAMPLES]).to_pylist()),
+    )
+
+
+def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
+    """Which rows of two tables of equal length and schema say something else."""
+    first, second = (_lanes(table) for table in (old, new))
+    return (first[0] != second[0]) | (first[1] != second[1])
+
+
+def _taken(table: pa.Table, rows: Rows) -> pa.Table:
+    return table.take(cast("Any", pa.array(rows)))
+
+
+def _lanes(table: pa.Table) -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]":
+    lanes = [row_lanes(batch) for batch in table.to_batches()]
+    if not lanes:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    return np.concatenate([one[0] for one in lanes]), np.concatenate([one[1] for one in lanes])
+
+
+def _call(function: str, *arguments: Any) -> Any:
+    return pc.call_function(function, [*arguments])

@@ -1,0 +1,473 @@
+"""SQL expressions over Arrow tables: text in Spark's dialect, evaluated by DuckDB.
+
+An expression computes one value a row and reaches nothing but that row: statements, subqueries, aggregates, windows
+and what differs from call to call are refused, and the database is locked out of files and the network. Where the two
+dialects would give different values, the expression is rewritten to Spark's meaning (ANSI mode) or refused.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.files import no_rows
+from dagster_versioned.delta.schema import DataType, StructType, type_to_arrow
+from dagster_versioned.engines.nested_fields import renamed
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+    from sqlglot.expressions.core import Expr
+
+_LOCKED = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+_SAME = frozenset(
+    {
+        *("ascii", "ceiling", "char", "chr", "isnan", "octet_length", "repeat", "reverse", "sign", "pi", "degrees"),
+        *("radians", "power", "sqrt", "cbrt", "exp", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+    }
+)
+"""Functions that the parser does not know and that mean the same in both dialects."""
+
+_INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
+_TEXTS = {"TEXT", "VARCHAR", "CHAR", "NVARCHAR"}
+_COLOURS = re.compile(r"\x1b\[\d*m")
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def stored(side: str, column: str) -> str:
+    """What a column of a side is called in the tables that are evaluated."""
+    return f"{side}.{column}"
+
+
+def quoted(side: str, column: str) -> str:
+    """The same in SQL."""
+    return '"' + stored(side, column).replace('"', '""') + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """An expression for DuckDB over tables whose columns are called as `stored` says, and the columns it needs."""
+
+    text: str
+    sql: str
+    columns: frozenset[tuple[str, str]]
+
+    @property
+    def plain_column(self) -> tuple[str, str] | None:
+        """The side and the column, where the expression is nothing else."""
+        if len(self.columns) != 1:
+            return None
+        (column,) = self.columns
+        return column if self.sql == quoted(*column) else None
+
+    def of(self, side: str) -> frozenset[str]:
+        """The columns of one side."""
+        return frozenset(column for name, column in self.columns if name == side)
+
+
+class Names:
+    """The columns that expressions may use, of one table or of two sides: found without regard to case.
+
+    A name that several sides have needs its side's name before it. ``now`` is what `current_timestamp` says.
+    """
+
+    def __init__(self, sides: Mapping[str, StructType], now: datetime | None = None) -> None:
+        self._sides = {side.casefold(): (side, schema) for side, schema in sides.items()}
+        self._now = now or datetime.now(UTC)
+        self._rows = no_rows(pa.schema([field for side, schema in sides.items() for field in _fields(schema, side)]))
+
+    def resolve(self, text: str) -> Resolved:
+        """Parse, check and translate one expression. Raises `InvalidInput` naming the expression and the reason."""
+        return self.translate(text, parse_expression(text))
+
+    def equalities(self, text: str, one: str, other: str) -> list[tuple[str, str]]:
+        """The columns of two sides that must be equal where ``text`` is true, as far as that is plain to see."""
+        from sqlglot import exp
+
+        found: list[tuple[str, str]] = []
+        for part in conjuncts(parse_expression(text)):
+            if isinstance(part, exp.EQ):
+                plain = [self.translate(text, child.unnest()).plain_column for child in (part.this, part.expression)]
+                columns = dict(column for column in plain if column is not None)
+                if columns.keys() == {one, other}:
+                    found.append((columns[one], columns[other]))
+        return found
+
+    def translate(self, text: str, tree: "Expr") -> Resolved:
+        """As `resolve`, for a part of an expression that was parsed from ``text``."""
+        import sqlglot
+        from sqlglot import exp
+
+        used: set[tuple[str, str]] = set()
+
+        def named(node: "Expr") -> "Expr":
+            return self._named(node, text, used)
+
+        tree = tree.copy().transform(named)
+        tree = self._in_order(tree, text)
+        if tree.find(exp.Column) is None:
+            used = set()
+        try:
+            sql = tree.sql("duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE)
+        except sqlglot.UnsupportedError as error:
+            raise _refused(text, f"it has no equal in DuckDB, which evaluates it: {error}") from error
+        return Resolved(text, sql, frozenset(used))
+
+    def column(self, name: str, side: str | None = None) -> tuple[str, str]:
+        """The side and the column that a name, alone or behind its side's, means. Raises `InvalidInput`."""
+        return self._find([name] if side is None else [side, name], name)[:2]
+
+    def _find(self, parts: list[str], text: str) -> tuple[str, str, list[str]]:
+        """The side, the column, and the fields of structs below it."""
+        known = self._sides.get(parts[0].casefold())
+        if known is not None and len(parts) > 1 and (column := _column(known[1], parts[1])) is not None:
+            return known[0], column, parts[2:]
+        found = [
+            (side, column, parts[1:])
+            for side, schema in self._sides.values()
+            if (column := _column(schema, parts[0])) is not None
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            sides = " and ".join(side for side, _, _ in found)
+            raise _refused(text, f"{parts[0]!r} is a column of {sides}: write {found[0][0]}.{parts[0]}")
+        columns = [name for _, schema in self._sides.values() for name in schema.names]
+        raise _refused(text, f"there is no column {'.'.join(parts)!r} (there are: {', '.join(columns):.500})")
+
+    def _named(self, node: "Expr", text: str, used: set[tuple[str, str]]) -> "Expr":
+        from sqlglot import exp
+
+        if not isinstance(node, exp.Column):
+            return node
+        side, column, fields = self._find([part.name for part in node.parts], text)
+        used.add((side, column))
+        result: Any = exp.column(stored(side, column), quoted=True)
+        result.set("resolved", True)
+        for name in fields:
+            result = exp.Anonymous(this="struct_extract", expressions=[result, exp.Literal.string(name)])
+        # A copy that `transform` does not visit again: its name is no name of the user's.
+        return exp.Paren(this=result) if fields else result
+
+    def _in_order(self, tree: "Expr", text: str) -> "Expr":
+        """The tree with Spark's meaning where DuckDB's differs, from the leaves up."""
+        for node in list(tree.walk(bfs=False))[::-1]:
+            replacement = self._as_spark(node, text)
+            if replacement is not node:
+                if node is tree:
+                    tree = replacement
+                else:
+                    node.replace(replacement)
+        return tree
+
+    def _as_spark(self, node: "Expr", text: str) -> "Expr":
+        from sqlglot import exp
+
+        match node:
+            case exp.Dot() if isinstance(node.expression, exp.Identifier):
+                name = exp.Literal.string(node.expression.name)
+                return exp.Anonymous(this="struct_extract", expressions=[node.this.copy(), name])
+            case exp.CurrentTimestamp():
+                return _cast(exp.Literal.string(self._now.isoformat()), "TIMESTAMPTZ")
+            case exp.CurrentDate():
+                return _cast(exp.Literal.string(self._now.date().isoformat()), "DATE")
+            case exp.Div() | exp.IntDiv() | exp.Mod():
+                divisor = node.expression
+                if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
+                    return node
+                fails = exp.Case().when(exp.EQ(this=exp.Paren(this=divisor.copy()), expression=_zero()), _error(text))
+                guarded = node.copy()
+                guarded.set("safe", False)
+                return exp.Paren(this=fails.else_(guarded))
+            case exp.Like() | exp.ILike() if not isinstance(node.parent, exp.Escape):
+                pattern = node.expression
+                if isinstance(pattern, exp.Literal) and "\\" not in pattern.name:
+                    return node
+                return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
+            case exp.Cast():
+                return self._cast_as_spark(node, text)
+            case _:
+                return node
+
+    def _cast_as_spark(self, node: "Expr", text: str) -> "Expr":
+        from sqlglot import exp
+
+        wanted = cast("exp.DataType", node.args["to"]).this.value
+        if wanted not in _INTEGERS and wanted not in _TEXTS:
+            return node
+        if isinstance(node.this, exp.Literal) and not node.this.is_string and "." not in node.this.name:
+            return node
+        held = self._type_of(node.this)
+        changed = node.copy()
+        if wanted in _INTEGERS and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
+            changed.set("this", exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
+        elif wanted in _INTEGERS and held == "VARCHAR":
+            whole = exp.Anonymous(
+                this="regexp_full_match", expressions=[node.this.copy(), exp.Literal.string(r"\s*[+-]?\d+\s*")]
+            )
+            other = exp.Null() if isinstance(node, exp.TryCast) else _error(text)
+            absent = exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.Null())
+            return exp.Paren(this=exp.Case().when(exp.Or(this=whole, expression=absent), changed).else_(other))
+        elif wanted in _TEXTS and held.startswith("TIMESTAMP WITH"):
+            changed.set("this", _cast(node.this.copy(), "TIMESTAMP"))
+        elif wanted in _TEXTS and held in ("FLOAT", "DOUBLE"):
+            raise _refused(text, "it casts a float to text, which each engine spells in its own way")
+        return changed
+
+    def _type_of(self, tree: "Expr") -> str:
+        """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
+        import duckdb
+
+        with _cursor() as cursor:
+            cursor.register("nothing", self._rows)
+            try:
+                described = cursor.execute(f"DESCRIBE SELECT {tree.sql('duckdb')} FROM nothing").fetchall()
+            except duckdb.Error:
+                return ""
+        return str(described[0][1])
+
+
+def _column(schema: StructType, name: str) -> str | None:
+    folded = name.casefold()
+    return next((known for known in schema.names if known.casefold() == folded), None)
+
+
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
+def parse_expression(text: str) -> "Expr":
+    """Parse one expression of Spark's dialect. Raises `InvalidInput` for what is none, or is refused here."""
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        # In parentheses, so that a column called like a statement is none.
+        trees = sqlglot.parse(f"SELECT (\n{text}\n)", dialect=_spark())
+    except (sqlglot.ParseError, sqlglot.TokenError, RecursionError) as error:
+        raise _refused(text, f"it is no SQL ({_COLOURS.sub('', str(error)).splitlines()[0]})") from error
+    tree = _sole(trees)
+    if tree is None:
+        raise _refused(text, "it is no single expression")
+    for node in tree.walk():
+        if isinstance(node, exp.Query | exp.Table | exp.Exists):
+            raise _refused(text, "it holds a subquery")
+        if isinstance(node, exp.AggFunc | exp.Window | exp.UDTF | exp.Explode):
+            raise _refused(text, f"{node.sql('spark')} is more than a value of the row")
+        if isinstance(node, exp.Rand | exp.Randn | exp.Uuid | exp.CurrentUser):
+            raise _refused(text, f"{node.sql('spark')} is not the same each time")
+        if isinstance(node, exp.Star | exp.Columns | exp.Placeholder | exp.Parameter | exp.Command):
+            raise _refused(text, f"{node.sql('spark')} is no value")
+        if isinstance(node, exp.Anonymous) and node.name.lower() not in _SAME:
+            raise _refused(text, f"the function {node.name} is not known here")
+    return tree
+
+
+def _sole(trees: "Sequence[Expr | None]") -> "Expr | None":
+    """The one expression in parentheses that is selected, from nothing, where there is no more."""
+    from sqlglot import exp
+
+    select = trees[0] if len(trees) == 1 else None
+    if not isinstance(select, exp.Select):
+        return None
+    others = [value for name, value in select.args.items() if name not in ("expressions", "kind") and value]
+    if others or len(select.expressions) != 1 or not isinstance(select.expressions[0], exp.Paren | exp.Subquery):
+        return None
+    tree: Expr = select.expressions[0]
+    if isinstance(tree, exp.Subquery):
+        return tree
+    return tree.this if isinstance(tree.this, exp.Condition) else None
+
+
+def conjuncts(tree: "Expr") -> "list[Expr]":
+    """What an expression joins by ``AND``."""
+    from sqlglot import exp
+
+    tree = tree.unnest()
+    if isinstance(tree, exp.And):
+        return [*conjuncts(tree.this), *conjuncts(tree.expression)]
+    return [tree]
+
+
+@cache
+def _spark() -> Any:
+    """Spark's dialect with ANSI casts, which fail where the dialect's own would give null."""
+    from sqlglot import exp
+    from sqlglot.dialects.spark import Spark
+
+    def casting(kind: str) -> Callable[[list[Any]], Any]:
+        return lambda given: _cast(given[0], kind)
+
+    functions: dict[str, Any] = {
+        **Spark.Parser.FUNCTIONS,
+        "NOW": lambda _: exp.CurrentTimestamp(),  # pyright: ignore[reportUnknownLambdaType]
+        **{name: casting(name) for name in ("TINYINT", "SMALLINT", "BIGINT", "DOUBLE", "FLOAT", "BOOLEAN")},
+    }
+
+    def is_null(given: list[Any]) -> Any:
+        return exp.Is(this=given[0], expression=exp.Null())
+
+    functions["ISNULL"] = is_null
+    functions["ISNOTNULL"] = lambda given: exp.Not(this=is_null(given))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    class AnsiSpark(Spark):
+        class Parser(Spark.Parser):
+            STRICT_CAST = True
+            FUNCTIONS = functions
+
+    return AnsiSpark
+
+
+def _cast(tree: "Expr", kind: str) -> "Expr":
+    from sqlglot import exp
+
+    return exp.Cast(this=tree, to=exp.DataType.build(kind))
+
+
+def _zero() -> "Expr":
+    from sqlglot import exp
+
+    return exp.Literal.number(0)
+
+
+def _error(text: str) -> "Expr":
+    from sqlglot import exp
+
+    message = f"a value has no result in {text[:100]}"
+    return exp.Anonymous(this="error", expressions=[exp.Literal.string(message)])
+
+
+def _refused(text: str, reason: str) -> InvalidInput:
+    return InvalidInput(f"The expression {text!r:.300} cannot be used: {reason}. Nothing was written.")
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def table_of(columns: Mapping[str, Any], count: int) -> pa.Table:
+    """A table of columns that are called as expressions call them; of ``count`` rows even where there is none."""
+    return pa.Table.from_pydict(dict(columns) or {"": pa.nulls(count, pa.bool_())})
+
+
+def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType | None]]) -> pa.Table:
+    """One column an expression, cast to a type where one is given, in the order of the rows.
+
+    The cast is Spark's store assignment: fractions are cut off for integers, decimals rounded, and what does not fit
+    is an error. ``rows`` has the columns that the expressions need, called as `stored` says. Raises `InvalidInput`.
+    """
+    import duckdb
+
+    with _cursor() as cursor:
+        cursor.register("given", rows)
+        columns: dict[str, Any] = {}
+        texts: list[str] = []
+        for position, (expression, wanted) in enumerate(expressions.values()):
+            texts.append(f"{_assigned(cursor, expression, wanted)} AS c{position}")
+        try:
+            result = cursor.execute(f"SELECT {', '.join(texts)} FROM given").to_arrow_table()
+        except duckdb.Error as error:
+            given = " or ".join(dict.fromkeys(repr(expression.text) for expression, _ in expressions.values()))
+            raise _unevaluated(given, error) from error
+    for position, (name, (expression, wanted)) in enumerate(expressions.items()):
+        column = result.column(position)
+        if wanted is not None:
+            try:
+                column = renamed(column, wanted, name).cast(type_to_arrow(wanted))
+            except pa.ArrowException as error:
+                raise _unevaluated(repr(expression.text), error) from error
+        columns[name] = column
+    return table_of(columns, rows.num_rows)
+
+
+def is_true(rows: pa.Table, condition: Resolved) -> NDArray[np.bool_]:
+    """For each row whether the condition is true: not false and not null. Raises `InvalidInput`."""
+    truth = Resolved(condition.text, f"(({condition.sql}) IS TRUE)", condition.columns)
+    column = evaluate(rows, {"truth": (truth, "boolean")}).column(0)
+    return column.combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+
+
+def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapping[str, str]) -> pa.Table:
+    """The inner join of two tables where the condition is true; ``columns`` are what to return, by their names there.
+
+    Every column of both tables has another name. In no particular order. Raises `InvalidInput`.
+    """
+    import duckdb
+
+    chosen = ", ".join(f'"{column}" AS "{name}"' for name, column in columns.items())
+    with _cursor() as cursor:
+        cursor.register("target", target)
+        cursor.register("source", source)
+        try:
+            # The order of pairs says nothing, and keeping one would cost.
+            return cursor.execute(f"SELECT {chosen} FROM target JOIN source ON ({condition.sql})").to_arrow_table()
+        except duckdb.Error as error:
+            raise _unevaluated(repr(condition.text), error) from error
+
+
+def _fields(schema: StructType, side: str) -> "list[pa.Field[Any]]":
+    return [pa.field(stored(side, field.name), type_to_arrow(field.type)) for field in schema.all_nullable().fields]
+
+
+def _assigned(cursor: "DuckDBPyConnection", expression: Resolved, wanted: DataType | None) -> str:
+    import duckdb
+
+    sql = f"({expression.sql})"
+    if not isinstance(wanted, str) or wanted in ("void", "variant"):
+        return sql
+    try:
+        held = str(cursor.execute(f"DESCRIBE SELECT {sql} FROM given").fetchall()[0][1])
+    except duckdb.Error as error:
+        raise _unevaluated(repr(expression.text), error) from error
+    if wanted in _INTEGERS.values() and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
+        sql = f"trunc({sql})"
+    return f"CAST({sql} AS {_DUCKDB.get(wanted) or wanted.upper()})"
+
+
+_DUCKDB = {
+    "string": "VARCHAR",
+    "long": "BIGINT",
+    "integer": "INTEGER",
+    "short": "SMALLINT",
+    "byte": "TINYINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "boolean": "BOOLEAN",
+    "binary": "BLOB",
+    "date": "DATE",
+    "timestamp": "TIMESTAMPTZ",
+    "timestamp_ntz": "TIMESTAMP",
+}
+
+
+def _unevaluated(given: str, error: Exception) -> InvalidInput:
+    reason = str(error).partition("\n")[0]
+    return InvalidInput(f"{given:.300} cannot be evaluated: {reason}. Nothing was written.")
+
+
+@cache
+def _database() -> "DuckDBPyConnection":
+    """A database in memory that sees neither files nor the network, in UTC."""
+    import duckdb
+
+    connection = duckdb.connect(":memory:", config=cast("Any", _LOCKED))
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
+
+def _cursor() -> "DuckDBPyConnection":
+    """A connection of its own: registered tables are seen by it alone, and threads do not wait for each other."""
+    return _database().cursor()

@@ -1,0 +1,227 @@
+"""What a table asks of its rows is judged by Spark in the pass that writes them; rows that break it write nothing."""
+
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.delta.schema import StructField, StructType
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.engines import arrow
+from dagster_versioned.engines import spark as on_spark
+from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.storage import LocalStore
+
+pytestmark = pytest.mark.spark
+
+RULED = StructType(
+    [
+        StructField("id", "long", False),
+        StructField("v", "integer"),
+        StructField("twice", "long", True, {"delta.generationExpression": "v * 2"}),
+        StructField("word", "string", True, {"CURRENT_DEFAULT": "concat('a', 'b')"}),
+        StructField("s", StructType([StructField("x", "long", False)])),
+        StructField(
+            "n",
+            "long",
+            True,
+            {"delta.identity.start": 5, "delta.identity.step": -3, "delta.identity.allowExplicitInsert": False},
+        ),
+    ]
+)
+PROPERTIES = {"delta.feature.allowColumnDefaults": "supported", "delta.constraints.small": "v < 100"}
+
+
+@pytest.fixture
+def ruled(tmp_path):
+    uri = str(tmp_path / "table")
+    arrow.create_delta(uri, RULED, properties=PROPERTIES)
+    return uri
+
+
+def rows_of(uri):
+    return sorted(arrow.read_delta(uri).to_pylist(), key=str)
+
+
+def files_in(uri):
+    return sorted(info.key for info in LocalStore(uri).list())
+
+
+def test_values_that_rows_lack_are_made(spark, ruled):
+    frame = spark.range(3).selectExpr("id", "cast(id as int) as V", "named_struct('x', id) as s")
+    on_spark.write_delta(spark, ruled, frame)
+    first = rows_of(ruled)
+    assert [(row["twice"], row["word"]) for row in first] == [(0, "ab"), (2, "ab"), (4, "ab")]
+    numbers = [row["n"] for row in first]
+    assert len(set(numbers)) == 3
+    assert all(number <= 5 and (number - 5) % 3 == 0 for number in numbers)
+    on_spark.merge_delta(
+        spark,
+        ruled,
+        spark.range(2, 4),
+        "target.id = source.id",
+        [WhenMatched({"v": "v + 10", "word": "default"}), WhenNotMatched({"id": "source.id", "v": "7", "word": "'w'"})],
+    )
+    by_id = {row["id"]: row for row in rows_of(ruled)}
+    assert (by_id[2]["v"], by_id[2]["twice"], by_id[2]["n"]) == (12, 24, {row["id"]: row for row in first}[2]["n"])
+    assert (by_id[3]["twice"], by_id[3]["word"]) == (14, "w")
+    assert by_id[3]["n"] < min(numbers)
+    on_spark.update_delta(spark, ruled, {"v": "v + 1"}, "id = 3")
+    assert {row["id"]: row["twice"] for row in rows_of(ruled)}[3] == 16
+
+
+@pytest.mark.parametrize(
+    ("expressions", "sentence"),
+    [
+        (
+            ["id", "cast(id + 98 as int) as v"],
+            r"2 of 4 rows break the constraint 'small': v < 100, such as \(id=[23], v=",
+        ),
+        (["nullif(id, 2) as id", "1 as v"], r"Column 'id' must not be null \(NOT NULL\), but 1 of 4 rows are, such as"),
+        (["id", "1 as v", "named_struct('x', nullif(id, 0)) as s"], r"Column 's.x' must not be null"),
+        (["id", "cast(null as int) as v"], "4 of 4 rows break the constraint 'small'"),
+        (
+            ["id", "1 as v", "id as twice"],
+            "Column 'twice' is generated as v \\* 2, but 3 of 4 rows bring another value",
+        ),
+        (["id", "1 as v", "1L as n"], "The identity column 'n' is always generated"),
+        (["id", "1 as v", "2 as w"], r"no column 'w'.*schema_mode='merge'"),
+        (["id", "1 as v", "2 as V"], "have the same name"),
+        (["id", "99999999999L as v"], "'v' is int, which cannot hold the value 99999999999 without loss"),
+        (
+            ["id", "1 as v", "'x' as s"],
+            "Column 's' is struct<x:bigint>, which a value of type string cannot be cast to",
+        ),
+    ],
+)
+def test_rows_that_break_a_rule_write_nothing(spark, ruled, expressions, sentence):
+    before = files_in(ruled)
+    with pytest.raises(InvalidInput, match=sentence) as raised:
+        on_spark.write_delta(spark, ruled, spark.range(4).selectExpr(*expressions))
+    assert "Nothing was written." in str(raised.value)
+    assert files_in(ruled) == before
+
+
+def test_changes_that_break_a_rule_change_nothing(spark, ruled):
+    on_spark.write_delta(spark, ruled, spark.range(4).selectExpr("id", "cast(id as int) as v"))
+    before = files_in(ruled)
+    for change, sentence in (
+        (lambda: on_spark.update_delta(spark, ruled, {"v": "v + 97"}, "id > 1"), "1 of 2 rows break the constraint"),
+        (lambda: on_spark.update_delta(spark, ruled, {"n": "1"}), "identity column 'n' cannot be updated"),
+        (lambda: on_spark.update_delta(spark, ruled, {"v": "1 / (id - 1)"}), "DIVIDE_BY_ZERO"),
+        (lambda: on_spark.update_delta(spark, ruled, {"v": "nothing"}), "nothing"),
+        (lambda: on_spark.update_delta(spark, ruled, {"v": "1", "V": "2"}), "'v' is assigned twice"),
+        (lambda: on_spark.update_delta(spark, ruled, {"v": "3000000000"}), "'v' is int, which cannot hold"),
+        (lambda: on_spark.delete_from(spark, ruled, "id +"), "id \\+"),
+        (
+            lambda: on_spark.merge_delta(
+                spark, ruled, spark.range(1), "target.id >= source.id", [WhenNotMatchedBySource({"v": "500"})]
+            ),
+            None,
+        ),
+        (
+            lambda: on_spark.merge_delta(
+                spark, ruled, spark.range(1, 3), "target.id <= source.id", [WhenMatched({"v": "0"})]
+            ),
+            r"2 rows of the table meet more than one row of the source \(at most 2\)",
+        ),
+    ):
+        if sentence is None:
+            assert change().metrics["numTargetRowsUpdated"] == 0
+            before = files_in(ruled)
+            continue
+        with pytest.raises(InvalidInput, match=sentence):
+            change()
+        assert files_in(ruled) == before
+    on_spark.add_constraint(spark, ruled, "few", "id < 9")
+    with pytest.raises(InvalidInput, match="3 rows of the table do not satisfy"):
+        on_spark.add_constraint(spark, ruled, "none", "id > 2")
+
+
+def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
+    uri = str(tmp_path / "table")
+    arrow.write_delta(uri, pa.table({"d": [Decimal("1.5")], "f": pa.array([1.5], pa.float32()), "w": ["a"]}))
+    on_spark.write_delta(spark, uri, spark.sql("select 3 as d, 0.1 as f, 'x' as W"))
+    assert len(rows_of(uri)) == 2
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        for value in ("1.55", "100"):
+            with pytest.raises(UnsupportedType, match="without loss"):
+                on_spark.write_delta(spark, uri, spark.sql(f"select {value} as d"))
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_merges_of_every_kind(spark, tmp_path):
+    uri = str(tmp_path / "table")
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
+    on_spark.write_delta(spark, uri, spark.range(6).selectExpr("id", "'t' as w"), properties=properties)
+    source = spark.range(4, 8).selectExpr("id", "'s' as w", "id * 1.0 as extra")
+    done = on_spark.merge_delta(spark, uri, source, "target.id = source.id", [WhenNotMatched()], schema_mode="merge")
+    assert done.metrics["numTargetRowsInserted"] == 2
+    assert [row["extra"] is None for row in rows_of(uri)] == [True] * 6 + [False] * 2
+    twice = spark.range(2).unionAll(spark.range(2))
+    done = on_spark.merge_delta(spark, uri, twice, "target.id = source.id", [WhenMatched("delete")])
+    assert (done.metrics["numTargetRowsDeleted"], len(rows_of(uri))) == (2, 6)
+    done = on_spark.merge_delta(
+        spark,
+        uri,
+        spark.range(3, 10).selectExpr("id", "'new' as w"),
+        "target.id = source.id",
+        [
+            WhenMatched("all", "source.id < 5"),
+            WhenNotMatched({"id": "id", "w": "w"}, "id > 8"),
+            WhenNotMatchedBySource({"w": "concat(w, '!')"}),
+        ],
+    )
+    words = {row["id"]: row["w"] for row in rows_of(uri)}
+    assert words == {2: "t!", 3: "new", 4: "new", 5: "t", 6: "s", 7: "s", 9: "new"}
+    counts = {name: done.metrics[f"numTargetRows{name}"] for name in ("Inserted", "Updated", "Deleted")}
+    assert counts == {"Inserted": 1, "Updated": 3, "Deleted": 0}
+
+
+def test_overwriting_partitions_and_schemas(spark, tmp_path):
+    uri = str(tmp_path / "table")
+    frame = spark.range(6).selectExpr("id", "cast(id % 3 as string) as p")
+    on_spark.write_delta(spark, uri, frame, partition_by=["p"])
+    on_spark.write_delta(spark, uri, spark.sql("select 10L as id, '1' as p"), "overwrite", dynamic=True)
+    assert [row["id"] for row in rows_of(uri)] == [0, 10, 2, 3, 5]
+    with pytest.raises(InvalidInput, match="1 of 1 rows are not in what is replaced: p = '0', such as"):
+        on_spark.write_delta(spark, uri, spark.sql("select 1L as id, '1' as p"), "overwrite", where="p = '0'")
+    other = spark.sql("select 1 as other")
+    on_spark.write_delta(spark, uri, other, "overwrite", schema_mode="overwrite", partition_by=[])
+    assert rows_of(uri) == [{"other": 1}]
+    on_spark.write_delta(spark, uri, spark.sql("select 2 as other, 'x' as more"), schema_mode="merge")
+    assert rows_of(uri) == [{"other": 1, "more": None}, {"other": 2, "more": "x"}]
+
+
+def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
+    uri = str(tmp_path / "table")
+    properties = {"delta.enableDeletionVectors": "true"}
+    for start in (0, 10, 20):
+        rows = pa.table({"id": range(start, start + 10), "k": [i * 7 % 10 for i in range(10)]})
+        arrow.write_delta(uri, rows, properties=None if start else properties)
+    on_spark.delete_from(spark, uri, "id % 5 = 0")
+    assert load_snapshot(LocalStore(uri)).has_deletion_vectors
+    done = on_spark.optimize_delta(spark, uri, order_by=["k"])
+    snapshot = load_snapshot(LocalStore(uri))
+    assert (snapshot.num_files, snapshot.has_deletion_vectors, done.metrics["numRemovedFiles"]) == (1, False, 3)
+    found = arrow.read_delta(uri)
+    assert found["k"].to_pylist() == sorted(found["k"].to_pylist())
+    assert sorted(found["id"].to_pylist()) == [i for i in range(30) if i % 5]
+
+
+def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(spark, tmp_path):
+    uri = str(tmp_path / "table")
+    arrow.write_delta(uri, pa.table({"id": range(10)}))
+    log = tmp_path / "table" / "_delta_log" / f"{0:020}.json"
+    name = load_snapshot(LocalStore(uri)).adds()[0].path
+    (tmp_path / "table" / name).rename(tmp_path / "table" / "_hidden.parquet")
+    log.write_text(log.read_text().replace(name, "_hidden.parquet").replace('numRecords\\":10', 'numRecords\\":3'))
+    for crc in log.parent.glob("*.crc"):
+        crc.unlink()
+    assert 'numRecords\\":3' in log.read_text()
+    done = on_spark.delete_from(spark, uri, "id < 3")
+    assert (done.metrics["numDeletedRows"], done.metrics["numCopiedRows"]) == (3, 7)
+    assert sorted(row["id"] for row in rows_of(uri)) == list(range(3, 10))

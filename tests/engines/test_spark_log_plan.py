@@ -1,0 +1,123 @@
+"""A log that Spark replays gives what Arrow makes of it, and is refused for the same reasons."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.delta import checkpoint
+from dagster_versioned.delta.actions import (
+    Action,
+    Add,
+    CommitInfo,
+    DeletionVector,
+    DomainMetadata,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+    encode_action,
+)
+from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log import commit_key, list_log
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.engines.spark import log_plan
+from dagster_versioned.engines.spark.log_plan import LogPlan, plan_log, snapshot_or_plan
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+from dagster_versioned.storage import LocalStore
+
+SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
+FEATURES = ("deletionVectors", "v2Checkpoint")
+VECTOR = DeletionVector("u", "x", 1, 1, 4)
+HISTORY: list[list[Action]] = [
+    [
+        Protocol(3, 7, FEATURES, (*FEATURES, "domainMetadata")),
+        Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"}),
+        *(Add(f"f{number}", {"p": None, "q": "1"}, number, 1, True, '{"numRecords":1}') for number in range(9)),
+        Add("a%20b", {}, 1, 1, True, tags={"t": "u"}),
+        Remove("gone", True, 10**15, True, {"p": "1"}, 5),
+    ],
+    [Remove("f1", True, 10**15), Add("f1", {}, 1, 1, True, deletion_vector=VECTOR), Txn("app", 1)],
+    # --- after the checkpoint
+    [Remove("f2", True, 10**15), Add("a%20b", {}, 7, 7, True), Add("gone", {}, 7, 7, True)],
+    [Remove("f1", True, 10**15, deletion_vector=VECTOR), DomainMetadata("d", "{}"), Metadata("id", SCHEMA, name="new")],
+    [Add("f2", {}, 8, 8, False), Remove("./a%20b", True, 10**15), Txn("app", 2)],
+]
+
+pytestmark = pytest.mark.slow
+
+
+def put(folder: Path, *more: list[Action]) -> LocalStore:
+    store = LocalStore(folder)
+    for version, actions in enumerate([*HISTORY, *more]):
+        store.put(commit_key(version), b"\n".join(map(encode_action, [CommitInfo({"n": version}), *actions])))
+    return store
+
+
+def content(snapshot: Snapshot) -> object:
+    def rows(table: pa.Table) -> list[str]:
+        return sorted(map(repr, table.to_pylist()))
+
+    return (
+        (snapshot.version, snapshot.protocol, snapshot.metadata, snapshot.schema, snapshot.txns, snapshot.domains),
+        (snapshot.timestamp_ms, snapshot.commit_sha256, rows(snapshot.files), rows(snapshot.tombstones)),
+    )
+
+
+@pytest.mark.parametrize("form", ["none", "classic", "sidecars"])
+def test_spark_and_arrow_agree(spark, tmp_path, monkeypatch, form):
+    store = put(tmp_path)
+    monkeypatch.setattr(log_plan, "_COMMITS_PER_TASK", 2)
+    monkeypatch.setattr(log_plan, "_GROUPS_PER_TASK", 2)
+    monkeypatch.setattr(checkpoint, "_ROW_GROUP", 2)
+    if form != "none":
+        monkeypatch.setattr(checkpoint, "_INLINE", 0 if form == "sidecars" else 100)
+        monkeypatch.setattr(checkpoint, "_PER_SIDECAR", 6)
+        write_checkpoint(store, load_snapshot(store, 1))
+        assert list_log(store).checkpoint.version == 1
+    for version in (None, 1):
+        assert content(plan_log(spark, store, version).collected()) == content(load_snapshot(store, version))
+
+
+def test_only_large_checkpoints_are_planned(spark, tmp_path):
+    store = put(tmp_path)
+    assert isinstance(snapshot_or_plan(spark, store, large=0), Snapshot)  # without a checkpoint there is nothing large
+    write_checkpoint(store, load_snapshot(store, 1))
+    assert isinstance(snapshot_or_plan(spark, store), Snapshot)
+    plan = snapshot_or_plan(spark, store, large=3)
+    assert isinstance(plan, LogPlan)
+    assert plan.head.num_files == 0
+    assert plan.files.count() == load_snapshot(store).num_files
+
+
+def test_what_is_wrong_is_refused_in_the_same_words(spark, tmp_path):
+    for number, (bad, error, words) in enumerate(
+        [
+            (b'{"add":{"path":1}}', LogCorrupt, r"0005\.json, line 1, add: path"),
+            (encode_action(Protocol(9, 7, None, ())), UnsupportedFeature, "reader version 9"),
+        ]
+    ):
+        store = put(tmp_path / str(number))
+        store.put(commit_key(5), bad)
+        with pytest.raises(error, match=words):
+            load_snapshot(store)
+        with pytest.raises(error, match=words):
+            plan_log(spark, store)
+
+
+def test_a_file_twice_in_a_checkpoint_is_refused(spark, tmp_path, monkeypatch):
+    store = put(tmp_path)
+    before = load_snapshot(store, 1)
+    object.__setattr__(before, "files", pa.concat_tables([before.files, before.files.slice(0, 1)]))
+    monkeypatch.setattr(checkpoint, "_is_v2", lambda _: False)
+    write_checkpoint(store, before)
+    assert list_log(store).checkpoint.keys == (checkpoint_key(1),)
+    with pytest.raises(LogCorrupt, match="occurs twice"):
+        plan_log(spark, store)
+
+
+def test_a_path_that_leaves_the_folder_is_refused(spark, tmp_path):
+    store = put(tmp_path, [Add("../outside", {}, 1, 1, True)], [Remove("../outside", True, 10**15)])
+    with pytest.raises(LogCorrupt, match="leaves the table's folder"):
+        plan_log(spark, store, 5).collected()
+    assert content(plan_log(spark, store).collected()) == content(load_snapshot(store))
