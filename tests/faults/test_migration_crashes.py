@@ -22,7 +22,7 @@ from dagster_versioned.tables.fence import fence_of
 from dagster_versioned.tables.migration_mark import read_mark
 from support.frames import numbered
 from support.governed import NAME, Governed, facts
-from support.migration_crashes import Act, Executioner, World, executioner, git_configured, write_on
+from support.migration_crashes import Act, Bailiff, World, bailiff, git_configured, write_on
 from support.readers import by_deltalake
 from support.stores import contents
 from support.tmpfs import scratch
@@ -48,13 +48,13 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def killer() -> Iterator[Executioner]:
-    with scratch() as folder, git_configured(folder), executioner() as one:
+def killer() -> Iterator[Bailiff]:
+    with scratch() as folder, git_configured(folder), bailiff() as one:
         yield one
 
 
 @pytest.fixture(scope="module", params=ACTS)
-def case(request: pytest.FixtureRequest, killer: Executioner) -> Iterator[Case]:
+def case(request: pytest.FixtureRequest, killer: Bailiff) -> Iterator[Case]:
     act: Act = request.param
     with scratch() as folder:
         (folder / "world").mkdir()
@@ -87,19 +87,19 @@ def put_back(base: Path, world: World) -> None:
     shutil.copytree(base, world.root)
 
 
-def test_killed_now_and_then(case: Case, killer: Executioner) -> None:
+def test_killed_now_and_then(case: Case, killer: Bailiff) -> None:
     for number in range(EVERY // 2, case.calls + 1, EVERY):
         dies_and_is_taken_over(case, killer, number)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_at_every_call(case: Case, killer: Executioner) -> None:
+def test_killed_at_every_call(case: Case, killer: Bailiff) -> None:
     for number in range(1, case.calls + 1):
         dies_and_is_taken_over(case, killer, number)
 
 
-def dies_and_is_taken_over(case: Case, killer: Executioner, number: int) -> None:
+def dies_and_is_taken_over(case: Case, killer: Bailiff, number: int) -> None:
     world = case.world
     put_back(case.base, world)
     died = killer.run(world, case.act, number)
@@ -196,7 +196,7 @@ def subjects(world: World) -> list[str]:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("versions", "every"), [(15, 70), pytest.param(100, 40, marks=pytest.mark.slow)])
-def test_a_writer_goes_on_through_migrations_that_die(killer: Executioner, versions: int, every: int) -> None:
+def test_a_writer_goes_on_through_migrations_that_die(killer: Bailiff, versions: int, every: int) -> None:
     """All its versions are at the end in one place, and none is anywhere else alone."""
     with scratch() as folder:
         (folder / "world").mkdir()
