@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_versioned.errors import GovernanceError, StorageError, VersionedError
 from dagster_versioned.tables.history import Version
@@ -30,6 +31,11 @@ class Look:
     partitions: frozenset[str] | None
     context: dg.AssetCheckExecutionContext
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def graph(self) -> AssetGraph:
+        """All assets of the code location, not only those of the run."""
+        return self.context.job_def.asset_layer.asset_graph.source_asset_graph
 
     @cached_property
     def heads(self) -> tuple[Version, ...]:

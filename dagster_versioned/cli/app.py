@@ -1,26 +1,14 @@
 """The application: its global options, and the verbs that look, that maintain and that govern."""
 
+import inspect
 from os import environ
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import governing, looking, maintaining
-from dagster_versioned.cli.session import (
-    AsJson,
-    Author,
-    CloneFolder,
-    Debug,
-    GovernanceUri,
-    LocationUri,
-    Profile,
-    ProjectName,
-    Quiet,
-    RegistryUrl,
-    RoleName,
-    Session,
-)
+from dagster_versioned.cli import delta, governing, looking, maintaining
+from dagster_versioned.cli.session import Session, takes_options
 
 app = typer.Typer(
     name="dagster-versioned",
@@ -39,51 +27,37 @@ Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found
 """
 
 
+_FROM_ENVIRONMENT = ("project", "location", "author", "governance", "registry", "clone", "role")
+"""The options that a variable ``DAGSTER_VERSIONED_…`` may stand for."""
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"dagster-versioned {__version__}")
         raise typer.Exit
 
 
-@app.callback(epilog=_EPILOG)
-def options(
+def _options(
     ctx: typer.Context,
-    project: ProjectName = None,
-    location: LocationUri = None,
-    profile: Profile = None,
-    author: Author = None,
-    governance: GovernanceUri = None,
-    registry: RegistryUrl = None,
-    clone: CloneFolder = None,
-    role: RoleName = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    debug: Debug = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
+    **given: Any,
 ) -> None:
     """Look at versioned tables, prove that they are what was committed, and maintain them."""
-    ctx.obj = Session(
-        project=_given(project, "PROJECT"),
-        location=_given(location, "LOCATION"),
-        profile=profile,
-        author=_given(author, "AUTHOR"),
-        governance=_given(governance, "GOVERNANCE"),
-        registry=_given(registry, "REGISTRY"),
-        clone=_given(clone, "CLONE"),
-        role=_given(role, "ROLE"),
-        json=json,
-        quiet=quiet,
-        debug=debug,
-    )
+    for name in _FROM_ENVIRONMENT:
+        given[name] = _given(given[name], name)
+    ctx.obj = Session(**given)
 
 
-def _given(option: str | None, variable: str) -> str | None:
+def _given(option: str | None, name: str) -> str | None:
     """An option, or else the environment's; an empty one says that there is none, whatever the environment says."""
-    return (environ.get(f"DAGSTER_VERSIONED_{variable}") if option is None else option) or None
+    return (environ.get(f"DAGSTER_VERSIONED_{name.upper()}") if option is None else option) or None
 
 
+takes_options(_options, [inspect.signature(_options).parameters["version"]])
+app.callback(epilog=_EPILOG)(_options)
 looking.register(app)
 maintaining.register(app)
 governing.register(app)
+delta.register(app)

@@ -1,50 +1,31 @@
-"""The verbs that govern: where projects are, who moves them, how they are read. Heavy imports wait until a verb runs.
-
-What deletes, or gives a project up, asks for the project's name.
-"""
+"""The verbs that govern: where projects are, and how they are read. Heavy imports wait until a verb runs."""
 
 import json
-import sys
-from contextlib import contextmanager
-from functools import partial
-from os import environ
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli.arguments import Tables
+from dagster_versioned.cli.developing import DRY, DryRun, ProjectArgument, Reason, developer, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.session import Session, table_of, verb
-from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say, show_table
-from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound, VersionedError
+from dagster_versioned.cli.mirroring import mirror
+from dagster_versioned.cli.moving import decommission, migrate
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.terminal import counted, say, show_table
+from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from dagster_versioned.governance.decommission import DecommissionReport
-    from dagster_versioned.governance.documents import Dispatch, RegistrationKind, Verify
-    from dagster_versioned.governance.migrate import MigrationProgress, MigrationReport
+    from dagster_versioned.governance.documents import Dispatch, RegistrationKind
     from dagster_versioned.governance.mirror import Difference, GovernanceStore
     from dagster_versioned.governance.registry import Registry
-    from dagster_versioned.governance.version_mirror import MirrorReport, VersionMirror
-    from dagster_versioned.storage.location import Location
-    from dagster_versioned.storage.object_store import ObjectStore
-    from dagster_versioned.tables.project import Project
 
 PANEL = "Govern"
-_DRY = "Nothing was recorded: this is a dry run. Do it by leaving --dry-run out."
 
-_Project = Annotated[str, typer.Argument(metavar="PROJECT", help="The project's name.")]
 _Projects = Annotated[
     list[str] | None, typer.Argument(metavar="PROJECT", help="Projects by name; all if none is named.")
 ]
 _Place = Annotated[str, typer.Argument(metavar="LOCATION", help="A local path, file:///… or s3://bucket/prefix.")]
-_Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the registry keeps it.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-_Confirm = Annotated[
-    str | None, typer.Option("--confirm", metavar="NAME", help="The project's name, instead of typing it when asked.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -98,7 +79,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(gov, name="gov", rich_help_panel=PANEL)
 
 
-def init(session: Session, dry_run: _DryRun = False) -> None:
+def init(session: Session, dry_run: DryRun = False) -> None:
     """Make the remote repository a registry, and clone it; a folder that is empty or not there is made one."""
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.governance.git_remote import remote_url
@@ -114,17 +95,19 @@ def init(session: Session, dry_run: _DryRun = False) -> None:
         return
     say(f"{url} {'is' if registry else 'would be'} a registry; its clone {'is' if registry else 'would be'} {clone}")
     if not registry:
-        session.note(_DRY)
+        session.note(DRY)
 
 
 def register_project(
-    session: Session, name: _Project, place: _Place, reason: _Reason = None, dry_run: _DryRun = False
+    session: Session, name: ProjectArgument, place: _Place, reason: Reason = None, dry_run: DryRun = False
 ) -> None:
     """Record where a new project's bytes belong. Run again, it finds all done."""
     _enroll(session, name, place, "registered", reason, dry_run)
 
 
-def attach(session: Session, name: _Project, place: _Place, reason: _Reason = None, dry_run: _DryRun = False) -> None:
+def attach(
+    session: Session, name: ProjectArgument, place: _Place, reason: Reason = None, dry_run: DryRun = False
+) -> None:
     """Bring a project that is there already under governance; nothing at its place is touched."""
     _enroll(session, name, place, "attached", reason, dry_run)
 
@@ -133,7 +116,7 @@ def status(session: Session, projects: _Projects = None) -> ExitCode | None:
     """Compare the governance storage with the registry, and show what is on its way. Changes nothing."""
     from dagster_versioned.cli.documents import print_json
 
-    registry, store = _developer(session)
+    registry, store = developer(session)
     try:
         registry.fetch()
     except GovernanceError as error:
@@ -185,18 +168,18 @@ def listing(session: Session) -> None:
 
 def ref(
     session: Session,
-    name: _Project,
+    name: ProjectArgument,
     live: Annotated[bool, typer.Option("--live", help="Ask the governance storage, not the clone.")] = False,
     repair: Annotated[
         bool, typer.Option("--repair", help="Write ref.json anew from the migration history, after a hand edit.")
     ] = False,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Show where a project is, where it was, and what happened; or repair ref.json."""
     from dagster_versioned.cli.documents import print_json
 
     if repair:
-        registry, store = _developer(session)
+        registry, store = developer(session)
         commit = (registry.rehearsal() if dry_run else registry).repair_ref(name)
         published = [] if dry_run else store.publish(registry, [name])
         _recorded(session, name, commit, published, dry_run, "ref.json is written anew from the history")
@@ -226,7 +209,7 @@ def ref(
 
 def dispatch(
     session: Session,
-    name: _Project,
+    name: ProjectArgument,
     context: Annotated[
         str | None, typer.Option("--context", metavar="NAME", help="A way of reading; default, if left out.")
     ] = None,
@@ -235,7 +218,7 @@ def dispatch(
     ] = None,
     language: Annotated[str, typer.Option("--language", metavar="NAME", help="Whose readers.")] = "python",
     remove: Annotated[bool, typer.Option("--remove", help="Take the context away.")] = False,
-    dry_run: _DryRun = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Show how a project is read; with --method or --remove, change it. A method runs only where it is allowed."""
     from dagster_versioned.cli.documents import print_json
@@ -253,7 +236,7 @@ def dispatch(
         raise InvalidInput(
             "--method gives a context a method, --remove takes a --context away. Nothing was changed. Say which."
         )
-    registry, store = _developer(session)
+    registry, store = developer(session)
     registry.fetch()
     old = registry.state(name).dispatch or DEFAULT_DISPATCH
     methods = {lang: dict(named) for lang, named in old.methods.items()}
@@ -269,103 +252,11 @@ def dispatch(
     _recorded(session, name, commit, published, dry_run, what)
 
 
-def migrate(
-    session: Session,
-    name: _Project,
-    target: Annotated[
-        str | None, typer.Argument(metavar="LOCATION", help="The new place; must be empty. The one of a run that died.")
-    ] = None,
-    verify: Annotated[
-        str, typer.Option("--verify", metavar="HOW", help="structural, or content: read every part at the new place.")
-    ] = "structural",
-    delete_source: Annotated[
-        bool, typer.Option("--delete-source", help="Delete the bytes at the old place in the end; asks for the name.")
-    ] = False,
-    abort: Annotated[bool, typer.Option("--abort", help="Call off a migration that has not switched.")] = False,
-    reason: _Reason = None,
-    confirm: _Confirm = None,
-    dry_run: _DryRun = False,
-) -> None:
-    """Move a project's bytes to another place; no version, link or script breaks. Run again, it goes on."""
-    from dagster_versioned.governance import migrate as migration
-
-    if abort:
-        if target is not None or delete_source:
-            raise InvalidInput("--abort takes nothing but the project. Nothing was changed.")
-        _abort(session, name, dry_run)
-        return
-    if target is None:
-        raise InvalidInput("Where to? Give the new LOCATION, or --abort. Nothing was changed.")
-    registry, store = _developer(session)
-    how = _verify(verify)
-    where = _location(target)
-
-    def run(is_dry: bool) -> "migration.MigrationReport":
-        with _steps(session, f"Moving {name}") as tell:
-            return migration.migrate(
-                registry,
-                store,
-                name,
-                where,
-                actor=session.author,
-                reason=reason,
-                dry_run=is_dry,
-                verify=how,
-                delete_source=delete_source,
-                open_store=_opener(session),
-                progress=tell,
-            )
-
-    if delete_source and not dry_run:
-        planned = run(True)
-        _confirm_by_name(
-            name,
-            confirm,
-            f"{counted(planned.objects, 'object')}, {human_size(planned.bytes)}, will be deleted at "
-            f"{planned.source.uri} once {name} is at {planned.target.uri}",
-        )
-    _show_migration(session, run(dry_run), delete_source)
-
-
-def decommission(
-    session: Session,
-    name: _Project,
-    delete_data: Annotated[
-        bool, typer.Option("--delete-data", help="Delete its bytes, for ever; else they stay, ungoverned.")
-    ] = False,
-    reason: _Reason = None,
-    confirm: _Confirm = None,
-    dry_run: _DryRun = False,
-) -> None:
-    """Give a project up: its history stays in the registry. Asks for the name. Run again, it goes on."""
-    from dagster_versioned.governance.decommission import decommission as give_up
-
-    registry, store = _developer(session)
-    run = partial(
-        give_up,
-        registry,
-        store,
-        name,
-        actor=session.author,
-        reason=reason,
-        delete_data=delete_data,
-        open_store=_opener(session),
-    )
-    report = run(dry_run=True)
-    if not dry_run:
-        what = f"{counted(report.objects, 'object')}, {human_size(report.bytes)}, at {report.location.uri}"
-        fate = "will be deleted and cannot be brought back" if delete_data else "stay there"
-        _confirm_by_name(name, confirm, f"{name} will not be governed any more; {what}, {fate}")
-        with progress(f"Giving up {name}", quiet=session.quiet):
-            report = run(dry_run=False)
-    _show_given_up(session, report, delete_data)
-
-
-def pull(session: Session, dry_run: _DryRun = False) -> None:
+def pull(session: Session, dry_run: DryRun = False) -> None:
     """Bring your clone of the registry up to date, and the governance storage up to the registry."""
     from dagster_versioned.cli.documents import print_json
 
-    registry, store = _developer(session)
+    registry, store = developer(session)
     before = registry.commit_sha
     registry.fetch()
     published = store.status(registry) if dry_run else store.publish(registry)
@@ -378,53 +269,7 @@ def pull(session: Session, dry_run: _DryRun = False) -> None:
     say(*(f"  {one.project} {one.document}: {one.state}" for one in published))
 
 
-def mirror(
-    session: Session,
-    tables: Tables = None,
-    remote: Annotated[
-        str | None,
-        typer.Option("--remote", metavar="URL", help="The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR)."),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="A clone of it; by default in your cache.")
-    ] = None,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option("--accept", metavar="TABLE", help="Believe this table's log, though git saw another."),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Change nothing: verify the tables, with git as the witness.")
-    ] = False,
-    dry_run: _DryRun = False,
-) -> ExitCode | None:
-    """Commit the tables' version documents to a git repository; one commit, none if nothing has changed."""
-    from dagster_versioned.governance.version_mirror import VersionMirror
-
-    url = remote or environ.get("DAGSTER_VERSIONED_MIRROR")
-    if not url:
-        raise InvalidInput("No git repository. Give --remote (its URL or folder), or set DAGSTER_VERSIONED_MIRROR.")
-    project = session.open()
-    chosen = [str(table_of(project, name).name) for name in tables] if tables else None
-    mirrored = VersionMirror.open(project, url, folder)
-    if verify:
-        return _witnessed(session, project, mirrored, chosen)
-    with progress(f"Mirroring {project.name}", quiet=session.quiet) as advance:
-        report = mirrored.update(chosen, accept=accept or (), dry_run=dry_run, progress=advance)
-    _show_mirrored(session, url, report, dry_run)
-    return ExitCode.INTEGRITY if report.refused else None
-
-
 # What several verbs do
-
-
-def _developer(session: Session) -> "tuple[Registry, GovernanceStore]":
-    governance = session.governed()
-    if governance.registry is None:
-        raise InvalidInput(
-            "This is a developer's to do, who has a clone of the registry. Nothing was changed. Give --registry (or "
-            "--clone), and no --role reader."
-        )
-    return governance.registry, governance.mirror
 
 
 def _enroll(
@@ -432,8 +277,8 @@ def _enroll(
 ) -> None:
     from dagster_versioned.governance.enroll import enroll
 
-    registry, store = _developer(session)
-    location = _location(place)
+    registry, store = developer(session)
+    location = parsed_place(place)
     done = enroll(
         registry.rehearsal() if dry_run else registry,
         store,
@@ -442,7 +287,7 @@ def _enroll(
         kind,
         actor=session.author,
         reason=reason,
-        open_store=_opener(session),
+        open_store=opener(session),
     )
     _recorded(session, project, done.commit, done.published, dry_run, f"{kind} at {location.uri}")
 
@@ -464,7 +309,7 @@ def _recorded(
         return
     say(f"{project}: {what}" + ("" if commit else " (it was so already)"))
     if dry_run:
-        session.note(_DRY)
+        session.note(DRY)
 
 
 def _status_of(registry: "Registry", store: "GovernanceStore", project: str) -> dict[str, Any]:
@@ -520,29 +365,10 @@ def _done(dry_run: bool) -> str:
     return "would be published" if dry_run else "published"
 
 
-def _location(text: str) -> "Location":
-    from dagster_versioned.storage.location import Location
-
-    return Location.parse(text)
-
-
 def _place_of(members: dict[str, str]) -> str:
     from dagster_versioned.storage.location import Location
 
     return Location.from_json(members).uri
-
-
-def _opener(session: Session) -> "Callable[[Location], ObjectStore]":
-    from dagster_versioned.storage.location import open_store
-
-    return partial(open_store, profile=session.profile)
-
-
-def _verify(text: str) -> "Verify":
-    known: dict[str, Verify] = {"structural": "structural", "content": "content"}
-    if text not in known:
-        raise InvalidInput(f"--verify is structural or content, not {text!a:.50}. Nothing was changed.")
-    return known[text]
 
 
 def _parsed_dispatch(methods: dict[str, dict[str, str]]) -> "Dispatch":
@@ -552,172 +378,3 @@ def _parsed_dispatch(methods: dict[str, dict[str, str]]) -> "Dispatch":
         return Dispatch.parse(json.dumps({"methods": methods}).encode(), "The dispatch document as it would be")
     except GovernanceError as error:
         raise InvalidInput(str(error)) from None
-
-
-def _confirm_by_name(project: str, given: str | None, what: str) -> None:
-    """Ask for the project's name to be typed, unless ``--confirm`` has it."""
-    if given is None:
-        sys.stderr.write(f"{plain(what)}.\nType the project's name ({plain(project)}) to go on: ")
-        sys.stderr.flush()
-        given = sys.stdin.readline().strip()
-    if given != project:
-        raise InvalidInput(
-            "That is not the project's name, so nothing was changed. --confirm NAME goes on without asking."
-        )
-
-
-# Migration
-
-
-@contextmanager
-def _steps(session: Session, label: str) -> "Generator[Callable[[MigrationProgress], None]]":
-    """A bar for what is copied; where stderr is no terminal, a line for each step."""
-    told = ""
-    with progress(label, quiet=session.quiet) as advance:
-
-        def tell(done: "MigrationProgress") -> None:
-            nonlocal told
-            if done.step != told and not sys.stderr.isatty():
-                session.note(f"{label}: {done.step}")
-            told = done.step
-            if done.copied is not None:
-                advance(done.copied.objects, done.copied.total_objects)
-
-        yield tell
-
-
-def _abort(session: Session, project: str, dry_run: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.governance import migrate as migration
-
-    registry, store = _developer(session)
-    if dry_run:
-        registry.fetch()
-        pending = registry.documents(project).pending
-        if pending is None:
-            raise GovernanceError(f"No migration of {project} is on its way. Nothing would be called off.")
-        document = {"id": pending.id, "from": pending.source.uri, "to": pending.target.uri, "deleted_objects": 0}
-    else:
-        done = migration.abort(registry, store, project, open_store=_opener(session))
-        places = {"from": done.source.uri, "to": done.target.uri}
-        document = {"id": done.id, **places, "deleted_objects": done.deleted_objects}
-    if session.json:
-        print_json({"project": project, "applied": not dry_run, **document})
-        return
-    say(
-        f"{project}: the move to {document['to']} {'would be' if dry_run else 'is'} called off; it stays at "
-        f"{document['from']}"
-    )
-    if dry_run:
-        session.note(_DRY)
-
-
-def _show_migration(session: Session, report: "MigrationReport", delete_source: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    document = {
-        "project": report.project,
-        "applied": not report.dry_run,
-        "id": report.id,
-        "from": report.source.uri,
-        "to": report.target.uri,
-        "tables": report.tables,
-        "objects": report.objects,
-        "size_bytes": report.bytes,
-        "copied_objects": report.copied_objects,
-        "copied_bytes": report.copied_bytes,
-        "verified": report.verified,
-        "deleted_objects": report.deleted_objects,
-    }
-    if session.json:
-        print_json(document)
-        return
-    what = f"{counted(report.tables, 'table')}, {counted(report.objects, 'object')} ({human_size(report.bytes)})"
-    if report.dry_run:
-        say(f"{report.project}: {what} would move from {report.source.uri} to {report.target.uri}")
-        if delete_source:
-            say(f"What is at {report.source.uri} would be deleted in the end")
-        session.note(_DRY)
-        return
-    say(f"{report.project} is at {report.target.uri}: {what}, verified ({report.verified})")
-    if report.deleted_objects:
-        say(f"{counted(report.deleted_objects, 'object')} deleted at {report.source.uri}")
-    else:
-        session.note(f"What was at {report.source.uri} is still there, behind a fence.")
-
-
-def _show_given_up(session: Session, report: "DecommissionReport", delete_data: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    document = {
-        "project": report.project,
-        "applied": not report.dry_run,
-        "location": report.location.uri,
-        "objects": report.objects,
-        "size_bytes": report.bytes,
-        "deleted_objects": report.deleted_objects,
-    }
-    if session.json:
-        print_json(document)
-        return
-    what = f"{counted(report.objects, 'object')} ({human_size(report.bytes)}) at {report.location.uri}"
-    if report.dry_run:
-        say(f"{report.project} would be given up; {what} would {'be deleted' if delete_data else 'stay'}")
-        session.note(_DRY)
-        return
-    fate = f"{counted(report.deleted_objects, 'object')} deleted at {report.location.uri}" if delete_data else what
-    say(f"{report.project} is decommissioned; {fate}" + ("" if delete_data else " stay"))
-
-
-# The git mirror
-
-
-def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_run: bool) -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    if session.json:
-        changed = [
-            {"table": one.table, "version": one.version, "log_version": one.log_version, "before": one.before}
-            for one in report.changed
-        ]
-        refused = [{"table": table, "problem": why} for table, why in report.refused.items()]
-        document = {"commit": report.commit, "changed": changed, "unchanged": report.unchanged, "refused": refused}
-        print_json({"remote": remote, "applied": not dry_run, **document})
-        return
-    if report.changed:
-        where = "would be committed" if dry_run else f"committed as {str(report.commit)[:12]}"
-        say(f"{counted(len(report.changed), 'table')} {where}; {report.unchanged} unchanged")
-        say(*(f"  {one.table} @{one.log_version} {(one.version or '')[:8]}" for one in report.changed))
-    else:
-        say(f"Nothing to commit; {report.unchanged} unchanged")
-    for table, why in report.refused.items():
-        session.note(f"{table} was left as it is in git: {why}")
-    if dry_run:
-        session.note(_DRY)
-
-
-def _witnessed(
-    session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
-) -> ExitCode | None:
-    from dagster_versioned.cli.documents import print_json, verify_document
-    from dagster_versioned.cli.looking import show_reports, unreadable
-
-    try:
-        mirrored.fetch()
-    except GovernanceError as error:
-        session.note(f"The mirror as it was last fetched: {error}")
-    reports: list[dict[str, Any]] = []
-    for name in tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()}):
-        table = project.table(name)
-        with progress(f"Verifying {name}", quiet=session.quiet) as advance:
-            try:
-                report = table.verify(witnesses=mirrored.witnesses(name), progress=advance)
-            except (GovernanceError, TableNotFound) as error:
-                report = unreadable(table.store.uri, error)
-        reports.append(verify_document(name, report))
-    ok = all(report["ok"] for report in reports)
-    if session.json:
-        print_json({"ok": ok, "tables": reports})
-    else:
-        show_reports(reports)
-    return None if ok else ExitCode.FINDINGS

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -131,88 +131,51 @@ def table_of(project: "Project", name: str) -> "VersionedTable":
     return project.table(name.split("/") if "/" in name else name)
 
 
-ProjectName = Annotated[
-    str | None,
-    typer.Option(
-        "--project", metavar="NAME", help="Its name (or DAGSTER_VERSIONED_PROJECT); by default the recorded one.",
-        rich_help_panel=_PANEL,
-    ),
-]  # fmt: skip
-LocationUri = Annotated[
-    str | None,
-    typer.Option(
-        "--location",
-        metavar="URI",
-        help="A local path, file:///… or s3://bucket/prefix (or DAGSTER_VERSIONED_LOCATION).",
-        rich_help_panel=_PANEL,
-    ),
-]
-Profile = Annotated[
-    str | None,
-    typer.Option("--profile", metavar="NAME", help="A profile of the AWS configuration files.", rich_help_panel=_PANEL),
-]
-Author = Annotated[
-    str | None,
-    typer.Option(
-        "--author",
-        metavar="TEXT",
-        help="Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR).",
-        rich_help_panel=_PANEL,
-    ),
-]
-GovernanceUri = Annotated[
-    str | None,
-    typer.Option(
-        "--governance",
-        metavar="URI",
-        help="The governance storage, which knows where projects are (or DAGSTER_VERSIONED_GOVERNANCE).",
-        rich_help_panel=_PANEL,
-    ),
-]
-RegistryUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--registry",
-        metavar="URL",
-        help="The remote of the governance registry (or DAGSTER_VERSIONED_REGISTRY).",
-        rich_help_panel=_PANEL,
-    ),
-]
-CloneFolder = Annotated[
-    str | None,
-    typer.Option(
-        "--clone",
-        metavar="FOLDER",
-        help="Your clone of it (or DAGSTER_VERSIONED_CLONE); by default in your cache.",
-        rich_help_panel=_PANEL,
-    ),
-]
-RoleName = Annotated[
-    str | None,
-    typer.Option(
-        "--role",
-        metavar="ROLE",
-        help="developer or reader (or DAGSTER_VERSIONED_ROLE); by default a developer with a registry, else a reader.",
-        rich_help_panel=_PANEL,
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Nothing but JSON on stdout.", rich_help_panel=_PANEL)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no notes on stderr.", rich_help_panel=_PANEL)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=_PANEL)]
+def _text(name: str, metavar: str, says: str) -> tuple[Any, Any]:
+    option = typer.Option(f"--{name}", metavar=metavar, help=says, rich_help_panel=_PANEL)
+    return Annotated[str | None, option], None
 
-_GLOBAL: dict[str, tuple[Any, Any]] = {
-    "project": (ProjectName, None),
-    "location": (LocationUri, None),
-    "profile": (Profile, None),
-    "author": (Author, None),
-    "governance": (GovernanceUri, None),
-    "registry": (RegistryUrl, None),
-    "clone": (CloneFolder, None),
-    "role": (RoleName, None),
-    "json": (AsJson, False),
-    "quiet": (Quiet, False),
-    "debug": (Debug, False),
+
+def _flag(name: str, says: str) -> tuple[Any, Any]:
+    return Annotated[bool, typer.Option(f"--{name}", help=says, rich_help_panel=_PANEL)], False
+
+
+_EVERYWHERE: dict[str, tuple[Any, Any]] = {
+    "project": _text("project", "NAME", "Its name (or DAGSTER_VERSIONED_PROJECT); by default the recorded one."),
+    "location": _text(
+        "location", "URI", "A local path, file:///… or s3://bucket/prefix (or DAGSTER_VERSIONED_LOCATION)."
+    ),
+    "profile": _text("profile", "NAME", "A profile of the AWS configuration files."),
+    "author": _text("author", "TEXT", "Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR)."),
+    "governance": _text(
+        "governance",
+        "URI",
+        "The governance storage, which knows where projects are (or DAGSTER_VERSIONED_GOVERNANCE).",
+    ),
+    "registry": _text("registry", "URL", "The remote of the governance registry (or DAGSTER_VERSIONED_REGISTRY)."),
+    "clone": _text("clone", "FOLDER", "Your clone of it (or DAGSTER_VERSIONED_CLONE); by default in your cache."),
+    "role": _text(
+        "role",
+        "ROLE",
+        "developer or reader (or DAGSTER_VERSIONED_ROLE); by default a developer with a registry, else a reader.",
+    ),
+    "json": _flag("json", "Nothing but JSON on stdout."),
+    "quiet": _flag("quiet", "No progress and no notes on stderr."),
+    "debug": _flag("debug", "Show tracebacks."),
 }
+"""The options of every command, by the member of the `Session` that they fill: annotation and default."""
+
+
+def takes_options(run: Callable[..., None], own: Iterable[inspect.Parameter]) -> None:
+    """Let the command line see a function with a context, parameters of its own, and the options of every command."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter("ctx", kind, annotation=typer.Context),
+        *(p.replace(kind=kind) for p in own),
+        *(inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _EVERYWHERE.items()),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 def verb(
@@ -227,23 +190,17 @@ def verb(
         @wraps(command)
         def run(ctx: typer.Context, **given: Any) -> None:
             before = ctx.find_object(Session) or Session()
-            after: dict[str, Any] = {name: value for name in _GLOBAL if (value := given.pop(name)) not in (None, False)}
-            session = replace(before, **after)
+            after: dict[str, Any] = {
+                name: value for name in _EVERYWHERE if (value := given.pop(name)) not in (None, False)
+            }
+            session = replace(before, **{name: value for name, value in after.items() if value not in (None, False)})
             with reported(debug=session.debug):
                 code = command(session, **given)
                 sys.stdout.flush()
             if code:
                 raise typer.Exit(code)
 
-        own = [p for p in inspect.signature(command).parameters.values() if p.name != "session"]
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            inspect.Parameter("ctx", kind, annotation=typer.Context),
-            *(p.replace(kind=kind) for p in own),
-            *(inspect.Parameter(n, kind, default=d, annotation=a) for n, (a, d) in _GLOBAL.items()),
-        ]
-        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        takes_options(run, [p for p in inspect.signature(command).parameters.values() if p.name != "session"])
         epilog = "\n\n".join(["Examples:", *(f"  dagster-versioned {example}" for example in examples)])
         app.command(name, rich_help_panel=panel, epilog=epilog)(run)
         return run

@@ -28,8 +28,10 @@ from dagster_versioned.governance.documents import (
     check_json,
     project_name,
 )
+from dagster_versioned.governance.git_command import TIMEOUT_SECONDS
 from dagster_versioned.governance.git_remote import remote_url
-from dagster_versioned.governance.git_repository import TIMEOUT_SECONDS, GitRepository, Tree, make_bare
+from dagster_versioned.governance.git_repository import GitRepository, make_bare
+from dagster_versioned.governance.git_tree import Tree
 from dagster_versioned.governance.place import same_place, share_bytes
 from dagster_versioned.storage.location import Location
 

@@ -14,7 +14,8 @@ from typing import Self
 
 from dagster_versioned.errors import GovernanceError, IntegrityError, TableNotFound, UnsupportedFeature
 from dagster_versioned.governance.cached_clone import cached_clone
-from dagster_versioned.governance.git_repository import GitRepository, Tree
+from dagster_versioned.governance.git_repository import GitRepository
+from dagster_versioned.governance.git_tree import Tree
 from dagster_versioned.governance.registry import MARKER
 from dagster_versioned.governance.version_documents import (
     PROJECT_PATH,

@@ -59,10 +59,20 @@ def version_metadata(table: VersionedTable, history: History, result: WriteResul
         f"{OURS}/commit_sha256": history.records[version.log_version].sha256,
         f"{OURS}/size_bytes": float(facts.size_bytes),
         f"{OURS}/part_count": facts.part_count,
+        **_added(result),
         f"{OURS}/write_seconds": round(result.seconds, 3),
     }
     preview = _preview(table, version, preview_rows) if preview_rows else None
     return shown if preview is None else {**shown, f"{OURS}/preview": dg.MarkdownMetadataValue(preview)}
+
+
+def _added(result: WriteResult) -> dict[str, Any]:
+    """The rows that were appended or merged; none where they were all there."""
+    added = result.version.facts.added
+    if added is None:
+        return {}
+    inserted, updated = (0, 0) if result.change == "none" and not result.replayed else (added.inserted, added.updated)
+    return {f"{OURS}/rows_inserted": inserted, f"{OURS}/rows_updated": updated}
 
 
 def type_text(data_type: DataType) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.inputs import plain
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, split
 from dagster_versioned.errors import InvalidInput
 
@@ -53,12 +54,6 @@ def some(keys: Sequence[str]) -> str:
     """The first few keys, and how many more there are."""
     shown = ", ".join(map(repr, keys[:5]))
     return shown if len(keys) <= 5 else f"{shown} and {len(keys) - 5} more"
-
-
-def plain(metadata: Mapping[str, Any], key: str) -> Any:
-    """A metadata value as the user wrote it; Dagster wraps some."""
-    value = metadata.get(key)
-    return getattr(value, "value", value)
 
 
 def _by_key(asset: str, frames_by_key: Mapping[Any, Any], keys: Sequence[str]) -> dict[str | None, Any]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.mapping import reads_whole, upstream_partitions
+from dagster_versioned.asset_graph.places import Places
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.project import Project
@@ -24,32 +26,36 @@ def parents_of(
     dependency that was declared but not loaded counts with the version that was current when the step started: the
     step may have read it by itself, and whatever came later it may have missed. Were the later one recorded, nobody
     would ever notice that it is not in the data; recording the earlier one costs at most a run that changes nothing.
-    The moment is the step's start in Dagster's event log, compared with the commit times in the table's log, so the
-    clocks of machines that write should agree. One partition of a ranged run has the parents that it would have alone.
+    It is looked for in the project of the IO manager that it is defined with, and without one in the asset's own. The
+    moment is the step's start in Dagster's event log, compared with the commit times in the table's log, so the clocks
+    of machines that write should agree. One partition of a ranged run has the parents that it would have alone.
     """
     read = noted(step)
     moment: datetime | None = None
     parents: dict[str | None, list[Upstream]] = {partition: [] for partition in partitions}
-    for dependency in sorted(step.job_def.asset_layer.get(asset_key).parent_keys):
-        mapped = {partition: _mapped(step, asset_key, partition, dependency) for partition in partitions}
+    # Of the whole code location: a job knows of what it does not run no more than that it exists.
+    graph = step.job_def.asset_layer.asset_graph.source_asset_graph
+    places = Places(graph)
+    for dependency in sorted(graph.get(asset_key).parent_keys):
+        mapped = {key: upstream_partitions(graph, asset_key, key, dependency, step.instance) for key in partitions}
         if dependency in read:
             for partition, wanted in mapped.items():
                 parents[partition] += [one for one in read[dependency] if _concerns(one, wanted)]
             continue
         moment = moment or datetime.fromtimestamp(started_at(step), UTC)
+        where = places.project_for(dependency, asset_key, project)
         for partition, wanted in mapped.items():
-            parents[partition] += _as_of(project, dependency, moment, wanted)
+            parents[partition] += _as_of(where, dependency, moment, wanted)
     return parents
 
 
-def reads_whole(step: "StepExecutionContext", dependency: dg.AssetKey) -> bool:
+def is_read_whole(step: "StepExecutionContext", dependency: dg.AssetKey) -> bool:
     """Whether the step reads all partitions of a dependency by definition, so that its parent is the whole table."""
-    readers = [key for key in (step.assets_def.keys if step.assets_def else ()) if _depends(step, key, dependency)]
-    return all(isinstance(_mapping(step, key, dependency), dg.AllPartitionMapping) for key in readers)
-
-
-def _depends(step: "StepExecutionContext", asset_key: dg.AssetKey, dependency: dg.AssetKey) -> bool:
-    return dependency in step.job_def.asset_layer.get(asset_key).parent_keys
+    graph = step.job_def.asset_layer.asset_graph
+    readers = [
+        key for key in (step.assets_def.keys if step.assets_def else ()) if dependency in graph.get(key).parent_keys
+    ]
+    return all(reads_whole(graph.get_partition_mapping(key, dependency)) for key in readers)
 
 
 def _concerns(upstream: Upstream, wanted: frozenset[str] | None) -> bool:
@@ -59,7 +65,7 @@ def _concerns(upstream: Upstream, wanted: frozenset[str] | None) -> bool:
 def _as_of(
     project: Project, dependency: dg.AssetKey, moment: datetime, wanted: frozenset[str] | None
 ) -> list[Upstream]:
-    """The dependency's versions at a moment; none where it is not a table of this project, or was not yet.
+    """The dependency's versions at a moment; none where it is not a table of the project, or was not yet.
 
     Whatever else keeps them from being known is an error: a version without its parents would look complete.
     """
@@ -77,25 +83,3 @@ def _as_of(
         return table.upstream_of(then)
     known = wanted & {version.partition for version in then.versions}
     return table.upstream_of(table.choose(moment, partitions=sorted(known))) if known else []
-
-
-def _mapped(
-    step: "StepExecutionContext", asset_key: dg.AssetKey, partition: str | None, dependency: dg.AssetKey
-) -> frozenset[str] | None:
-    """The dependency's partitions that one partition of the asset is built from; ``None`` for all there are."""
-    graph = step.job_def.asset_layer.asset_graph
-    theirs, ours = graph.get(dependency).partitions_def, graph.get(asset_key).partitions_def
-    mapping = _mapping(step, asset_key, dependency)
-    if theirs is None or isinstance(mapping, dg.AllPartitionMapping):
-        return None
-    result = mapping.get_upstream_mapped_partitions_result_for_partitions(
-        ours.subset_with_partition_keys([partition]) if ours is not None and partition is not None else None,
-        ours,
-        theirs,
-        dynamic_partitions_store=step.instance,
-    )
-    return frozenset(map(str, result.partitions_subset.get_partition_keys()))
-
-
-def _mapping(step: "StepExecutionContext", asset_key: dg.AssetKey, dependency: dg.AssetKey) -> dg.PartitionMapping:
-    return step.job_def.asset_layer.asset_graph.get_partition_mapping(asset_key, dependency)

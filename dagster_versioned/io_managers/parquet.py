@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import dagster as dg
 from pydantic import ConfigDict, Field
 
+from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.io_managers.attempt import note
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
-from dagster_versioned.io_managers.output_partitions import frames_by_partition, plain, some
-from dagster_versioned.io_managers.parents import parents_of, reads_whole
+from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
+from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.resources.project import Engine, ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
@@ -24,12 +25,6 @@ from dagster_versioned.tables.write import WriteResult
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext
 
-VERSION_KEY = "dagster_versioned/version"
-"""`AssetIn` metadata that pins the input to a version, spelled as in `VersionedTable.read`."""
-COLUMNS_KEY = "dagster_versioned/columns"
-"""`AssetIn` metadata that limits the input to some columns."""
-ALLOW_MISSING_KEY = "allow_missing_partitions"
-"""`AssetIn` metadata that leaves out partitions that were never materialized; the key is Dagster's own."""
 PIN_TAG = "dagster_versioned/pin/"
 """Prefix of a run tag that pins a table, whose name follows, to a version."""
 MESSAGE_TAG = "dagster_versioned/message"
@@ -149,7 +144,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         missing = [key for key in wanted if key not in known]
         if missing and not (present and plain(context.definition_metadata, ALLOW_MISSING_KEY)):
             raise VersionNotFound(_never_materialized(context, table, missing))
-        if known <= set(wanted) and (step is None or reads_whole(step, context.asset_key)):
+        if known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key)):
             return files
         return table.files(version, columns=columns, partitions=present)
 

@@ -11,9 +11,10 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.graph import units_of
+from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
-from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On
 from dagster_versioned.sensors.watch import Watch
+from dagster_versioned.tables.staleness import Finding, On
 
 
 def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -> dg.AutomationCondition[dg.AssetKey]:

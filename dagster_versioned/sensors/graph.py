@@ -2,25 +2,18 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 
-from dagster_versioned.errors import InvalidName
-from dagster_versioned.identity.names import TableName, table_name_of
-from dagster_versioned.resources.project import ProjectResource
-from dagster_versioned.sensors.staleness import Missing
-from dagster_versioned.tables.project import Project
+from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
+from dagster_versioned.asset_graph.mapping import reads_whole, upstream_result
+from dagster_versioned.asset_graph.places import Place, Places
+from dagster_versioned.tables.staleness import Missing
 
 SOURCE_KEY = "dagster_versioned/source"
 """Asset metadata that says that an external asset is a versioned table, which must exist before what reads it runs."""
-IO_MANAGER_KEY = "dagster/io_manager_key"
-"""Dagster's own metadata of an external asset: which IO manager loads it."""
-
-# What the IO manager reads from the metadata of an `AssetIn`.
-VERSION_KEY = "dagster_versioned/version"
-ALLOW_MISSING_KEY = "allow_missing_partitions"
 
 
 class Partitions:
@@ -55,19 +48,6 @@ class _Definitions:
         if id(definition) not in self._by_id:
             self._by_id[id(definition)] = self._by_value.setdefault(definition, Partitions(definition))
         return self._by_id[id(definition)]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an asset is stored: a table of a project."""
-
-    project: Project
-    table: TableName
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """As lineage names it."""
-        return self.project.name, str(self.table)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,70 +120,6 @@ def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
     return list(units.values())
 
 
-class Places:
-    """Where assets are stored, by the IO managers that they are defined with; each is made once."""
-
-    def __init__(self, graph: AssetGraph) -> None:
-        self._graph = graph
-        self._managers: dict[int, tuple[dg.ResourceDefinition, ProjectResource | None, Mapping[str, str]]] = {}
-        self._projects: dict[tuple[str, str], Project] = {}
-
-    def of(self, key: dg.AssetKey) -> Place | None:
-        """Where an asset is stored; ``None`` if that is no versioned table."""
-        if not self._graph.has(key) or _is_nothing(self._graph.get(key)):
-            return None
-        resource = self._manager(key)[0]
-        if resource is None:
-            return None
-        try:
-            table = table_name_of(key.path)
-        except InvalidName:
-            return None  # no version of it can have been written
-        project = resource.project()
-        return Place(self._projects.setdefault((project.name, project.store.uri), project), table)
-
-    def beside(self, place: Place, key: dg.AssetKey) -> Place | None:
-        """Where an asset is looked for that somebody depends on and that nothing here defines: in the same project."""
-        if self._graph.has(key) and self._graph.get(key).assets_def.resource_defs:
-            return None
-        try:
-            return Place(place.project, table_name_of(key.path))
-        except InvalidName:
-            return None
-
-    def pin(self, key: dg.AssetKey, table: TableName) -> str | None:
-        """What the configuration of the asset's IO manager pins its table to."""
-        return self._manager(key)[1].get(str(table))
-
-    def _manager(self, key: dg.AssetKey) -> tuple[ProjectResource | None, Mapping[str, str]]:
-        assets = self._graph.get(key).assets_def
-        name = assets.get_io_manager_key_for_asset_key(key)
-        definition = assets.resource_defs.get(name)
-        if definition is None:
-            return None, {}
-        if id(definition) not in self._managers:
-            self._managers[id(definition)] = (definition, *_made(name, definition, assets.resource_defs))
-        return self._managers[id(definition)][1:]
-
-
-def _made(
-    name: str, definition: dg.ResourceDefinition, others: Mapping[str, dg.ResourceDefinition]
-) -> tuple[ProjectResource | None, Mapping[str, str]]:
-    """The project and the pins of an IO manager, if it is one of ours: one with a `ProjectResource`."""
-    fields = getattr(getattr(definition, "configurable_resource_cls", None), "model_fields", {})
-    if "project" not in fields:
-        return None, {}
-    needed, keys = {name: definition}, [name]
-    while keys:
-        for key in needed[keys.pop()].required_resource_keys - needed.keys():
-            needed[key] = others[key]
-            keys.append(key)
-    with dg.build_resources(needed) as resources:
-        manager = getattr(resources, name)
-        project = getattr(manager, "project", None)
-        return (project, getattr(manager, "pins", {})) if isinstance(project, ProjectResource) else (None, {})
-
-
 def _member(
     graph: AssetGraph, places: Places, definitions: _Definitions, key: dg.AssetKey, unit: Collection[dg.AssetKey]
 ) -> Member | None:
@@ -223,23 +139,18 @@ def _edges(
     own: Place,
     unit: Collection[dg.AssetKey],
 ) -> Iterator[Edge]:
-    assets = node.assets_def
-    names = {key: name for name, key in assets.keys_by_input_name.items()}
-    inputs = {one.name: one for one in assets.node_def.input_defs}
+    loaded = metadata_by_upstream(node)
     for upstream in sorted(node.parent_keys):
         place = places.of(upstream) or places.beside(own, upstream)
         if place is None:
             continue
         above = graph.get(upstream)
-        found = inputs.get(names.get(upstream, ""))
-        metadata: Mapping[str, Any] = (found.metadata or {}) if found is not None else {}
-        if found is None or found.dagster_type.is_nothing:
+        metadata = loaded.get(upstream)
+        if metadata is None:
             missing: Missing = "unread"
         else:
-            missing = "allowed" if _plain(metadata, ALLOW_MISSING_KEY) else "fails"
-        if missing == "unread" and place.project.name != own.project.name:
-            continue  # no version of it is recorded as a parent, so it would be missing from every head
-        pinned = places.pin(upstream, place.table) or _plain(metadata, VERSION_KEY)
+            missing = "allowed" if plain(metadata, ALLOW_MISSING_KEY) else "fails"
+        pinned = places.pin(upstream, place.table) or plain(metadata, VERSION_KEY)
         yield Edge(
             upstream=upstream,
             place=place,
@@ -250,20 +161,6 @@ def _edges(
             is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
             is_own=upstream in unit and upstream != node.key,
         )
-
-
-def _is_nothing(node: AssetNode) -> bool:
-    """Whether what the asset returns never comes to an IO manager."""
-    if not node.is_materializable:
-        return False
-    assets = node.assets_def
-    return assets.node_def.output_def_named(assets.get_output_name_for_asset_key(node.key)).dagster_type.is_nothing
-
-
-def _plain(metadata: Mapping[str, Any], key: str) -> Any:
-    """A metadata value as the user wrote it; Dagster wraps some."""
-    value = metadata.get(key)
-    return getattr(value, "value", value)
 
 
 def _stamp(definition: dg.PartitionsDefinition[Any], instance: dg.DagsterInstance) -> Any:
@@ -292,7 +189,7 @@ class Links:
         target: Partitions | None,
         instance: dg.DagsterInstance,
     ) -> None:
-        self.whole = isinstance(mapping, dg.AllPartitionMapping)
+        self.whole = reads_whole(mapping)
         self._all = frozenset(upstream.order)
         self._is_same = upstream is target and _is_identity(mapping)
         self._keys: dict[str | None, frozenset[str]] = {}
@@ -335,13 +232,7 @@ def _mapped(
     partition: str | None,
     instance: dg.DagsterInstance,
 ) -> frozenset[str]:
-    below = target.definition if target is not None else None
-    result = mapping.get_upstream_mapped_partitions_result_for_partitions(
-        below.subset_with_partition_keys([partition]) if below is not None and partition is not None else None,
-        below,
-        above,
-        dynamic_partitions_store=cast("Any", instance),
-    )
+    result = upstream_result(mapping, above, target.definition if target is not None else None, partition, instance)
     keys: Sequence[str] = [
         *result.partitions_subset.get_partition_keys(),
         # Without these a run cannot start, so they count as partitions without a version.

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName, partition_key
-from dagster_versioned.sensors.staleness import CellHead, TableHeads
 from dagster_versioned.tables.head import (
     EMPTY,
     HEADS_FOLDER,
@@ -28,6 +27,7 @@ from dagster_versioned.tables.head import (
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
 from dagster_versioned.tables.publish import CHECKPOINT_INTERVAL
+from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
 
 logger = logging.getLogger("dagster_versioned")

@@ -9,11 +9,12 @@ from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
+from dagster_versioned.asset_graph.places import Place, Places
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.sensors.graph import SOURCE_KEY, Place, Places
+from dagster_versioned.sensors.graph import SOURCE_KEY
 from dagster_versioned.sensors.heads import ProjectHeads
-from dagster_versioned.sensors.staleness import CellHead
 from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.staleness import CellHead
 
 MOST_EVENTS = 500
 """Observations of one tick; the rest follows on later ticks."""
@@ -33,10 +34,9 @@ def versioned_source(
     """An external asset that is a versioned table: of another project or code location, or written without Dagster.
 
     Its key is the table's asset key there. ``io_manager_key`` names a `VersionedParquetIOManager` on the project that
-    the table is in: it loads the table where an asset depends on it, and says to sensors where its head is. A target
-    waits until a source has a version, and is stale when it has another one than the target was built from. An asset
-    that lists a source of another project in ``deps`` without loading it has no version of it recorded, and no change
-    of it is seen: load it.
+    the table is in: it loads the table where an asset depends on it, and says where its head is. A target waits until a
+    source has a version, and is stale when it has another one than the target was built from. That holds too for an
+    asset that only lists it in ``deps``: it counts as built from the version that was current when its step started.
     """
     spec = dg.AssetSpec(
         key,

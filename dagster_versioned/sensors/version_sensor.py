@@ -18,6 +18,7 @@ from dagster._core.storage.tags import (
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.graph import Unit, units_of
+from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
     STATE_CHARACTERS,
     STATES_TAG,
@@ -26,8 +27,8 @@ from dagster_versioned.sensors.runs import (
     RunsInProgress,
     RunsTried,
 )
-from dagster_versioned.sensors.staleness import Cell, Decision, Finding, On, Standing, runs_of
 from dagster_versioned.sensors.watch import Seen, Watch
+from dagster_versioned.tables.staleness import Finding, On
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
@@ -223,7 +224,8 @@ def _settled(cursor: str | None) -> str | None:
 
 
 def _checked(seen: Seen) -> str:
-    news = f"{seen.reads} documents were new" if seen.reads else "nothing new since the last tick"
+    new = "1 document was new" if seen.reads == 1 else f"{seen.reads} documents were new"
+    news = new if seen.reads else "nothing new since the last tick"
     text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."
     if seen.pending:
         text += f" A commit is under way on {_some(seen.pending)}."

@@ -12,13 +12,15 @@ from typing import Any
 import dagster as dg
 import orjson
 
+from dagster_versioned.asset_graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
-from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Place, Unit
+from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit
 from dagster_versioned.sensors.heads import ProjectHeads
+from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
-from dagster_versioned.sensors.staleness import Cell, Decision, Finding, Need, On, TableHeads, find, plan
 from dagster_versioned.tables.project import Pin
+from dagster_versioned.tables.staleness import Finding, Need, On, TableHeads, find
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_versioned.delta.actions import Action
+from dagster_versioned.delta.features import refuse, refuse_row_rules
 from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 from dagster_versioned.tables.history import MEMBER
 from dagster_versioned.tables.state import StateCache, TableState
+
+_OBEYED = ("checkConstraints",)
+"""Rules for rows that `tables.constraints` sees to."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Draft:
     announces: bool = True
 
 
+DraftOf = Callable[[TableState | None, int], Draft | None]
+"""The draft of a state at the end of the log and the timestamp of the next entry; ``None``: nothing is to be done."""
+
+
 def next_timestamp(state: TableState | None) -> int:
     """The in-commit timestamp of the next entry, in milliseconds: now, but later than the entry before.
 
@@ -45,7 +53,7 @@ def next_timestamp(state: TableState | None) -> int:
 def commit(
     store: ObjectStore,
     cache: StateCache,
-    draft: Callable[[TableState | None, int], Draft | None],
+    draft: DraftOf,
     announce: Callable[[int], None],
     engine_info: str,
 ) -> TableState | None:
@@ -70,6 +78,7 @@ def commit(
             operation_parameters=drafted.parameters,
             commit_info=_commit_info(drafted, state, timestamp, engine_info),
         )
+        _refuse_foreign_rules(transaction)
         match transaction.attempt(store):
             case Committed(commit=made):
                 return cache.committed(state, made)
@@ -80,6 +89,16 @@ def commit(
         f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."
     )
+
+
+def _refuse_foreign_rules(transaction: Transaction) -> None:
+    """Raise `UnsupportedFeature` where another program gave the table rules for rows that versions do not obey."""
+    refuse_row_rules(transaction.protocol, transaction.metadata, _OBEYED)
+    if (read := transaction.read) is not None:
+        # Also where the new schema would quietly take the rule away.
+        refuse_row_rules(read.protocol, read.metadata, _OBEYED)
+        if read.has_deletion_vectors:
+            refuse({"deletionVectors"}, "written")
 
 
 def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:

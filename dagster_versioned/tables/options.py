@@ -1,12 +1,14 @@
 """What a user may say about a table, in one place for writing and reading."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from dagster_versioned.engines.parts import MEBIBYTE, RowOrder, WriteOptions
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.configuration import SETTABLE
 
 METADATA_KEY = "dagster_versioned/options"
 """The asset metadata key under which options travel."""
@@ -14,6 +16,17 @@ METADATA_KEY = "dagster_versioned/options"
 
 class TableOptions(BaseModel):
     """How an asset is stored as a versioned table.
+
+    ``mode``: whether the rows of an asset ``replace`` those of its table (or partition), ``append`` to them, or
+    ``merge`` into them, each in the place of the row that has the same values in the columns ``merge_key``. What is
+    appended or merged may bring new columns, and lacks none; such tables are sets of rows, without an order.
+
+    ``partition_columns``: the rows of each combination of their values are stored in files of their own, which readers
+    that ask for other values pass over; such a table has no order of rows.
+
+    ``constraints``: conditions in Spark's SQL, by name, that every row satisfies; a write with a row for which one is
+    false or null is refused. ``None`` leaves those that the table has, ``{}`` takes them away. ``properties``: table
+    properties to set, for other programs to see (`configuration.SETTABLE`, and any without the prefix ``delta.``).
 
     ``row_order``: whether the order of rows is part of what the table says; by default it is for Arrow, pandas and
     Polars frames, and it is not for Spark frames, which have none. ``sort_rows`` (column names) and ``sort_columns``
@@ -26,6 +39,8 @@ class TableOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    mode: Literal["replace", "append", "merge"] = "replace"
+    merge_key: tuple[str, ...] = ()
     row_order: RowOrder | None = None
     sort_columns: bool = False
     sort_rows: tuple[str, ...] = ()
@@ -36,6 +51,47 @@ class TableOptions(BaseModel):
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
     table_type: Literal["imported", "derived"] | None = None
     custom: Mapping[str, Any] = Field(default_factory=dict)
+    partition_columns: tuple[str, ...] = ()
+    constraints: Mapping[str, str] | None = None
+    properties: Mapping[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_the_mode(self) -> Self:
+        if (self.mode == "merge") != bool(self.merge_key):
+            raise ValueError("mode='merge' goes with a merge_key, and no other mode does")
+        if len(set(self.merge_key)) < len(self.merge_key):
+            raise ValueError(f"merge_key names a column twice: {list(self.merge_key)}")
+        if len(set(self.partition_columns)) < len(self.partition_columns):
+            raise ValueError(f"partition_columns names a column twice: {list(self.partition_columns)}")
+        if self._is_a_set:
+            what = "partition_columns" if self.partition_columns else f"mode={self.mode!r}"
+            if self.row_order == "significant" or self.sort_rows:
+                raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
+            if self.single_part:
+                raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
+        return self
+
+    @field_validator("constraints")
+    @classmethod
+    def _named(cls, constraints: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        for name in constraints or ():
+            if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,127}", name):
+                raise ValueError(f"a constraint is named by letters, digits and underscores, not {name!r:.100}")
+        return constraints
+
+    @field_validator("properties")
+    @classmethod
+    def _settable(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
+        for key in properties:
+            if key.startswith("delta.") and key not in SETTABLE:
+                raise ValueError(
+                    f"{key} cannot be set on a versioned table; of Delta's can {', '.join(sorted(SETTABLE))}"
+                )
+        return properties
+
+    @property
+    def _is_a_set(self) -> bool:
+        return self.mode != "replace" or bool(self.partition_columns)
 
     def as_metadata(self) -> dict[str, Any]:
         """The options as asset metadata: ``@asset(metadata=TableOptions(...).as_metadata())``."""
@@ -60,7 +116,8 @@ class TableOptions(BaseModel):
     def write_options(self, partition: str | None) -> WriteOptions:
         """What an engine needs of the options to write one partition, or a whole table."""
         return WriteOptions(
-            row_order=self.row_order,
+            row_order="ignored" if self._is_a_set else self.row_order,
+            partition_columns=self.partition_columns,
             sort_columns=self.sort_columns,
             sort_rows=self.sort_rows,
             single_part=self.single_part,

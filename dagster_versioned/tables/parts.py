@@ -13,6 +13,8 @@ from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, part_order
+from dagster_versioned.engines.partition_values import place
+from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import IntegrityError, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -20,9 +22,10 @@ _HEADS_AT_ONCE = 16
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
-def part_key(sha256: str) -> str:
+def part_key(part: Part) -> str:
     """The final name of a part below the table's folder."""
-    return f"{sha256}.parquet"
+    folder = place(part.partition_values)
+    return f"{folder}/{part.sha256}.parquet" if folder else f"{part.sha256}.parquet"
 
 
 def part_sha(add: Add) -> str | None:

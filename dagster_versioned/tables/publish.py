@@ -351,6 +351,7 @@ def _is_one_part(version: Version) -> bool:
         and version.gone is None
         and version.partition is None
         and version.raw["facts"].get("part_count") == 1
+        and version.raw["facts"].get("parquet_sha") is not None  # else it lacks the partition columns
     )
 
 

@@ -86,7 +86,7 @@ def version_files(
             f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
             "returned. Run verify on the table."
         )
-    scan = _scan(store, _schema(snapshot.schema, chosen), adds, columns)
+    scan = scan_of(store, _schema(snapshot.schema, chosen), adds, columns)
     return VersionFiles(chosen.versions, chosen.log_version, chosen.whole, scan, adds)
 
 
@@ -122,7 +122,8 @@ def row_order_of(version: Version) -> RowOrder:
     return "significant" if RowsDigest.parse(version.facts.digest).kind == "seq-sha256" else "ignored"
 
 
-def _scan(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns: Sequence[str] | None) -> Scan:
+def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns: Sequence[str] | None = None) -> Scan:
+    """The scan that reads these parts, in this order, as a schema."""
     files = tuple(
         ScanFile(
             key=confined_key(add.path),

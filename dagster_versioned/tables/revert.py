@@ -4,11 +4,13 @@ from typing import Literal
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema import parse_schema
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.errors import ExpiredVersion, VersionNotFound
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
+from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
@@ -50,7 +52,8 @@ class Reversion:
         )
         if is_current and self._hold_because is None:
             return None
-        wanted = parts_of(load_snapshot(self._store, target.log_version), partition)
+        before = load_snapshot(self._store, target.log_version)
+        wanted = parts_of(before, partition)
         if lost := missing_parts(self._store, wanted):
             raise VersionNotFound(
                 f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
@@ -78,13 +81,19 @@ class Reversion:
         )
         entry = VersionEntry.of(target.identity, facts, self.change)
         schema = parse_schema(target.entry.to_json()["identity"]["schema"])
+        require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
         others = [p for p in state.history.heads if p != partition]
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return Draft(
             operation="REVERT",
             actions=[
-                *table_actions(state, state.snapshot.schema.union(schema) if others else schema, timestamp),
+                *table_actions(
+                    state,
+                    state.snapshot.schema.union(schema) if others else schema,
+                    timestamp,
+                    partition_columns=_partition_columns(state, before, alone=not others),
+                ),
                 *adds,
                 *removes,
                 version_domain(entry, state),
@@ -98,3 +107,13 @@ class Reversion:
         return DomainMetadata(
             held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False
         )
+
+
+def _partition_columns(state: TableState, before: Snapshot, *, alone: bool) -> tuple[str, ...]:
+    """Those of the version that is to be current again. Raises `InvalidInput` where rows of other partitions stay."""
+    if before.partition_columns != state.snapshot.partition_columns and not alone:
+        raise InvalidInput(
+            f"The version is partitioned by {list(before.partition_columns)}, the table's other partitions by "
+            f"{list(state.snapshot.partition_columns)}. Nothing was changed. Write the partition again instead."
+        )
+    return before.partition_columns

@@ -61,9 +61,9 @@ class StateCache:
             return self._state
 
     @property
-    def is_known(self) -> bool:
-        """Whether the table is known to exist, without asking the store."""
-        return self._state is not None
+    def known(self) -> TableState | None:
+        """The newest state that is remembered, without asking the store; ``None`` if there is none."""
+        return self._state
 
     def require(self) -> TableState:
         """The state at the end of the log. Raises `TableNotFound`."""

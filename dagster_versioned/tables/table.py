@@ -3,9 +3,9 @@
 import logging
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -20,8 +20,6 @@ from dagster_versioned.errors import (
     GovernanceError,
     InvalidInput,
     InvalidName,
-    LogCorrupt,
-    UnsupportedFeature,
     VersionedError,
     VersionNotFound,
 )
@@ -29,9 +27,12 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.addition import Addition
 from dagster_versioned.tables.adopt import Adoption
 from dagster_versioned.tables.collect import MIN_AGE, CollectionReport, Collector, Protection
-from dagster_versioned.tables.commit import Draft, commit
+from dagster_versioned.tables.commit import Draft, DraftOf, commit
+from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.constraints import require_frame
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.head import (
     HeadDocument,
@@ -44,7 +45,6 @@ from dagster_versioned.tables.head import (
     withdraw_stale_mark,
 )
 from dagster_versioned.tables.history import Selection, Version
-from dagster_versioned.tables.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.publish import Publisher, recorded_project
@@ -52,6 +52,7 @@ from dagster_versioned.tables.read import ChosenVersions, VersionFiles, choose_v
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
+from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
 from dagster_versioned.tables.write import CollectionInProgress, Description, Proposal, WriteResult, Writing
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ WRITER = Writer("dagster-versioned", __version__)
 
 VersionLike = str | int | datetime | None
 """What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, or ``None`` for the head."""
-
-DraftOf = Callable[[TableState | None, int], Draft | None]
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,7 @@ class VersionedTable:
         self.project = project
         self.store: ObjectStore = project.data.subfolder(str(name))
         self._cache = StateCache(self.store)
-        self._arrived: str | None = None  # the migration that is known to have brought the table here
-        self._told: str | None = None  # the migration that took it away, of which the user was told
+        self._whereabouts = Whereabouts(project, name, self._cache)
         self._publisher = Publisher(project.name, name, project.data, self.store)
 
     def __repr__(self) -> str:
@@ -186,9 +184,16 @@ class VersionedTable:
         self._check_name_is_free()
         staging = Staging(self.store, str(uuid.uuid4()))
         try:
-            proposals = [_propose(frame, key, descriptions[key], staging, options) for key, frame in frames.items()]
-            writing = Writing(self.store, staging, proposals, WRITER, run, self.project.author)
-            state = self._change(writing.draft)
+            with ExitStack() as pinned:
+                constraints = self._constraints(options)
+                proposals = [
+                    _propose(frame, key, descriptions[key], staging, options, constraints, pinned)
+                    for key, frame in frames.items()
+                ]
+                writing = Writing(
+                    self.store, staging, proposals, WRITER, options, constraints, run, self.project.author
+                )
+                state = self._change(writing.draft)
         finally:
             _discard(staging)
         seconds = time.monotonic() - began
@@ -538,11 +543,7 @@ class VersionedTable:
     @property
     def is_void(self) -> bool:
         """Whether all that there is of the table is the fence that kept it from being created."""
-        try:
-            state = self._cache.refresh()
-        except (LogCorrupt, UnsupportedFeature):
-            return False  # of such a table, the first commit can be read
-        return state is not None and not state.history.versions and state.history.records[0].operation == MOVE
+        return self._whereabouts.is_void
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
         """State and commits from the log alone. Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`."""
@@ -562,41 +563,11 @@ class VersionedTable:
 
     def _refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
-        mark: MigrationMark | None = None
-        try:
-            state = self._cache.refresh()
-        except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
-            state, mark = None, read_mark(self.project.data)
-            if mark is None or mark.state != "leaving":
-                raise
-        if state is not None and migration_of(state.snapshot) in (None, self._arrived):
-            return state
-        if state is not None:
-            mark = self._mark_of(state)
-            if mark is None or mark.state == "arriving":
-                return state
-        store = self.project.custody.relocated() if self.project.custody is not None else None
-        if store is None:
-            if state is None and mark is not None:
-                raise moved(self.project.store.uri, mark)
-            if state is not None and mark is not None and mark.id != self._told and self.project.custody is None:
-                self._told = mark.id
-                logger.warning(
-                    "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
-                    self.name,
-                    self.project.store.uri,
-                    mark.target.uri,
-                    state.log_version,
-                )
-            return state
-        logger.warning(
-            "%s is not at %s any more: it is read at %s. Bring your registry up to date: dagster-versioned gov pull.",
-            self.name,
-            self.project.store.uri,
-            store.uri,
-        )
-        self._open(self.project.at(store))
-        return self._cache.refresh()
+        found = self._whereabouts.look()
+        if isinstance(found, MovedTo):
+            self._open(found.project)
+            return self._cache.refresh()
+        return found
 
     def _arrive(self) -> None:
         """Be where the project is now, before something is read that is not the log."""
@@ -618,43 +589,10 @@ class VersionedTable:
         """`_refresh`, but raises `TableNotFound` where the table has no log."""
         return self._refresh() or self._cache.require()
 
-    def _mark_of(self, state: TableState) -> MigrationMark | None:
-        """The mark beside the table of the migration that its log names, if it lies there; it is at both ends or none.
-
-        Without a mark the table has arrived here, or it never left.
-        """
-        migration = migration_of(state.snapshot)
-        if migration is None or migration == self._arrived:
-            return None
-        mark = read_mark(self.project.data)
-        if mark is not None and (mark.id == migration or mark.state == "arriving"):
-            return mark
-        self._arrived = migration
-        return None
-
-    def _unfenced(self, draft: DraftOf) -> DraftOf:
-        """The draft, which is asked only where no migration has ended the log."""
-
-        def checked(state: TableState | None, timestamp: int) -> Draft | None:
-            mark = None if state is None else self._mark_of(state)
-            if mark is not None and self.project.is_barred_by(mark):
-                raise moved(self.project.store.uri, mark)
-            return draft(state, timestamp)
-
-        return checked
-
     def _change(self, draft: DraftOf) -> TableState | None:
         """`_commit` what a user asked for: not at a place that a migration has ended."""
-        with self._telling_of_the_fence():
-            return self._commit(self._unfenced(draft))
-
-    @contextmanager
-    def _telling_of_the_fence(self) -> Generator[None]:
-        try:
-            yield
-        except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
-            self.project.check_unmarked()
-            raise
+        with self._whereabouts.telling_of_the_fence():
+            return self._commit(self._whereabouts.unfenced(draft))
 
     def _commit(self, draft: DraftOf) -> TableState | None:
         """Commit a draft, waiting for collections in its way, and publish what follows from it."""
@@ -715,13 +653,22 @@ class VersionedTable:
                 reasons[pin.version] = Protection("pin", f"pinned as {pin.name!r}")
         return reasons
 
+    def _constraints(self, options: TableOptions) -> Mapping[str, str]:
+        """What every row must satisfy: as the options say, else as the table does."""
+        if options.constraints is not None:
+            return options.constraints
+        state = self._cache.known
+        if state is None or not constraints_of(state.snapshot.metadata.configuration):
+            return {}  # as of a moment ago; the draft looks again
+        return constraints_of(self._known().snapshot.metadata.configuration)
+
     def _check_name_is_free(self) -> None:
         """Refuse to create a table under a wrong project name, or beside one whose name differs only in case.
 
         Lineage names its project for ever; and many file systems cannot tell such table names apart.
         """
-        with self._telling_of_the_fence():
-            if self._cache.is_known or self._cache.refresh() is not None:
+        with self._whereabouts.telling_of_the_fence():
+            if self._cache.known or self._cache.refresh():
                 return
         known = recorded_project(self.project.data)
         if known is not None and known != self.project.name:
@@ -798,9 +745,21 @@ def _describe(
 
 
 def _propose(
-    frame: Any, partition: str | None, description: Description, staging: Staging, options: TableOptions
+    frame: Any,
+    partition: str | None,
+    description: Description,
+    staging: Staging,
+    options: TableOptions,
+    constraints: Mapping[str, str],
+    pinned: ExitStack,
 ) -> Proposal:
+    """The frame as a proposal, which can be used until ``pinned`` is closed."""
     engine = engine_for(frame)
+    if constraints or options.mode != "replace":
+        frame = pinned.enter_context(engine.pinned(frame))
+    require_frame(engine, frame, constraints)
+    if options.mode != "replace":
+        return Addition(partition, description, frame, engine, staging, options)
     write_options = options.write_options(partition)
     contents = engine.contents(frame, write_options)
     written = None if contents is not None else engine.write(frame, staging, write_options)

@@ -9,6 +9,8 @@ import orjson
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove, Txn
 from dagster_versioned.delta.features import merge_protocol, protocol_for
+from dagster_versioned.delta.paths import encode_path
+from dagster_versioned.delta.protocol_upgrade import protocol_with
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
@@ -18,6 +20,7 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
+    Added,
     Facts,
     Identity,
     Parent,
@@ -32,9 +35,12 @@ from dagster_versioned.identity.version import (
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
+from dagster_versioned.tables.configuration import configuration, constraints_of
+from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import (
     has_untagged_parts,
     known_sha,
@@ -48,14 +54,6 @@ REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
 
 VERSION_DOMAIN = "dagster_versioned.version"
-
-CONFIGURATION = {
-    "delta.enableInCommitTimestamps": "true",
-    "delta.deletedFileRetentionDuration": "interval 36500 days",
-    "delta.logRetentionDuration": "interval 36500 days",
-    "delta.setTransactionRetentionDuration": "interval 30 days",
-}
-"""Table properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +94,23 @@ class CollectionInProgress(Exception):
         self.collection = collection
 
 
+@dataclass(frozen=True)
+class Base:
+    """What a proposal meets: the head, its parts, and the last foreign commit since then, if any."""
+
+    head: Version | None
+    parts: tuple[Add, ...]
+    foreign: Version | None
+
+
 class Proposal:
     """One frame on its way to be a version of a table, or of one of its partitions.
 
-    ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed.
+    ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed. The
+    frame replaces the head; an `Addition` does not.
     """
+
+    added: Added | None = None
 
     def __init__(
         self,
@@ -122,6 +132,14 @@ class Proposal:
         self._write = write
         self._promoted: dict[str, int] = {}
 
+    def repeats(self, own: Version) -> bool:
+        """Whether what an earlier attempt of the step committed is this, whatever the head is now."""
+        return False
+
+    def onto(self, base: Base) -> tuple[Add, ...] | None:
+        """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
+        return None
+
     def parts(self) -> tuple[Part, ...]:
         """The parts of the frame, written now if they were not yet."""
         if self._written is None:
@@ -130,7 +148,7 @@ class Proposal:
 
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
         """Give parts their final names, unless that was done and no collection has named them since."""
-        by_key = {part_key(part.sha256): part for part in self.parts()}
+        by_key = {part_key(part): part for part in self.parts()}
         wanted = [
             key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
         ]
@@ -162,7 +180,8 @@ class Writing:
     """One write of one or more partitions: the draft that `commit` runs against each new state.
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
-    under its final name; nothing is added that an open collection is about to delete.
+    under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
+    its constraints. ``satisfied`` are those that the rows of the proposals do.
     """
 
     def __init__(
@@ -171,12 +190,16 @@ class Writing:
         staging: Staging,
         proposals: Sequence[Proposal],
         writer: Writer,
+        options: TableOptions,
+        satisfied: Mapping[str, str],
         run: Run | None = None,
         author: str | None = None,
     ) -> None:
         self._store = store
         self._staging = staging
         self._proposals = proposals
+        self._options = options
+        self._satisfied = satisfied
         self._writer = writer
         self._run = run
         self._author = author
@@ -196,13 +219,20 @@ class Writing:
             if plan.fresh:
                 plan.proposal.promote(self._staging, plan.fresh, history)
         changing = [plan for plan in self.planned if plan.entry is not None]
+        properties = self._properties(state, changing)
         if not changing:
-            return None
+            return _configuring(state, timestamp, properties)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
             operation="WRITE",
             actions=[
-                *table_actions(state, _merged_schema(state, changing), timestamp),
+                *table_actions(
+                    state,
+                    _merged_schema(state, changing),
+                    timestamp,
+                    properties,
+                    self._partition_columns(state, changing),
+                ),
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
                 *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
@@ -212,36 +242,73 @@ class Writing:
             parameters={"mode": "Overwrite"},
         )
 
+    def _properties(self, state: TableState | None, changing: Sequence[Planned]) -> dict[str, str]:
+        """The table's properties after the write, once its other rows satisfy the constraints among them.
+
+        Raises `InvalidInput` where they do not, and `CommitConflict` where others were added meanwhile.
+        """
+        known = state.snapshot.metadata if state else None
+        properties = configuration(known, self._options.properties, self._options.constraints)
+        constraints = constraints_of(properties)
+        if not constraints.items() <= self._satisfied.items():
+            raise CommitConflict(
+                f"The table got the constraints {sorted(constraints)} while it was written, which the rows were not "
+                "checked for. Nothing was written. Try again."
+            )
+        had = constraints_of(known.configuration) if known else {}
+        if state is not None and (new := dict(constraints.items() - had.items())):
+            removed = {remove.key for plan in changing for remove in plan.removes}
+            staying = [add for add in state.snapshot.adds() if add.key not in removed]
+            require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
+        return properties
+
+    def _partition_columns(self, state: TableState | None, changing: Sequence[Planned]) -> tuple[str, ...]:
+        """The table's partition columns after the write. Raises `InvalidInput` where others have rows that stay."""
+        columns = self._options.partition_columns
+        known = columns if state is None else state.snapshot.partition_columns
+        if state is not None and columns != known:
+            removed = {remove.key for plan in changing for remove in plan.removes}
+            if len(removed) < state.snapshot.num_files:
+                raise InvalidInput(
+                    f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
+                    "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
+                )
+        return columns
+
     def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
         history = state.history if state else History([])
         current = parts_of(state.snapshot, proposal.partition) if state else ()
         head = history.heads.get(proposal.partition)
         foreign = history.foreign_since(head.log_version) if head else None
-        adds = self._parts_of_equal_version(proposal, state)
-        reused = adds is not None
+        own = self._own_commit(proposal, state)
+        if own is not None and own.gone is None and proposal.repeats(own):
+            return Planned(proposal, unchanged=own, replayed=True)
+        kept = proposal.onto(Base(head, current, foreign))
+        adds = self._parts_of_equal_version(proposal, state) if kept is None else None
+        written: tuple[Add, ...] = ()
         if adds is None:
-            adds = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
+            written = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
+            adds = (*(kept or ()), *written)
         shas = [known_sha(add) for add in adds]
         identity = _identity(proposal, data_sha(shas, proposal.row_order))
         sha = identity.metadata_sha()
-        kept = {add.key for add in adds}
+        listed = {add.key for add in adds}
         known = {add.key for add in current}
-        own = self._own_commit(proposal, state)
         is_own = own is not None and own.metadata_sha == sha and own.gone is None
         is_head = (
             head is not None
             and head.metadata_sha == sha
             and head.gone is None
             and foreign is None
-            and known == kept  # whatever the log says of versions, this is what its readers get
+            and known == listed  # whatever the log says of versions, this is what its readers get
         )
         if is_own or is_head:
-            lost = () if reused else tuple(add.key for add in missing_parts(self._store, adds))
+            lost = tuple(add.key for add in missing_parts(self._store, written))
             return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(add for add in adds if add.key not in known)
-        removed = tuple(add.removed(timestamp) for add in current if add.key not in kept)
+        removed = tuple(add.removed(timestamp) for add in current if add.key not in listed)
         facts = Facts(
             created_at=created_at_text(timestamp),
             writer=self._writer,
@@ -249,17 +316,18 @@ class Writing:
             part_count=len(adds),
             digest=proposal.contents.digest.text,
             run=self._run,
-            parquet_sha=shas[0] if len(shas) == 1 else None,
+            parquet_sha=shas[0] if len(shas) == 1 and not adds[0].partition_values else None,
             previous=head.metadata_sha if head else None,
             author=self._author,
             null_counts=proposal.contents.null_counts,
+            added=proposal.added,
         )
         return Planned(
             proposal,
             entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
             removes=removed,
-            fresh=() if reused else tuple(add.key for add in adds),
+            fresh=tuple(add.key for add in written),
         )
 
     def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
@@ -267,13 +335,15 @@ class Writing:
         if state is None:
             return None
         digest = proposal.contents.digest.text
+        columns = set(self._options.partition_columns)
         for version in state.history.recent(proposal.partition, REUSE_WINDOW):
             if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
                 snapshot = state.snapshot
                 if version is not state.history.heads.get(proposal.partition):
                     snapshot = load_snapshot(self._store, version.log_version)
                 adds = parts_of(snapshot, proposal.partition)
-                if len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
+                laid_out = all(set(add.partition_values) == columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
                     return adds
         return None
 
@@ -297,14 +367,27 @@ class Writing:
         return Txn(self._app_id(proposal), 0, timestamp)
 
 
-def table_actions(state: TableState | None, schema: StructType, timestamp: int) -> list[Action]:
-    """What a commit says of the table itself: everything when it creates it, else what the schema changes.
+def table_actions(
+    state: TableState | None,
+    schema: StructType,
+    timestamp: int,
+    properties: Mapping[str, str] | None = None,
+    partition_columns: tuple[str, ...] | None = None,
+) -> list[Action]:
+    """What a commit says of the table itself: everything when it creates it, else what changes.
 
-    Raises `UnsupportedFeature` where the table demands what this package cannot write.
+    ``properties`` and ``partition_columns`` of ``None`` are those that it has. Raises `UnsupportedFeature` where the
+    table demands what this package cannot write.
     """
-    needed = protocol_for(schema)
+    if properties is None:
+        properties = configuration(state.snapshot.metadata if state else None, {}, None)
+    needed = protocol_with(protocol_for(schema), properties, schema)
     if state is None:
-        return [needed, Metadata(str(uuid.uuid4()), schema.json(), configuration=CONFIGURATION, created_time=timestamp)]
+        columns = partition_columns or ()
+        return [
+            needed,
+            Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
+        ]
     metadata = state.snapshot.metadata
     if metadata.configuration.get("delta.enableInCommitTimestamps") != "true":
         raise UnsupportedFeature(
@@ -313,9 +396,18 @@ def table_actions(state: TableState | None, schema: StructType, timestamp: int) 
         )
     protocol = merge_protocol(state.snapshot.protocol, needed)
     changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
-    if metadata.schema_string != schema.json():
-        changed.append(replace(metadata, schema_string=schema.json()))
+    columns = metadata.partition_columns if partition_columns is None else partition_columns
+    said = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
+    if said != metadata:
+        changed.append(said)
     return changed
+
+
+def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
+    """The draft that changes nothing but the table's properties, if they change."""
+    assert state is not None  # a table without a log has no head that a proposal could equal
+    actions = table_actions(state, state.snapshot.schema, timestamp, properties)
+    return Draft("SET TBLPROPERTIES", actions, announces=False) if actions else None
 
 
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
@@ -368,8 +460,8 @@ def _says_the_same(version: Version, proposal: Proposal) -> bool:
 def _add(part: Part, partition: str | None, timestamp: int) -> Add:
     tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
     return Add(
-        path=part_key(part.sha256),
-        partition_values={},
+        path=encode_path(part_key(part)),
+        partition_values=dict(part.partition_values),
         size=part.size,
         modification_time=timestamp,
         data_change=True,

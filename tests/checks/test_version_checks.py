@@ -540,20 +540,28 @@ def test_a_pinned_input_is_current_if_it_is_what_was_read(house, one, frames):
     assert found().passed
 
 
-def test_an_upstream_of_another_project_is_listed_and_not_judged(house, tmp_path):
-    from dagster_versioned import ProjectResource, VersionedParquetIOManager
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_an_upstream_of_another_project_is_judged_where_its_io_manager_is_known(house, tmp_path, is_loaded):
+    from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, versioned_source
 
-    elsewhere = VersionedParquetIOManager(project=ProjectResource(name="ELSEWHERE", location=str(tmp_path / "other")))
+    other = Project.open("ELSEWHERE", str(tmp_path / "other"))
+    resource = ProjectResource(name="ELSEWHERE", location=str(tmp_path / "other"))
+    far = versioned_source("far", io_manager_key="elsewhere")
 
-    @dg.asset(io_manager_key="elsewhere")
-    def far():
+    @dg.asset(deps=None if is_loaded else [far], ins={"far": dg.AssetIn()} if is_loaded else None)
+    def down(**inputs):
         return rows(1)
 
-    @dg.asset
-    def down(far):
-        return far
+    def found(of, **options):
+        resources = {"elsewhere": VersionedParquetIOManager(project=resource)}
+        return one_result(checked(house, *of, of=["down"], checks=[FreshParents()], resources=resources, **options))
 
-    checks = build_version_checks([down], [FreshParents()])
-    result = one_result(results(house.run(far, down, *checks, resources={"elsewhere": elsewhere})))
-    assert result.passed
-    assert result.metadata["not_judged"].value == "ELSEWHERE.far"
+    other.table("far").write(rows(1))
+    assert found([far, down]).passed
+    other.table("far").write(rows(2))
+    result = found([far, down], only_checks=True)
+    assert not result.passed
+    assert f"far is at {other.table('far').version().short}" in result.description
+    listed = found([dg.AssetSpec("down")], only_checks=True)  # nobody says where it is
+    assert listed.passed
+    assert listed.metadata["not_judged"].value == "ELSEWHERE.far"

@@ -1,6 +1,5 @@
 """A project to look at, and the command line that looks at it."""
 
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,24 +7,15 @@ import pytest
 
 from dagster_versioned.tables.project import Project
 from support.command_line import Cli
+from support.git_identity import git_identity
+
+__all__ = ["git_identity"]
 
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch):
     for name in ("PROJECT", "LOCATION", "AUTHOR", "GOVERNANCE", "REGISTRY", "CLONE", "ROLE", "MIRROR"):
         monkeypatch.delenv(f"DAGSTER_VERSIONED_{name}", raising=False)
-
-
-@pytest.fixture
-def git_identity(tmp_path_factory, monkeypatch):
-    """The global configuration of git, for this test alone: Ada's; and a cache of its own."""
-    config = tmp_path_factory.mktemp("git") / "config"
-    config.write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.org\n")
-    for name in [name for name in os.environ if name.startswith("GIT_") and name != "GIT_SSL_CAINFO"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_versioned.cli.app import app
+from support.spark import spark as spark
 
 ROOT = Path(__file__).parents[2]
 PAGES = (
@@ -63,13 +64,10 @@ def test_every_command_of_a_page_works(warehouse, project, page, monkeypatch):
         assert outcome.code == 0, (words, outcome)
 
 
-def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, git_identity):
-    """Its Python and its commands, in order; and the script that it shows has the same result after the move."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PWD", str(tmp_path))
-    said, script, names = "", "", {}
-    page = (ROOT / "docs/tutorial/move-a-project.md").read_text()
-    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", page, re.M | re.S):
+def follow(page, names, monkeypatch):
+    """Run the Python and the commands of a page in order; its last Python, and what its last command said."""
+    said, script = "", ""
+    for language, block in re.findall(r"^```(sh|python)\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S):
         if language == "python":
             script = block
             exec(block, names)
@@ -82,6 +80,15 @@ def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, gi
             result = CliRunner().invoke(app, words)
             assert (program, result.exit_code) == ("dagster-versioned", 0), (line, result.stderr)
             said = result.stdout
+    return script, said
+
+
+def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, git_identity):
+    """Its Python and its commands, in order; and the script that it shows has the same result after the move."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    names = {}
+    script, said = follow("docs/tutorial/move-a-project.md", names, monkeypatch)
     assert said.startswith(f"STUDY is at {tmp_path / 'larger'}\n")  # what the last command shows
     before = names["visits"]
     exec(script, names)
@@ -89,12 +96,25 @@ def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, gi
     assert before.num_rows == 2
 
 
+@pytest.mark.spark
+def test_the_page_about_delta_tables_works_as_it_is_written(tmp_path, monkeypatch, spark):
+    monkeypatch.chdir(tmp_path)
+    names = {"spark": spark}
+    follow("docs/how-to/delta-tables.md", names, monkeypatch)
+    assert (names["first"].num_rows, names["changed"].num_rows) == (3, 9)
+    assert sorted(names["now"]["id"].to_pylist()) == [1, 2, 4]
+    assert names["table"].history()[0].operation == "DELETE"
+
+
 def test_the_reference_names_every_verb():
     page = (ROOT / "docs/reference/cli.md").read_text()
     verbs = [command.name or command.callback.__name__ for command in app.registered_commands]
     assert len(verbs) == 16
-    (group,) = app.registered_groups
-    governing = [command.name or command.callback.__name__ for command in group.typer_instance.registered_commands]
-    assert len(governing) == 11
-    named = [*verbs, *(f"{group.name} {verb}" for verb in governing)]
+    grouped = [
+        f"{group.name} {command.name or command.callback.__name__}"
+        for group in app.registered_groups
+        for command in group.typer_instance.registered_commands
+    ]
+    assert len(grouped) == 11 + 8
+    named = [*verbs, *grouped]
     assert [verb for verb in named if f"`{verb}" not in page] == []

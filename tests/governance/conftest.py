@@ -1,6 +1,5 @@
 """A registry on disk with a bare repository as its remote, and a git that knows nobody's real configuration."""
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,20 +9,16 @@ import pytest
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore
+from support.git_identity import git_identity
+
+__all__ = ["git_identity"]
 
 GitLog = Callable[..., list[str]]
 
 
 @pytest.fixture(autouse=True)
-def git_identity(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The global configuration of git, for this test alone: Ada's."""
-    config = tmp_path_factory.mktemp("git") / "config"
-    config.write_text("[user]\n\tname = Ada Lovelace\n\temail = ada@example.org\n")
-    for name in [name for name in os.environ if name.startswith("GIT_") and name != "GIT_SSL_CAINFO"]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
-    return config
+def _isolated(git_identity: Path) -> None:
+    """Every test has a git of its own."""
 
 
 @pytest.fixture

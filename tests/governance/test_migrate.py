@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -31,12 +30,11 @@ from dagster_versioned.tables.migration_mark import MARK_KEY, MigrationMark, put
 from dagster_versioned.tables.project import PINS_KEY, Project
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
+from support.hooked_store import HookedStore
 from support.readers import assert_same
 from support.s3_server import S3Server, running_moto_server
 from support.stores import contents
 from support.tmpfs import scratch
-
-T = TypeVar("T")
 
 Log = Callable[[], list[str]]
 
@@ -83,26 +81,11 @@ def new(tmp_path: Path) -> Location:
     return Location.parse(str(tmp_path / "new"))
 
 
-class Hooked(StoreWrapper):
-    """Calls ``hook`` once, right before the first call of ``verb`` on a key that ends in ``ending``."""
-
-    def __init__(self, store: ObjectStore, verb: Verb, ending: str, hook: Callable[[], object]) -> None:
-        super().__init__(store)
-        self._waiting = [(verb, ending, hook)]
-
-    def _around(self, verb: Verb, key: str, size: int, action: Callable[[], T]) -> T:
-        for awaited, ending, hook in list(self._waiting):
-            if awaited == verb and key.endswith(ending):
-                self._waiting.clear()
-                hook()
-        return action()
-
-
 def hooked(governed: Governed, place: Location, verb: Verb, ending: str, hook: Callable[[], object]) -> Opener:
     """Opens stores; those at ``place`` call the hook."""
 
     def around(location: Location, store: ObjectStore) -> ObjectStore:
-        return Hooked(store, verb, ending, hook) if location == place else store
+        return HookedStore(store, verb, ending, hook) if location == place else store
 
     return Opener(governed.open.servers, around)
 
@@ -266,7 +249,7 @@ def test_a_deletion_that_died_in_the_middle_goes_on(governed: Governed, new: Loc
 def sleeper(governed: Governed, verb: Verb, ending: str, meanwhile: Callable[[], object]) -> Project:
     """The project as a developer opened it, who falls asleep right before one call."""
     awake = governed.by_developer()
-    return Project(NAME, Hooked(awake.store, verb, ending, meanwhile), author=WHO, custody=awake.custody)
+    return Project(NAME, HookedStore(awake.store, verb, ending, meanwhile), author=WHO, custody=awake.custody)
 
 
 @pytest.mark.parametrize(

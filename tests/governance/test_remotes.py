@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import GovernanceError, RegistryConflict, RegistryUnavailable
-from dagster_versioned.governance import git_repository
+from dagster_versioned.governance import git_command, git_repository
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 from support.git_server import GitServer, git_server, make_certificate, make_ssh
@@ -191,7 +191,7 @@ def test_an_ssh_that_does_not_want_to_die_is_killed(
 ):
     monkeypatch.setenv("GIT_SSH_COMMAND", make_ssh(tmp_path, first="trap '' TERM; sleep 61.7 & wait; sleep 61.7"))
     monkeypatch.setenv("GIT_SSH_VARIANT", "ssh")
-    monkeypatch.setattr(git_repository, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(git_command, "_GRACE_SECONDS", 0.2)
     began = time.monotonic()
     with pytest.raises(RegistryUnavailable, match="no end after"):
         Registry.clone("git@localhost:registry.git", tmp_path / "x", timeout=0.5)

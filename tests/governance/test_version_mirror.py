@@ -310,7 +310,7 @@ class Killed(BaseException):
 @pytest.mark.faults
 def test_an_update_that_dies_at_any_command_of_git_is_finished_by_the_next(project, mirror, remote, monkeypatch):
     """As a process would that is killed before the command, or after it; never half a commit, and never two."""
-    run = git_repository._run
+    run = git_repository.run_git
 
     def dies_at(number, *, after):
         calls = iter(range(1, number + 1))
@@ -332,7 +332,7 @@ def test_an_update_that_dies_at_any_command_of_git_is_finished_by_the_next(proje
             updates += 1
             write(project, "flights", updates)
             with monkeypatch.context() as patch, suppress(Killed):
-                patch.setattr(git_repository, "_run", dies_at(number, after=after))
+                patch.setattr(git_repository, "run_git", dies_at(number, after=after))
                 mirror.update(title=f"Update {updates}")
                 break  # it has fewer commands than that
             mirror.update(title=f"Update {updates}")

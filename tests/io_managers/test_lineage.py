@@ -241,6 +241,33 @@ def test_parents_come_from_the_project_that_the_input_was_loaded_from(house, tmp
     assert (parent.source, parent.table) == ("ELSEWHERE", "far")
 
 
+@pytest.mark.parametrize("executed", ["far", None])
+def test_a_dependency_of_another_project_that_was_not_loaded_is_looked_for_there(house, tmp_path, executed):
+    """Whether the run executes it too, or only knows by which IO manager it is stored; and never a namesake of here."""
+    from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager
+
+    elsewhere = VersionedParquetIOManager(project=ProjectResource(name="ELSEWHERE", location=str(tmp_path / "other")))
+    table = Project.open("ELSEWHERE", str(tmp_path / "other")).table("far")
+
+    @dg.asset(io_manager_key="elsewhere")
+    def far():
+        return pa.table({"n": [1]})
+
+    @dg.asset(deps=[far])
+    def down():
+        table.write(pa.table({"n": [2]}))
+        return pa.table({"n": [0]})
+
+    commit(house, "far", 0)
+    if executed is None:
+        table.write(pa.table({"n": [1]}), asset_key=["far"])
+    selection = ["down", executed] if executed else ["down"]
+    house.run(far, down, resources={"elsewhere": elsewhere}, selection=selection)
+    (parent,) = house.head("down").identity.parents
+    assert (parent.source, parent.version) == ("ELSEWHERE", table.version("@0").metadata_sha)
+    assert table.version() != table.version("@0")
+
+
 def test_a_parent_whose_bytes_are_gone_is_recorded_all_the_same(house):
     @dg.asset(deps=[up])
     def down():

@@ -1,7 +1,6 @@
 """Governed projects in Dagster: what the resources accept, and a run with the IO manager from end to end."""
 
 import pickle
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,15 +16,15 @@ from dagster_versioned.governance.documents import Event, PendingMigration
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location
+from support.git_identity import git_identity
 from support.governance_documents import NAME, lived_at, move_bytes, publish
 from support.house import House, materializations
 
+__all__ = ["git_identity"]
+
 
 @pytest.fixture(autouse=True)
-def git_identity(monkeypatch, tmp_path):
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
-    for name, value in (("user.name", "Ada"), ("user.email", "ada@example.org")):
-        subprocess.run(["git", "config", "--global", name, value], check=True)
+def cache(git_identity, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

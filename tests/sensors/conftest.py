@@ -61,6 +61,7 @@ class Daemon:
     launcher: HeldLauncher
     place: WorkspaceProcessContext | None = None
     definitions: dg.Definitions | None = None
+    beside: dict[str, dg.Definitions] = field(default_factory=dict)  # other code locations, by name
     runs: list[dg.DagsterRun] = field(default_factory=list)
 
     def io_manager(self, **options):
@@ -87,20 +88,18 @@ class Daemon:
         """Load the code location again, as a new process would."""
         if self.place is not None:
             self.place.__exit__(None, None, None)
-        name = f"sensor_test_location_{next(_numbers)}"
-        module = ModuleType(name)
-        module.definitions = self.definitions
-        sys.modules[name] = module
-        origin = InProcessCodeLocationOrigin(
-            LoadableTargetOrigin(module_name=name, attribute="definitions"), location_name="here"
+        load = InProcessTestWorkspaceLoadTarget(
+            [_origin(*one) for one in {"here": self.definitions, **self.beside}.items()]
         )
-        self.place = WorkspaceProcessContext(self.instance, InProcessTestWorkspaceLoadTarget(origin)).__enter__()
+        self.place = WorkspaceProcessContext(self.instance, load).__enter__()
+
+    def _location(self, name="here"):
+        entry = self.place.create_request_context().get_code_location_entries()[name]
+        assert entry.code_location is not None, entry.load_error
+        return entry.code_location
 
     def _repository(self):
-        entries = self.place.create_request_context().get_code_location_entries()
-        entry = next(iter(entries.values()))
-        assert entry.code_location is not None, entry.load_error
-        return next(iter(entry.code_location.get_repositories().values()))
+        return next(iter(self._location().get_repositories().values()))
 
     def tick(self, **options):
         """One iteration of the daemon; the runs that it launched."""
@@ -182,11 +181,11 @@ class Daemon:
             partition = (first, run.tags["dagster/asset_partition_range_end"])
         return [(name, partition) for name in names]
 
-    def begin_by_hand(self, name=None, partition=None, job="__ASSET_JOB", tags=None):
+    def begin_by_hand(self, name=None, partition=None, job="__ASSET_JOB", tags=None, at="here"):
         """A run as the UI launches it, that has not begun yet."""
         selection = [dg.AssetKey(name)] if name else None
-        location = next(iter(self.place.create_request_context().get_code_location_entries().values())).code_location
-        repository = self._repository()
+        location = self._location(at)
+        repository = next(iter(location.get_repositories().values()))
         selector = JobSubsetSelector(location.name, repository.name, job, None, asset_selection=selection)
         remote = location.get_job(selector)
         plan = location.get_execution_plan(remote, {}, None, None, self.instance)
@@ -217,6 +216,15 @@ class Daemon:
         """What Dagster's retry daemon does with runs that failed."""
         records = self.instance.get_run_records()
         list(consume_new_runs_for_automatic_reexecution(self.place, records, logger))
+
+
+def _origin(location_name, definitions):
+    name = f"sensor_test_location_{next(_numbers)}"
+    module = ModuleType(name)
+    module.definitions = definitions
+    sys.modules[name] = module
+    loadable = LoadableTargetOrigin(module_name=name, attribute="definitions")
+    return InProcessCodeLocationOrigin(loadable, location_name=location_name)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
 
@@ -179,6 +180,56 @@ def test_a_dimension_of_a_product(desk):
     assert desk.ask() == {"down": runs}  # each a run: a range of a product is not what lies in a row
     request = desk.tick()[0]
     assert request.tags["dagster/partition/where"] == "a"
+
+
+def test_dimensions_that_are_mapped_by_name(desk):
+    """Of a product on a product: equal places, and the day before."""
+    before = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+    mapping = dg.MultiPartitionMapping(
+        {
+            "day": dg.DimensionPartitionMapping("day", before),
+            "where": dg.DimensionPartitionMapping("where", dg.IdentityPartitionMapping()),
+        }
+    )
+    desk.define(dg.AssetSpec("up", partitions_def=PRODUCT), asset("down", "up", PRODUCT, mapping))
+    desk.write("up", 0, "2024-01-02|a", "2024-01-05|c")
+    assert desk.ask() == {"down": ["2024-01-03|a", "2024-01-06|c"]}
+    desk.write("down", 0, "2024-01-03|a", parents=[("up", ["2024-01-02|a"])])
+    assert desk.ask() == {"down": ["2024-01-06|c"]}
+    desk.write("up", 1, "2024-01-02|a")
+    assert desk.ask() == {"down": ["2024-01-03|a", "2024-01-06|c"]}
+
+
+class Backwards(dg.PartitionMapping):
+    """A mapping of the user's own: the first is built from the last, and so on."""
+
+    def get_upstream_mapped_partitions_result_for_partitions(
+        self, downstream_partitions_subset, downstream_partitions_def, upstream_partitions_def, *args, **kwargs
+    ):
+        keys = upstream_partitions_def.get_partition_keys()
+        wanted = [keys[-1 - keys.index(key)] for key in downstream_partitions_subset.get_partition_keys()]
+        return UpstreamPartitionsResult(
+            partitions_subset=upstream_partitions_def.subset_with_partition_keys(wanted),
+            required_but_nonexistent_subset=upstream_partitions_def.empty_subset(),
+        )
+
+    def get_downstream_partitions_for_partitions(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def validate_partition_mapping(self, *args, **kwargs): ...
+
+    @property
+    def description(self):
+        return "backwards"
+
+
+@pytest.mark.filterwarnings("ignore:.*PartitionMapping.*")
+def test_a_mapping_of_the_users_own(desk):
+    desk.define(dg.AssetSpec("up", partitions_def=ABC), asset("down", "up", ABC, Backwards()))
+    desk.write("up", 0, "a")
+    assert desk.ask() == {"down": ["c"]}
+    desk.write("down", 0, "c", parents=[("up", ["a"])])
+    assert desk.ask() == {}
 
 
 def test_dynamic_partitions(desk):

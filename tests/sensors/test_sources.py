@@ -69,10 +69,9 @@ def test_a_source_that_is_not_loaded_is_waited_for_too(daemon):
     assert daemon.is_built("down", ("rates", None))
 
 
-def test_a_source_of_another_project_that_is_not_loaded_never_makes_stale(daemon, other):
+def test_a_source_of_another_project_that_is_not_loaded_is_waited_for_and_makes_stale(daemon, other):
     project, manager = other
-    project.table("rates").write(frame(1))
-    source = versioned_source("rates", io_manager_key="elsewhere")
+    source = versioned_source("rates", io_manager_key="elsewhere", partitions_def=ABC)
 
     @dg.asset(deps=[source])
     def down(base: pa.Table) -> pa.Table:
@@ -81,8 +80,14 @@ def test_a_source_of_another_project_that_is_not_loaded_never_makes_stale(daemon
     sensor = build_version_sensor("keep", dg.AssetSelection.assets(down))
     daemon.deploy(source, dg.AssetSpec("base"), down, sensors=[sensor], resources={"elsewhere": manager})
     daemon.write("base", frame(0))
+    assert daemon.tick() == []
+    assert "has no version: down (rates" in daemon.last_tick().skip_reason
+    project.table("rates").write_partitions({key: frame(1) for key in "abc"})
     assert daemon.settle() == [("down", None)]
-    project.table("rates").write(frame(2))
+    project.table("rates").write(frame(2), partition="b")
+    assert daemon.settle() == [("down", None)]
+    (parent,) = [one for one in daemon.head("down").identity.parents if one.source == "OTHER"]
+    assert parent == project.table("rates").upstream()[0].parent
     assert daemon.settle() == []
 
 

@@ -109,11 +109,11 @@ def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, b
     daemon.write("flights", frame(1))
     (run,) = daemon.tick()
     after = daemon.head("flights").metadata_sha
-    assert run.tags["dagster_versioned/why"] == f"flights {before[:12]} -> {after[:12]}"
+    assert run.tags["dagster_versioned/why"] == f"flights {before[:8]} -> {after[:8]}"
     assert run.tags["dagster_versioned/target"] == "delays"
     assert run.tags["dagster/sensor_name"] == "keep_current"
     said = [one["msg"] for one in get_instigation_log_records(daemon.instance, daemon.last_tick().log_key)]
-    assert said[1].endswith(f"Requested delays, because of flights {before[:12]} -> {after[:12]}.")
+    assert said[1].endswith(f"Requested delays, because of flights {before[:8]} -> {after[:8]}.")
 
 
 def test_another_code_version_counts_on_request(daemon):

@@ -1,19 +1,11 @@
-"""Processes that die in the middle of an operation, and the operations that they die in.
+"""Processes that die in the middle of an operation on a table, and the operations that they die in."""
 
-One process, which never starts a thread, forks a child for every death: it has everything imported, so a death costs
-milliseconds.
-"""
-
-import multiprocessing
 import os
-import pickle
-import signal
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing.connection import Connection
+from functools import partial
 
 import orjson
 import pyarrow as pa
@@ -27,12 +19,12 @@ from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.executioner import NEVER, Ended, Executioner, forking
 from support.frames import numbered
 
 SMALL_PARTS = TableOptions(row_group_bytes=1_500, target_part_bytes=1)
 """A part for every 1,500 bytes of rows in memory."""
 
-NEVER = 10**9
 WRITING = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"})
 
 Action = Callable[[VersionedTable], object]
@@ -51,79 +43,21 @@ def table_in(store: ObjectStore) -> VersionedTable:
 # --- dying -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a child ended: by which signal (0: none), after how many calls of the store, with which error."""
-
-    by_signal: int
-    calls: tuple[Call, ...]
-    error: str
-
-    @property
-    def was_killed(self) -> bool:
-        return self.by_signal == signal.SIGKILL
-
-
-class Undertaker:
+class Undertaker(Executioner):
     """Runs actions in children that are killed at a call of the store."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def run(self, action: Action, store: ObjectStore, die_at: int = NEVER) -> Ended:
         """Run ``action`` on the table in ``store`` in a child that dies by SIGKILL before call ``die_at`` (from 1)."""
-        self._connection.send((action, store, die_at))
-        return self._connection.recv()
+        return self.execute(partial(_act, action, store), die_at)
 
 
-@contextmanager
-def undertaker() -> Iterator[Undertaker]:
+def undertaker() -> AbstractContextManager[Undertaker]:
     """The process that forks, for as long as a test module needs it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_fork_for, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield Undertaker(ours)
-    finally:
-        ours.close()
-        process.join()
+    return forking(Undertaker)
 
 
-def _fork_for(connection: Connection) -> None:
-    while True:
-        try:
-            action, store, die_at = connection.recv()
-        except EOFError:
-            return
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            _live(writing, action, store, die_at)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            said = pipe.read()
-        status = os.waitpid(child, 0)[1]
-        calls, error = pickle.loads(said) if said else ((), "")
-        connection.send(Ended(os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, calls, error))
-
-
-def _live(writing: int, action: Action, store: ObjectStore, die_at: int) -> None:
-    calls: list[Call] = []
-
-    def decide(call: Call) -> Fault | None:
-        calls.append(call)
-        return Fault.KILL if call.number == die_at else None
-
-    error = ""
-    try:
-        action(table_in(FaultStore(store, decide)))
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
-        error = traceback.format_exc()
-    with os.fdopen(writing, "wb") as pipe:
-        pipe.write(pickle.dumps((tuple(calls), error)))
-    os._exit(0)
+def _act(action: Action, store: ObjectStore, about_to: Callable[[Call], None]) -> None:
+    action(table_in(FaultStore(store, about_to)))
 
 
 def failing(store: ObjectStore, number: int, fault: Fault) -> VersionedTable:
@@ -168,6 +102,13 @@ def many_parts(table: VersionedTable) -> None:
 
 def more_parts(table: VersionedTable) -> None:
     table.write(numbered(130), options=SMALL_PARTS)  # the first parts stay
+
+
+def merge(table: VersionedTable) -> None:
+    some = numbered(90).take([3, 4, 40])
+    changed = some.set_column(1, "text", pa.array(["changed"] * 3))
+    options = SMALL_PARTS.model_copy(update={"mode": "merge", "merge_key": ("n",)})
+    table.write(pa.concat_tables([changed, numbered(5, 5000)]), options=options)
 
 
 def partitions(table: VersionedTable) -> None:
@@ -248,6 +189,7 @@ OPERATIONS = {
     "none": Operation(write_first, write_first),
     "parts": Operation(many_parts, more_parts),
     "one part to many": Operation(write_first, many_parts),
+    "merge": Operation(many_parts, merge),
     "partitions": Operation(partitions, more_partitions),
     "reuse": Operation(two_versions, write_first),
     "revert": Operation(two_versions, revert),

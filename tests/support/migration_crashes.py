@@ -1,18 +1,11 @@
-"""Migrations that die by SIGKILL before a call of any of their stores, or of git; and a writer that goes on meanwhile.
+"""Migrations that die by SIGKILL before a call of any of their stores, or of git; and a writer that goes on."""
 
-As in `support.crashes`, one process that never starts a thread forks a child for every death.
-"""
-
-import multiprocessing
 import os
-import pickle
-import signal
 import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +17,7 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import Call, Fault, FaultStore
-from support.crashes import NEVER
+from support.executioner import NEVER, Ended, Executioner, forking
 from support.frames import numbered
 from support.governed import NAME, Governed, Opener
 
@@ -81,97 +74,43 @@ def git_configured(folder: Path) -> Iterator[None]:
         os.environ.update(before)
 
 
-@dataclass(frozen=True)
-class Death:
-    """How a run ended: killed or not, what it called (verb and key), with which error."""
-
-    was_killed: bool
-    calls: tuple[tuple[str, str], ...]
-    error: str
-
-
-class Executioner:
+class Bailiff(Executioner):
     """Runs migrations in children that are killed at a call."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def run(self, world: World, act: Act, die_at: int = NEVER) -> Ended:
+        """Ada moves the project from old to new, or calls that off, and dies before call ``die_at`` (from 1).
 
-    def run(self, world: World, act: Act, die_at: int = NEVER) -> Death:
-        """Ada moves the project from old to new, or calls that off, and dies before call ``die_at`` (from 1)."""
-        self._connection.send((world, act, die_at))
-        return self._connection.recv()
+        Calls are verb and key of a store, or ``git`` and its command.
+        """
+        return self.execute(partial(_act, world, act), die_at)
 
 
-@contextmanager
-def executioner() -> Iterator[Executioner]:
+def bailiff() -> AbstractContextManager[Bailiff]:
     """The process that forks, for as long as a test module needs it."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_fork_for, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield Executioner(ours)
-    finally:
-        ours.close()
-        process.join()
+    return forking(Bailiff, "git")
 
 
-def _fork_for(connection: Connection) -> None:
-    import git  # noqa: F401 - each child would import it anew
-
-    while True:
-        try:
-            world, act, die_at = connection.recv()
-        except EOFError:
-            return
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
-            _live(writing, world, act, die_at)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            said = pipe.read()
-        status = os.waitpid(child, 0)[1]
-        calls, error = pickle.loads(said) if said else ((), "")
-        connection.send(Death(os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, calls, error))
-
-
-def _live(writing: int, world: World, act: Act, die_at: int) -> None:
-    calls: list[tuple[str, str]] = []
-
-    def count(verb: str, key: str) -> None:
-        calls.append((verb, key))
-        if len(calls) == die_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+def _act(world: World, act: Act, about_to: Callable[[tuple[str, str]], None]) -> None:
     def decide(call: Call) -> Fault | None:
-        count(call.verb, call.key)
+        about_to((call.verb, call.key))
         return None
 
     def around(_: Location, store: ObjectStore) -> ObjectStore:
         return FaultStore(store, decide)
 
-    run_git = git_repository._run
+    run_git = git_repository.run_git
 
     def counted(path, arguments, **options):
-        count("git", next(one for one in arguments if not one.startswith("-") and "=" not in one))
+        about_to(("git", next(one for one in arguments if not one.startswith("-") and "=" not in one)))
         return run_git(path, arguments, **options)
 
-    git_repository._run = counted
-    error = ""
-    try:
-        mirror = GovernanceStore(around(world.old, world.mirror.store))
-        governed = world.by("ada", Opener(around=around), mirror)
-        if act == "abort":
-            abort(governed.registry, mirror, NAME, open_store=governed.open)
-        else:
-            governed.move(world.new, threads=1, delete_source=act == "migrate and delete")
-    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
-        error = traceback.format_exc()
-    with os.fdopen(writing, "wb") as pipe:
-        pipe.write(pickle.dumps((tuple(calls), error)))
-    os._exit(0)
+    git_repository.run_git = counted
+    mirror = GovernanceStore(around(world.old, world.mirror.store))
+    governed = world.by("ada", Opener(around=around), mirror)
+    if act == "abort":
+        abort(governed.registry, mirror, NAME, open_store=governed.open)
+    else:
+        governed.move(world.new, threads=1, delete_source=act == "migrate and delete")
 
 
 def write_on(world: World, first: int, count: int) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_versioned.errors import VersionedError
-from dagster_versioned.governance import git_repository
+from dagster_versioned.governance import git_command, git_repository
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 
@@ -74,7 +74,7 @@ def killed_at(number: int, when: str, act: Callable[[], object]) -> bool:
 
 
 def _kill_at(number: int, when: str) -> None:
-    run, turn = git_repository._run, 0
+    run, turn = git_repository.run_git, 0
 
     def counted(*arguments: Any, **options: Any) -> bytes:
         nonlocal turn
@@ -82,12 +82,12 @@ def _kill_at(number: int, when: str) -> None:
         if turn != number:
             return run(*arguments, **options)
         if when == "during":
-            git_repository._end = lambda process: None
+            git_command._end = lambda process: None
             options["timeout"] = 0.01
         if when != "before":
-            with suppress(git_repository._Failure):
+            with suppress(git_command.GitFailure):
                 run(*arguments, **options)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
-    git_repository._run = counted
+    git_repository.run_git = counted

@@ -12,6 +12,7 @@ from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 Result = TypeVar("Result")
+Place = TypeVar("Place")
 
 
 def table_in(store: ObjectStore) -> VersionedTable:
@@ -52,10 +53,8 @@ def collect_and_write(store: ObjectStore, writer: int, writes: int) -> list[str 
     return made
 
 
-def at_once(
-    work: Callable[[ObjectStore, int, int], Result], store: ObjectStore, processes: int, writes: int
-) -> list[Result]:
-    """What every one of ``processes`` processes returned, each with its own copy of the store."""
+def at_once(work: Callable[[Place, int, int], Result], store: Place, processes: int, writes: int) -> list[Result]:
+    """What every one of ``processes`` processes returned, each with its own copy of the store (or of its URI)."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context) as pool:
         return [one.result() for one in [pool.submit(work, store, n, writes) for n in range(processes)]]

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -13,15 +12,13 @@ import pytest
 from dagster_versioned.errors import GovernanceError, ProjectMoved
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
-from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper, Verb
+from dagster_versioned.storage.wrappers import CountingStore, Verb
 from dagster_versioned.tables.fence import is_moved_with, lift_fence, raise_fence
 from dagster_versioned.tables.migration_mark import MARK_KEY, MigrationMark, clear_mark, put_mark, read_mark
 from dagster_versioned.tables.project import PINS_KEY, Project
+from support.hooked_store import HookedStore
 from support.readers import assert_same
 from support.stores import contents
-
-T = TypeVar("T")
 
 OLD, NEW = pa.table({"n": [1, 2]}), pa.table({"n": [1, 2, 3]})
 
@@ -69,21 +66,6 @@ class Governed:
 
     def relocated(self) -> LocalStore | None:
         return None if self.here == self.now else LocalStore(self.now)
-
-
-class HookedStore(StoreWrapper):
-    """Calls ``hook`` once, right before a call of ``verb`` on a key that ends in ``ending``."""
-
-    def __init__(self, store: ObjectStore, verb: Verb, ending: str, hook: Callable[[], object]) -> None:
-        super().__init__(store)
-        self._waiting = [(verb, ending, hook)]
-
-    def _around(self, verb: Verb, key: str, size: int, action: Callable[[], T]) -> T:
-        for awaited, ending, hook in list(self._waiting):
-            if awaited == verb and key.endswith(ending):
-                self._waiting.clear()
-                hook()
-        return action()
 
 
 def hooked(root: Path, verb: Verb, ending: str, hook: Callable[[], object]) -> Project:

@@ -1,19 +1,21 @@
-"""Which targets are stale, why, and which of them may run now: a judgement over heads alone.
+"""Is what a head was built from what is current now? The one judgement that sensors, conditions and checks share.
 
-Pure: no store, no Dagster. A *cell* is a table, or one partition of it, and the unit that becomes stale. The judgement
-is level-triggered: it compares the parents that a head records with what its upstreams' heads are, so it needs no
-memory, and nothing that happened between two looks can escape it. Two steps, because their inputs change at different
-rates: `find` compares heads, and only its outcome for changed heads is new; `plan` decides what of that runs now.
+A *cell* is a table, or one partition of it, and the unit that becomes stale. The judgement is level-triggered: it
+compares the parents that a head records with what its upstreams' heads are, so it needs no memory, and nothing that
+happened between two looks can escape it.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
 
-from dagster_versioned.tables.head import Head, Held
+from dagster_versioned.tables.head import Head, Held, partition_head
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.table import VersionedTable, VersionLike
 
 On = Literal["metadata_sha", "data_sha"]
 """What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""
@@ -25,7 +27,7 @@ it, or it is a dependency that is not loaded by the IO manager, of which nothing
 TableKey = tuple[str, str]
 """A table as lineage names it: project and table."""
 
-SHORT = 12
+SHORT = 8
 """Characters of a SHA that a person is shown; a prefix of 6 is accepted wherever one is typed."""
 
 
@@ -106,6 +108,18 @@ class TableHeads:
     partitions: Mapping[str, CellHead] = field(default_factory=dict[str, CellHead])
     unreadable: str | None = None
 
+    @classmethod
+    def at(cls, table: "VersionedTable", reference: "VersionLike" = None) -> Self:
+        """What the heads of a table said at a version, from its log. Raises what `VersionedTable.upstream` does."""
+        chosen, state = table.choose(reference), table.state
+        parents = [upstream.parent for upstream in table.upstream_of(chosen)]
+        cells = {one.partition: CellHead.of(partition_head(table.name, one, state)) for one in chosen.versions}
+        whole = cells.pop(None, None)
+        if cells and parents[0].partition is None:
+            newest = max(cells.values(), key=lambda cell: cell.log_version)
+            whole = CellHead(parents[0].version, parents[0].data_sha, newest.log_version, newest.timestamp)
+        return cls(whole, {key: cell for key, cell in cells.items() if key is not None})
+
     def cell(self, partition: str | None) -> CellHead | None:
         """The head of a partition, or with ``None`` of the table."""
         return self.whole if partition is None else self.partitions.get(partition)
@@ -142,7 +156,7 @@ class Change:
     after: str | None
 
     def __str__(self) -> str:
-        name = _cell_text(self.upstream or "code version", self.partition)
+        name = cell_text(self.upstream or "code version", self.partition)
         if self.upstream is None:
             return f"{name} {self.before or 'none'} -> {self.after or 'none'}"
         return f"{name} {self.before[:SHORT] if self.before else 'none'} -> {(self.after or '')[:SHORT]}"
@@ -232,7 +246,7 @@ def _absent(need: Need, is_new: bool) -> Iterator[tuple[str, int]]:
         if need.heads.whole is None:
             yield need.upstream, 1
     elif need.lacking and (need.missing == "fails" or (is_new and need.missing == "unread")):
-        yield _cell_text(need.upstream, need.lacking[0]), len(need.lacking)
+        yield cell_text(need.upstream, need.lacking[0]), len(need.lacking)
     elif is_new and need.keys and len(need.lacking) == len(need.keys):
         yield need.upstream, 1
 
@@ -260,83 +274,6 @@ def _changes(need: Need, built: Mapping[str | None, Built], on: On) -> Iterator[
             yield Change(need.upstream, key, recorded.metadata_sha if recorded else None, current.metadata_sha)
 
 
-def _cell_text(name: str, partition: str | None) -> str:
+def cell_text(name: str, partition: str | None) -> str:
+    """A cell as a person reads it."""
     return name if partition is None else f"{name}[{partition}]"
-
-
-Cell = tuple[str, str | None]
-"""A unit (assets that run together) or an upstream by name, and a partition of it."""
-
-Standing = Literal["ready", "waiting", "running", "tried", "absent", "held", "unreadable"]
-"""What becomes of a stale cell now: it runs; it waits for an upstream; a run of it is under way; a run for this very
-state has ended, so that something must change first; an upstream does not exist; it is held; it cannot be read."""
-
-ABOUT_TO_CHANGE: frozenset[Standing] = frozenset({"ready", "waiting", "running"})
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What becomes of a stale cell now, and because of what: an upstream cell, a run, who holds it."""
-
-    standing: Standing
-    because: str = ""
-
-
-def plan(
-    findings: Iterable[tuple[Cell, Finding]],
-    upstreams: Callable[[Cell], Iterable[Cell]],
-    running: Callable[[Cell], str | None],
-    tried: Callable[[Cell, Finding], str | None],
-) -> dict[Cell, Decision]:
-    """What becomes of each stale cell.
-
-    ``findings`` come upstream first. A cell waits for its direct upstreams alone: were it to wait for all that is
-    above it, a source that changes faster than a long chain runs would keep the end of the chain from ever running.
-    What nobody is going to run (it is held, or was tried) is not waited for. ``running`` and ``tried`` say which run.
-    """
-    decisions: dict[Cell, Decision] = {}
-    busy: dict[Cell, str | None] = {}
-
-    def run_of(cell: Cell) -> str | None:
-        if cell not in busy:
-            busy[cell] = running(cell)
-        return busy[cell]
-
-    def is_about_to_change(cell: Cell) -> bool:
-        if cell in decisions and decisions[cell].standing in ABOUT_TO_CHANGE:
-            return True
-        return run_of(cell) is not None
-
-    for cell, finding in findings:
-        decision = _hindrance(finding, run_of(cell))
-        if decision is None:
-            above = next((one for one in upstreams(cell) if one != cell and is_about_to_change(one)), None)
-            if above is not None:
-                decision = Decision("waiting", _cell_text(*above))
-            elif (run := tried(cell, finding)) is not None:
-                decision = Decision("tried", run)
-        decisions[cell] = decision or Decision("ready")
-    return decisions
-
-
-def _hindrance(finding: Finding, run: str | None) -> Decision | None:
-    """What keeps a cell from running, whatever its upstreams are about to do."""
-    if finding.held is not None:
-        by = f" by {finding.held.by}" if finding.held.by else ""
-        return Decision("held", f"held{by}: {finding.held.why}")
-    if run is not None:
-        return Decision("running", f"run {run[:8]}")
-    if finding.unreadable is not None:
-        return Decision("unreadable", finding.unreadable)
-    return Decision("absent", finding.absent) if finding.absent else None
-
-
-def runs_of(cells: Sequence[str], order: Mapping[str, int], longest: int) -> list[list[str]]:
-    """Partitions as contiguous ranges of at most ``longest``, by their place in the order of all partitions."""
-    ranges: list[list[str]] = []
-    for key in sorted(cells, key=order.__getitem__):
-        if ranges and len(ranges[-1]) < longest and order[key] == order[ranges[-1][-1]] + 1:
-            ranges[-1].append(key)
-        else:
-            ranges.append([key])
-    return ranges

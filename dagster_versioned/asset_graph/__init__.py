@@ -1,0 +1,1 @@
+"""What the definitions of a code location say of its assets: where they are stored, and how partitions map."""

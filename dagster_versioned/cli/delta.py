@@ -1,0 +1,456 @@
+"""The verbs for any Delta table, ours or not, by the folder it is in. Heavy imports wait until a verb runs."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.span import parse_span
+from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
+
+if TYPE_CHECKING:
+    from dagster_versioned.delta.history import HistoryEntry
+    from dagster_versioned.delta.snapshot import Snapshot
+    from dagster_versioned.delta.table import Table
+
+PANEL = "Delta"
+PREVIEW_ROWS = 20
+_KEYS_SHOWN = 20
+
+_Folder = Annotated[
+    str, typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///… or s3://bucket/prefix.")
+]
+_Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
+_At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]
+_Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group ``delta`` to the application."""
+    delta = typer.Typer(
+        no_args_is_help=True,
+        help="Any Delta table, by its folder: look at it, follow its changes, maintain it.",
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    verb(
+        delta,
+        panel=PANEL,
+        examples=["delta describe lake/trips", "delta describe s3://acme-lake/trips --version 12 --json"],
+    )(describe)
+    verb(delta, panel=PANEL, examples=["delta files lake/trips", "delta files lake/trips --version 3 --limit 10"])(
+        files
+    )
+    verb(delta, panel=PANEL, examples=["delta history lake/trips", "delta history lake/trips --limit 5 --json"])(
+        history
+    )
+    verb(
+        delta,
+        panel=PANEL,
+        examples=["delta changes lake/trips 3", "delta changes lake/trips 3 7 --output changes.parquet"],
+    )(changes)
+    verb(delta, panel=PANEL, examples=["delta features lake/trips"])(features)
+    verb(delta, panel=PANEL, examples=["delta checkpoint lake/trips"])(checkpoint)
+    verb(
+        delta,
+        panel=PANEL,
+        examples=[
+            "delta optimize lake/trips",
+            "delta optimize lake/trips --where \"day = '2026-01-31'\" --order-by user",
+        ],
+    )(optimize)
+    verb(delta, panel=PANEL, examples=["delta vacuum lake/trips", "delta vacuum lake/trips --min-age 30d --apply"])(
+        vacuum
+    )
+    app.add_typer(delta, name="delta", rich_help_panel=PANEL)
+
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+def describe(session: Session, table: _Folder, version: _Version = None, at: _At = None) -> None:
+    """Say what a table is: columns, properties, protocol, rows and files."""
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _opened(session, table)
+    document = _described(opened, opened.snapshot(version, at))
+    if session.json:
+        print_json(document)
+        return
+    protocol = document["protocol"]
+    show_fields(
+        [
+            ("table", document["table"]),
+            ("name", document["name"]),
+            ("description", document["description"]),
+            ("version", document["version"]),
+            ("time", document["timestamp"]),
+            ("rows", document["rows"]),
+            ("files", document["files"]),
+            ("size", human_size(document["size_bytes"])),
+            ("deleted rows", document["deleted_rows"] or None),
+            ("partitioned by", ", ".join(document["partition_columns"]) or None),
+            ("clustered by", ", ".join(document["clustering_columns"]) or None),
+            ("column mapping", None if document["column_mapping"] == "none" else document["column_mapping"]),
+            ("protocol", f"reader {protocol['reader']}, writer {protocol['writer']}"),
+            ("features", ", ".join(protocol["features"]) or None),
+        ]
+    )
+    say("")
+    show_table(
+        ["column", "type", "nulls", ""],
+        [(c["name"], c["type"], _yes(c["nullable"]), "; ".join(c["remarks"])) for c in document["columns"]],
+    )
+    for heading, members in (("constraints", document["constraints"]), ("properties", document["properties"])):
+        if members:
+            say("", f"{heading}:")
+            show_fields([(f"  {name}", value) for name, value in members.items()])
+
+
+def files(session: Session, table: _Folder, version: _Version = None, at: _At = None, limit: _Limit = None) -> None:
+    """List the files that a version consists of."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.delta.column_mapping import physical_name
+
+    opened = _opened(session, table)
+    snapshot = opened.snapshot(version, at)
+    shown = snapshot.files.sort_by("path").slice(0, limit)
+    mapping = snapshot.column_mapping
+    named = {physical_name(snapshot.schema.field(name), mapping): name for name in snapshot.partition_columns}
+    rows = [_file(row, named) for row in shown.to_pylist()]
+    if session.json:
+        print_json({"table": opened.store.uri, "version": snapshot.version, "total": snapshot.num_files, "files": rows})
+        return
+    show_table(
+        ["path", "rows", "deleted", "size", "partition"],
+        [
+            (
+                row["path"],
+                row["rows"],
+                row["deleted_rows"] or None,
+                human_size(row["size_bytes"]),
+                ", ".join(f"{name}={'null' if value is None else value}" for name, value in row["partition"].items()),
+            )
+            for row in rows
+        ],
+        right=("rows", "deleted", "size"),
+    )
+    if len(rows) < snapshot.num_files:
+        session.note(f"{len(rows)} of {counted(snapshot.num_files, 'file')}.")
+
+
+def history(session: Session, table: _Folder, limit: _Limit = None) -> None:
+    """List a table's commits, newest first: when, what, by whom."""
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _opened(session, table)
+    entries = [_entry(entry) for entry in opened.history(limit)]
+    if session.json:
+        print_json({"table": opened.store.uri, "commits": entries})
+        return
+    show_table(
+        ["version", "time", "operation", "parameters", "metrics", "by"],
+        [
+            (
+                entry["version"],
+                entry["timestamp"][:19].replace("T", " "),
+                entry["operation"],
+                _short(entry["parameters"]),
+                _short(entry["metrics"]),
+                entry["user"] or entry["engine"],
+            )
+            for entry in entries
+        ],
+        right=("version",),
+    )
+
+
+def changes(
+    session: Session,
+    table: _Folder,
+    first: Annotated[str, typer.Argument(metavar="FROM", help="A version, or a time: 2026-01-31T12:00:00Z.")],
+    last: Annotated[
+        str | None, typer.Argument(metavar="TO", help="A version, or a time; the newest version if left out.")
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", min=0, help=f"At most so many rows; {PREVIEW_ROWS} unless written to a file."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.parquet, .arrow, .csv or .json instead."),
+    ] = None,
+) -> None:
+    """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
+    from dagster_versioned.cli import rows
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.engines.changes import read_changes
+
+    if output is not None:
+        rows.export_format(output)
+    found = read_changes(table, _place(first), None if last is None else _place(last), profile=session.profile)
+    document: dict[str, Any] = {"table": table, "total_rows": found.num_rows}
+    if output is not None:
+        rows.check_exportable(found.schema, output)
+        written = rows.export(found.schema, iter(found.slice(0, limit).to_batches()), output, lambda done: None)
+        document |= {"output": str(output), "rows_written": written}
+        if session.json:
+            print_json(document)
+        else:
+            say(f"{counted(written, 'change')} of {table} in {output}")
+        return
+    shown = rows.plain_rows(found.slice(0, PREVIEW_ROWS if limit is None else limit))
+    if session.json:
+        print_json(document | {"rows": shown})
+        return
+    # What happened stands first: a table may be wide.
+    names = [*found.column_names[-3:-1], *found.column_names[:-3]]
+    show_table(names, [[_cell(row[name]) for name in names] for row in shown], right=["_commit_version"])
+    if len(shown) < found.num_rows:
+        session.note(f"{len(shown)} of {found.num_rows} changes. More with --limit, all with --output FILE.")
+
+
+def features(session: Session, table: _Folder) -> None:
+    """List what the table's protocol asks of programs, and what of it is implemented here."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.delta.declared import declared_protocol, feature_support
+
+    store = _opened(session, table).store
+    protocol = declared_protocol(store)
+    found = feature_support(protocol)
+    versions = {"reader": protocol.min_reader_version, "writer": protocol.min_writer_version}
+    if session.json:
+        listed = [
+            {"feature": one.name, "asked_of": "readers" if one.reader else "writers"}
+            | {"can_read": one.can_read, "can_write": one.can_write}
+            for one in found
+        ]
+        print_json({"table": store.uri, "protocol": versions, "features": listed})
+        return
+    say(f"{store.uri}: protocol versions {versions['reader']} (readers) and {versions['writer']} (writers)")
+    if found:
+        show_table(
+            ["feature", "asked of", "read here", "written here"],
+            [
+                (
+                    one.name,
+                    "readers and writers" if one.reader else "writers",
+                    _yes(one.can_read),
+                    _yes(one.can_write),
+                )
+                for one in found
+            ],
+        )
+
+
+def checkpoint(session: Session, table: _Folder) -> None:
+    """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _opened(session, table)
+    version = opened.checkpoint()
+    if session.json:
+        print_json({"table": opened.store.uri, "version": version})
+    else:
+        say(f"{opened.store.uri}: checkpoint of version {version}")
+
+
+def optimize(
+    session: Session,
+    table: _Folder,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="Only partitions for which this is true.")
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option("--order-by", metavar="COLUMN", help="Sort the rows of new files by it; repeatable."),
+    ] = None,
+) -> None:
+    """Join small files, and apply deletion vectors. The rows stay what they are.
+
+    Old files stay too, for older versions, until they are vacuumed.
+    """
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.engines.delta_writes import optimize_delta
+
+    applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
+    added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
+    if session.json:
+        print_json({"table": table, "version": applied.version, "metrics": dict(applied.metrics)})
+    elif removed:
+        say(f"{table}: {counted(removed, 'file')} became {added}, in version {applied.version}")
+    else:
+        say(f"{table}: nothing to join or to apply")
+
+
+def vacuum(
+    session: Session,
+    table: _Folder,
+    min_age: Annotated[
+        str | None,
+        typer.Option(
+            "--min-age",
+            metavar="SPAN",
+            help="Keep what versions younger than this need: 12h, 7d, 4w; by default as the table says, else a week.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow less than the table says; only where nobody else uses it.")
+    ] = False,
+    apply: Apply = False,
+) -> None:
+    """Delete files that neither the newest version needs nor a recent one. A dry run unless --apply is given.
+
+    Older versions can be described afterwards, but not read.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    retention = None if min_age is None else parse_span(min_age)
+    opened = _opened(session, table)
+    report = opened.vacuum(retention, dry_run=not apply, force=force)
+    if session.json:
+        document = {"table": opened.store.uri, "applied": apply, "size_bytes": report.size_bytes}
+        print_json(document | {"keys": list(report.keys)})
+        return
+    deleted = "deleted" if apply else "would be deleted"
+    say(f"{opened.store.uri}: {counted(len(report.keys), 'file')} ({human_size(report.size_bytes)}) {deleted}")
+    say(*(f"  {key}" for key in report.keys[:_KEYS_SHOWN]))
+    if len(report.keys) > _KEYS_SHOWN:
+        say(f"  and {len(report.keys) - _KEYS_SHOWN} more; --json lists all")
+    if not apply:
+        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
+
+
+def _opened(session: Session, table: str) -> "Table":
+    from dagster_versioned.delta.table import Table
+
+    return Table(table, profile=session.profile)
+
+
+def _described(table: "Table", snapshot: "Snapshot") -> dict[str, Any]:
+    from datetime import UTC, datetime
+
+    from dagster_versioned.cli.documents import moment
+    from dagster_versioned.delta.clustering import clustering_columns
+    from dagster_versioned.delta.features import reader_features, writer_features
+
+    metadata, mapping = snapshot.metadata, snapshot.column_mapping
+    clustered = clustering_columns(snapshot.domains, snapshot.schema, mapping)
+    found = [_file(row, {}) for row in snapshot.files.select(["path", "size", "stats", "deletionVector"]).to_pylist()]
+    counts = [file["rows"] for file in found]
+    return {
+        "table": table.store.uri,
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "version": snapshot.version,
+        "timestamp": moment(datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)),
+        "rows": None if None in counts else sum(counts),
+        "deleted_rows": sum(file["deleted_rows"] for file in found),
+        "files": snapshot.num_files,
+        "size_bytes": snapshot.size_bytes,
+        "partition_columns": list(snapshot.partition_columns),
+        "clustering_columns": [".".join(path) for path in clustered],
+        "column_mapping": mapping,
+        "protocol": {
+            "reader": snapshot.protocol.min_reader_version,
+            "writer": snapshot.protocol.min_writer_version,
+            "features": sorted(reader_features(snapshot.protocol) | writer_features(snapshot.protocol)),
+        },
+        "columns": [_column(field.to_json()) for field in snapshot.schema.fields],
+        "constraints": {
+            key.removeprefix("delta.constraints."): value
+            for key, value in sorted(metadata.configuration.items())
+            if key.startswith("delta.constraints.")
+        },
+        "properties": {
+            key: value
+            for key, value in sorted(metadata.configuration.items())
+            if not key.startswith("delta.constraints.")
+        },
+    }
+
+
+_REMARKS = {
+    "comment": "{}",
+    "delta.generationExpression": "generated as {}",
+    "CURRENT_DEFAULT": "default {}",
+    "delta.identity.start": "identity from {}",
+}
+
+
+def _column(field: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = field["metadata"]
+    return {
+        "name": field["name"],
+        "type": _type_text(field["type"]),
+        "nullable": field["nullable"],
+        "remarks": [text.format(metadata[key]) for key, text in _REMARKS.items() if key in metadata],
+    }
+
+
+def _type_text(kind: Any) -> str:
+    """A type as SQL writes it."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            members = (f"{field['name']}: {_type_text(field['type'])}" for field in fields)
+            return f"struct<{', '.join(members)}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{_type_text(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_type_text(key)}, {_type_text(value)}>"
+        case _:
+            return str(kind)
+
+
+def _file(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
+    """One file; ``named`` are the partition columns by the names that they have in the log."""
+    from dagster_versioned.delta.statistics import num_records
+
+    vector, count = row["deletionVector"], num_records(row["stats"])
+    deleted = vector["cardinality"] if vector else 0
+    return {
+        "path": row["path"],
+        "rows": None if count is None else count - deleted,
+        "deleted_rows": deleted,
+        "size_bytes": row["size"],
+        "partition": {named.get(name, name): value for name, value in row.get("partitionValues") or ()},
+    }
+
+
+def _entry(entry: "HistoryEntry") -> dict[str, Any]:
+    from dagster_versioned.cli.documents import moment
+
+    return {
+        "version": entry.version,
+        "timestamp": moment(entry.timestamp),
+        "operation": entry.operation,
+        "parameters": dict(entry.parameters),
+        "metrics": dict(entry.metrics),
+        "user": entry.user,
+        "engine": entry.engine,
+    }
+
+
+def _place(text: str) -> int | str:
+    """A version where the text is a number, else a time."""
+    return int(text) if text.isascii() and text.isdigit() else text
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _short(members: Mapping[str, Any]) -> str:
+    """Members on one line, without those that say nothing."""
+    said = {name: value for name, value in members.items() if value not in (None, "", "[]", "{}", "0", "null")}
+    text = ", ".join(f"{name}={value}" for name, value in said.items())
+    return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,0 +1,118 @@
+"""Rows appended to the head of a table, or merged into it by key: parts to which nothing happened are kept."""
+
+from dataclasses import replace
+from typing import Any
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.schema import StructType, parse_schema
+from dagster_versioned.engines.conform import refuse_no_rows
+from dagster_versioned.engines.engine import Engine
+from dagster_versioned.engines.increment import Increment, grown_schema, nothing
+from dagster_versioned.engines.part_order import ordinal_of
+from dagster_versioned.engines.parts import Contents
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import CommitConflict
+from dagster_versioned.identity.digest import RowsDigest
+from dagster_versioned.identity.version import Added
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.read import scan_of
+from dagster_versioned.tables.write import Base, Description, Proposal
+
+
+class Addition(Proposal):
+    """Rows on their way into the head of a table, or of one of its partitions, as `TableOptions.mode` says.
+
+    What comes of them depends on the head, so it is computed anew where that has moved. ``frame`` is pinned
+    (`Engine.pinned`). Raises `EmptyTable`, `UnsupportedType`.
+    """
+
+    def __init__(
+        self,
+        partition: str | None,
+        description: Description,
+        frame: Any,
+        engine: Engine,
+        staging: Staging,
+        options: TableOptions,
+    ) -> None:
+        self._frame = frame
+        self._engine = engine
+        self._staging = staging
+        self._options = options
+        self._write_options = options.write_options(partition)
+        self._schema = engine.schema(frame, self._write_options)
+        self._given = engine.measure(frame, self._schema)
+        refuse_no_rows(self._given.nrow, allow_empty=options.allow_empty)
+        self._onto: tuple[str, ...] | None = None
+        self._kept: tuple[Add, ...] = ()
+        super().__init__(partition, description, self._given, "ignored", None, _never)
+
+    def repeats(self, own: Version) -> bool:
+        """Whether an earlier attempt of the step committed these very rows.
+
+        Raises `CommitConflict` where it appended others, which a retry was to replace, not to add to.
+        """
+        known = own.facts.added
+        if known is not None and (known.mode, known.digest) == (self._options.mode, self._given.digest.text):
+            return True
+        if self._options.mode == "append":
+            raise CommitConflict(
+                f"An earlier attempt of this step has committed version {own.short}, of other rows than this one would "
+                "append. Nothing was written. Start a new run to append these too; to have them instead of the others, "
+                "revert to the version before it first."
+            )
+        return False
+
+    def onto(self, base: Base) -> tuple[Add, ...]:
+        """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
+        keys = tuple(add.key for add in base.parts)
+        if keys != self._onto:
+            _require_own(base)
+            self._kept = self._add_to(base)
+            self._onto = keys
+        return self._kept
+
+    def _add_to(self, base: Base) -> tuple[Add, ...]:
+        known = self._schema if base.head is None else _recorded_schema(base.head)
+        schema = grown_schema(known, self._schema)
+        scan = scan_of(self._staging.store, schema, base.parts)
+        increment = self._increment(scan, 1 + max(map(ordinal_of, base.parts), default=-1))
+        self._written = increment.written
+        self.contents = increment.contents(self._contents_of(base.head, scan))
+        self.added = Added(self._options.mode, self._given.digest.text, increment.inserted, increment.updated)
+        return tuple(add for add in base.parts if add.key not in increment.replaced)
+
+    def _increment(self, scan: Scan, first_ordinal: int) -> Increment:
+        options = replace(self._write_options, columns=tuple(scan.schema.names), first_ordinal=first_ordinal)
+        if self._options.mode == "merge":
+            return self._engine.merge(self._frame, scan, self._options.merge_key, self._staging, options)
+        written = self._engine.write(self._frame, self._staging, options)
+        return Increment(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
+
+    def _contents_of(self, head: Version | None, scan: Scan) -> Contents:
+        """What the head says under the schema of the scan: as it recorded, unless it did so under another."""
+        if head is None:
+            return nothing(scan.schema)
+        digest = RowsDigest.parse(head.facts.digest)
+        if digest.kind == "bag-xxh64x2" and _recorded_schema(head) == scan.schema:
+            return Contents(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
+        with self._engine.pinned(self._engine.read(scan)) as rows:
+            return self._engine.measure(rows, scan.schema)
+
+
+def _require_own(base: Base) -> None:
+    if base.foreign is not None:
+        raise CommitConflict(
+            f"Another program changed the table with log version {base.foreign.log_version}, so nobody knows what rows "
+            "would be added to. Nothing was written. Look at history(), then adopt() that, or revert()."
+        )
+
+
+def _recorded_schema(head: Version) -> StructType:
+    return parse_schema(dict(head.identity.schema))
+
+
+def _never() -> Any:
+    raise AssertionError("The rows were not put onto a head yet.")

@@ -1,0 +1,35 @@
+"""What a table says of itself beside its schema: properties, and constraints that its rows satisfy."""
+
+from collections.abc import Mapping
+
+from dagster_versioned.delta.actions import Metadata
+
+CONSTRAINT = "delta.constraints."
+"""Prefix of the properties that hold a constraint's SQL. Protocol: *CHECK Constraints*."""
+
+OWN = {
+    "delta.enableInCommitTimestamps": "true",
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.setTransactionRetentionDuration": "interval 30 days",
+}
+"""Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
+
+SETTABLE = frozenset({"delta.appendOnly", "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"})
+"""Properties of the protocol that a user may set; those of other prefixes are all the user's."""
+
+
+def configuration(
+    known: Metadata | None, properties: Mapping[str, str], constraints: Mapping[str, str] | None
+) -> dict[str, str]:
+    """The table's properties once these are set; constraints of ``None`` are those that the table has."""
+    merged = {**OWN, **(known.configuration if known is not None else {}), **properties}
+    if constraints is None:
+        return merged
+    kept = {key: value for key, value in merged.items() if not key.startswith(CONSTRAINT)}
+    return kept | {f"{CONSTRAINT}{name}": sql for name, sql in constraints.items()}
+
+
+def constraints_of(properties: Mapping[str, str]) -> dict[str, str]:
+    """The constraints among a table's properties: SQL by name."""
+    return {key.removeprefix(CONSTRAINT): sql for key, sql in properties.items() if key.startswith(CONSTRAINT)}
