@@ -79,10 +79,12 @@ def _take(folder: Path) -> None:
         change = _change_the_weather(instance)
         runs = [_wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}") for key in DERIVED]
         _wait_for(lambda: _settled_tick(instance), "a tick that finds everything current")
-        backfill = _backfill(url)
-        _wait_for(lambda: _is_done(instance, backfill), "the backfill")
         with _browser() as browser:
-            _look(Pages(browser, url), runs[-1], backfill)
+            pages = Pages(browser, url)
+            _look_at_the_sensor(pages)  # while the ticks that requested something are in sight
+            backfill = _backfill(url)
+            _wait_for(lambda: _is_done(instance, backfill), "the backfill")
+            _look_at_assets_and_runs(pages, runs[-1], backfill)
 
 
 # What is to be seen
@@ -156,6 +158,11 @@ class Pages:
         found = _wait_for(lambda: self._browser.find_elements(By.XPATH, xpath), f"something at {xpath}", PATIENCE)
         self._browser.execute_script("arguments[0].click()", found[0])
 
+    def show(self, xpath: str) -> None:
+        """Scroll until the last of these is at the lower edge."""
+        found = _wait_for(lambda: self._browser.find_elements(By.XPATH, xpath), f"something at {xpath}", PATIENCE)
+        self._browser.execute_script("arguments[0].scrollIntoView({block: 'end'})", found[-1])
+
     def picture(self, name: str, *words: str) -> None:
         """Write the page as ``docs/images/<name>.png``, once it shows all these words and nothing moves any more."""
         missing = list(words)
@@ -182,22 +189,27 @@ class Pages:
         _say(f"{path.name}: {size / 1000:.0f} kB")
 
 
-def _look(pages: Pages, run: str, backfill: str) -> None:
+def _look_at_the_sensor(pages: Pages) -> None:
     sensor = f"/locations/__repository__@{LOCATION}/sensors/{SENSOR}"
-    pages.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
-    pages.picture("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
-    pages.open("/assets/weather?view=events")
-    pages.picture(
-        "versions", *(f"dagster_versioned/{key}" for key in ("change", "diff", "metadata_sha")), "full", "rows"
-    )
     pages.open(sensor)
+    pages.show("//tr[.//button[.='2 runs requested']]")
     pages.picture("sensor", SENSOR, 'not group:"sources"', "2 runs requested", "0 runs requested")
+    pages.open(sensor)
     pages.click("//button[.='0 runs requested']")
     pages.picture("tick", "Skip reason: Checked 8 targets", "All are built from current versions")
     pages.open(sensor)
     pages.click("//button[.='2 runs requested']/following::button[.='View logs'][1]")
     pages.picture(
         "reasons", "Requested flight_weather, because of weather", "Requested hottest_days, because of weather"
+    )
+
+
+def _look_at_assets_and_runs(pages: Pages, run: str, backfill: str) -> None:
+    pages.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
+    pages.picture("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
+    pages.open("/assets/weather?view=events")
+    pages.picture(
+        "versions", *(f"dagster_versioned/{key}" for key in ("change", "diff", "metadata_sha")), "full", "rows"
     )
     pages.open(f"/runs/{run}")
     pages.click("//button[.='View tags and config']")

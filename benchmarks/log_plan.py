@@ -1,0 +1,101 @@
+"""A log of millions of file actions, replayed by Spark and by Arrow in one process: the same answer, in how long?
+
+Run with ``python benchmarks/log_plan.py [--quick]``. The checkpoint is of the V2 spec with sidecars. On one machine
+Arrow is the faster one, as long as the memory is enough for it; Spark's share of this is what it costs to let go of
+that limit, since its tasks hold half a million files at a time. Both sum up what they found, so neither stops early.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from frame_of_seven import spark_session
+from log import SCHEMA, add_line, files_table, info_line, peak_mib, put, remove_line
+
+from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.checkpoint_read import SIDECARS
+from dagster_versioned.delta.files import ADD, REMOVE
+from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.engines.spark.log_plan import plan_log
+from dagster_versioned.storage import LocalStore
+
+COMMITS = 50
+
+
+def sidecar(folder: Path, number: int, files: int) -> dict[str, Any]:
+    """A sidecar of its own files, written straight from columns; the line that names it."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    compute: Any = pc
+    table = files_table(files)
+    paths = compute.replace_substring(table["path"], "part-", f"part-{number:03d}-")
+    table = table.set_column(0, "path", paths)
+    adds = pa.StructArray.from_arrays(
+        [table[name].combine_chunks() for name in ADD.names],
+        fields=list(ADD),  # pyright: ignore[reportArgumentType]
+    )
+    name = f"{number:08d}.parquet"
+    removes = pa.nulls(files, pa.struct(list(REMOVE)))
+    target = folder / SIDECARS / name
+    pq.write_table(pa.table({"add": adds, "remove": removes}), target, row_group_size=1 << 17)
+    return {"sidecar": {"path": name, "sizeInBytes": target.stat().st_size, "modificationTime": 1}}
+
+
+def build(folder: Path, sidecars: int, files: int) -> int:
+    """A log of ``sidecars * files`` files in a checkpoint, and commits after it; how many file actions it has."""
+    (folder / SIDECARS).mkdir(parents=True)
+    head = [
+        {"checkpointMetadata": {"version": 0}},
+        {"protocol": Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",)).to_json()},
+        {"metaData": Metadata("bench", SCHEMA, ("day",)).to_json()},
+    ]
+    lines = [*head, *(sidecar(folder, number, files) for number in range(sidecars))]
+    name = f"{0:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
+    (folder / "_delta_log" / name).write_text("\n".join(map(json.dumps, lines)))
+    put(folder, 0, [info_line(0)])
+    for version in range(1, COMMITS + 1):
+        adds = [add_line(files + version * 10 + member) for member in range(10)]
+        # Files of the first sidecar, by the names that they have there.
+        removes = [remove_line(version * 7 + member).replace(b"part-", b"part-000-") for member in range(5)]
+        put(folder, version, [info_line(version), *adds, *removes])
+    return sidecars * files + 15 * COMMITS
+
+
+def by_arrow(store: LocalStore) -> tuple[int, int, int]:
+    snapshot = load_snapshot(store)
+    return snapshot.num_files, snapshot.size_bytes, snapshot.tombstones.num_rows
+
+
+def by_spark(session: Any, store: LocalStore) -> tuple[int, int, int]:
+    plan = plan_log(session, store)
+    # The wide columns are asked for, so that they are not left out of the plan.
+    wide = "hash(path, modificationTime, stats) + cardinality(partitionValues) AS wide"
+    found = plan.files.selectExpr("size", wide).selectExpr("count(wide)", "sum(size)").first()
+    return found[0], found[1], plan.tombstones.count()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="200,000 file actions, one round: ends in under 50 s")
+    quick = parser.parse_args().quick
+    sidecars, files = (2, 100_000) if quick else (20, 500_000)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as name, spark_session() as session:
+        store = LocalStore(name)
+        print(f"{build(Path(name), sidecars, files):,} file actions", flush=True)
+        answers: dict[str, Any] = {}
+        for who, run in {"spark": lambda: by_spark(session, store), "arrow": lambda: by_arrow(store)}.items():
+            begin = time.perf_counter()
+            answers[who] = run()
+            print(f"{who:<8} {time.perf_counter() - begin:8.2f} s   peak of this process so far {peak_mib():6.0f} MiB")
+        if len(set(answers.values())) != 1:
+            raise SystemExit(f"The answers differ: {answers}")
+        print(f"Both found {answers['arrow'][0]:,} files of {answers['arrow'][1]:,} bytes.")
+
+
+if __name__ == "__main__":
+    main()
