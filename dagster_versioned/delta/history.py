@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 from dagster_versioned.delta.actions import TIMES, CommitInfo
@@ -48,12 +49,13 @@ def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
         raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")
     chosen = times[::-1][:limit]
     if store.local_path(commit_key(0)) is not None:
-        return [_entry(store, *each) for each in chosen]
+        return [_entry(store, each) for each in chosen]
     with ThreadPoolExecutor(min(_READERS, len(chosen) or 1)) as pool:
-        return list(pool.map(lambda each: _entry(store, *each), chosen))
+        return list(pool.map(partial(_entry, store), chosen))
 
 
-def _entry(store: ObjectStore, version: int, file_time_ms: int) -> HistoryEntry:
+def _entry(store: ObjectStore, listed: tuple[int, int]) -> HistoryEntry:
+    version, file_time_ms = listed
     commit = read_commit(store, version)
     info = CommitInfo(commit.commit_info or {})
     stamped = info.in_commit_timestamp
