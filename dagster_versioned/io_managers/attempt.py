@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.events import EngineEventData
 
 from dagster_versioned.identity.version import Parent, SourceVersion
-from dagster_versioned.tables.table import Upstream
+from dagster_versioned.tables.lineage import Upstream
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext

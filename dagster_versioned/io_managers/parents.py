@@ -10,8 +10,8 @@ from dagster_versioned.asset_graph.mapping import reads_whole, upstream_partitio
 from dagster_versioned.asset_graph.places import Places
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.io_managers.attempt import noted, started_at
+from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.table import Upstream
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Literal
 
 from dagster_versioned.delta.log import Commit, read_commits
@@ -26,24 +25,19 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.parts import objects_of, parts_of, vector_object
+from dagster_versioned.tables.protection import Protection, with_own_parents
 from dagster_versioned.tables.state import StateCache, TableState
 
 MIN_AGE = timedelta(days=7)
 PATHS_PER_INTENT = 1000
 PATHS_PER_DELETE = 50
 _STAGING = "_staging/"
+_AROUND_VECTOR = 8
+"""Bytes of its size and its checksum. Protocol: *Deletion Vector File Storage Format*."""
 
 Kind = Literal["expire", "vacuum", "purge"]
 """Why bytes are deleted: retention, garbage, or legal erasure."""
-
-
-@dataclass(frozen=True)
-class Protection:
-    """Why a version must not be expired; a pin keeps it from being purged too. ``text`` continues "it is …"."""
-
-    kind: Literal["pin", "parent"]
-    text: str
 
 
 @dataclass(frozen=True)
@@ -69,11 +63,23 @@ class _Plan:
     kept: Mapping[str, str]
 
 
-class Claims:
-    """Which parts each version needs, from the lifetimes that the log's adds and removes give every path."""
+@dataclass(slots=True)
+class _Life:
+    """From which version to which (not included, ``None``: it goes on) a part is in the table, with which vector."""
 
-    def __init__(self) -> None:
-        self._lives: dict[str, list[tuple[int, int | None, str | None]]] = defaultdict(list)
+    first: int
+    partition: str | None
+    vector: str | None
+    end: int | None = None
+
+
+class Claims:
+    """Which parts, and files of deletion vectors, each version needs: from the lifetimes that the log's adds and
+    removes give every path."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lives: dict[str, list[_Life]] = defaultdict(list)
         self.sizes: dict[str, int] = {}
         self.log_version = -1
 
@@ -85,8 +91,12 @@ class Claims:
                 self._end(remove.key, commit.version)
             for add in commit.adds:
                 self._end(add.key, commit.version)
-                self._lives[add.key].append((commit.version, None, (add.tags or {}).get(PARTITION_TAG)))
+                vector = vector_object(self._store, add)
+                self._lives[add.key].append(_Life(commit.version, (add.tags or {}).get(PARTITION_TAG), vector))
                 self.sizes[add.key] = add.size
+                if vector is not None and add.deletion_vector is not None:
+                    end = (add.deletion_vector.offset or 1) + add.deletion_vector.size_in_bytes + _AROUND_VECTOR
+                    self.sizes[vector] = max(end, self.sizes.get(vector, 0))
 
     def of(self, versions: Iterable[Version]) -> set[str]:
         """The paths that at least one of the versions needs."""
@@ -97,19 +107,23 @@ class Claims:
         whole.sort()
         for numbers in by_partition.values():
             numbers.sort()
+
+        def is_needed(life: _Life) -> bool:
+            tagged = by_partition.get(life.partition, []) if life.partition is not None else []
+            return _any_within(whole, life.first, life.end) or _any_within(tagged, life.first, life.end)
+
         return {
-            path
+            key
             for path, lives in self._lives.items()
-            if any(
-                _any_within(whole, first, end)
-                or (tag is not None and _any_within(by_partition.get(tag, []), first, end))
-                for first, end, tag in lives
-            )
+            for life in lives
+            if is_needed(life)
+            for key in (path, life.vector)
+            if key is not None
         }
 
     def _end(self, path: str, version: int) -> None:
-        if (lives := self._lives.get(path)) and lives[-1][1] is None:
-            lives[-1] = (lives[-1][0], version, lives[-1][2])
+        if (lives := self._lives.get(path)) and lives[-1].end is None:
+            lives[-1].end = version
 
 
 class _Intent:
@@ -166,7 +180,7 @@ class Collector:
         self._cache = cache
         self._commit = commit
         self._protected = protected
-        self._claimed = Claims()
+        self._claimed = Claims(store)
 
     def expire(
         self,
@@ -342,7 +356,7 @@ class Collector:
 
     def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
         candidates = _old(state.history, keep_last, older_than)
-        protected = _with_own_parents(state.history, candidates, self._protected())
+        protected = with_own_parents(state.history, candidates, self._protected())
         versions = tuple(v for v in candidates if v.metadata_sha not in protected)
         kept = {v.short: protected[v.metadata_sha].text for v in candidates if v.metadata_sha in protected}
         return _Plan(versions, self._only_claimed_by(state, versions), kept)
@@ -374,7 +388,7 @@ class Collector:
         if gone:
             left = claims.of(gone) - claims.of(others)
             wanted |= left & {info.key for info in self._data_objects()} if left else set()
-        return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - _current(state)}, {})
+        return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
 
     def _only_claimed_by(self, state: TableState, versions: Sequence[Version]) -> dict[str, int]:
         """Paths that these versions need and no other, with their sizes."""
@@ -387,7 +401,10 @@ class Collector:
     def _needed(self, state: TableState, leaving: Container[Version] = frozenset()) -> frozenset[str]:
         """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
-        return frozenset(self._claims(state).of(kept) | _current(state))
+        return frozenset(self._claims(state).of(kept) | self._current(state))
+
+    def _current(self, state: TableState) -> set[str]:
+        return objects_of(self._store, parts_of(state.snapshot))
 
     def _claims(self, state: TableState) -> Claims:
         if self._claimed.log_version < state.log_version:
@@ -400,31 +417,6 @@ class Collector:
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
-
-
-def _current(state: TableState) -> set[str]:
-    return {add.key for add in parts_of(state.snapshot)}
-
-
-def _with_own_parents(
-    history: History, candidates: Iterable[Version], protected: Mapping[str, Protection]
-) -> dict[str | None, Protection]:
-    """The protected versions, with those that a staying version of this table names as parents, and theirs in turn."""
-    reasons: dict[str | None, Protection] = {**protected}
-    leaving: dict[str | None, list[Version]] = defaultdict(list)
-    for version in candidates:
-        if version.metadata_sha not in reasons:
-            leaving[version.metadata_sha].append(version)
-    going = {version for versions in leaving.values() for version in versions}
-    staying = [v for v in history.versions if v.gone is None and v not in going]
-    versions_of = cache(history.versions_of)
-    while staying:
-        child = staying.pop()
-        for parent in child.raw["identity"].get("parents", ()) if child.raw is not None else ():
-            for sha in versions_of(parent["version"]) & leaving.keys():
-                reasons[sha] = Protection("parent", f"a parent of {child.short} (@{child.log_version})")
-                staying += leaving.pop(sha)
-    return reasons
 
 
 def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:

@@ -22,6 +22,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.custody import Custody
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.migration_mark import MigrationMark, moved, read_mark
+from dagster_versioned.tables.publish import recorded_project
 from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"
@@ -107,6 +108,25 @@ class Project:
         if isinstance(name, str):
             return VersionedTable(self, table_name(name))
         return VersionedTable(self, table_name_of(name), asset_key=name)
+
+    def check_new_table(self, name: TableName) -> None:
+        """Refuse to create a table under a wrong project name, or beside one whose name differs only in case.
+
+        Lineage names its project for ever; and many file systems cannot tell such table names apart. Raises
+        `InvalidInput`, `InvalidName`.
+        """
+        known = recorded_project(self.data)
+        if known is not None and known != self.name:
+            raise InvalidInput(
+                f"{self.store.uri} holds the project {known!r}, but was opened as {self.name!r}. "
+                "Nothing was written. Open it by its own name, or choose another location."
+            )
+        for folder in self.data.folders():
+            if folder != name and folder.casefold() == name.casefold():
+                raise InvalidName(
+                    f"The table {name!r} cannot be created beside {folder!r}: their names differ only in case. "
+                    "Nothing was written. Choose another asset key."
+                )
 
     def tables(self) -> list[TableName]:
         """Every table that has a log, by name; other folders that lie beside them are passed over."""

@@ -1,6 +1,5 @@
-"""Reading: from a reference to the exact files of one version."""
+"""Reading: from the versions that were chosen to their exact files."""
 
-from collections.abc import Collection as Names
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,24 +10,13 @@ from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.errors import ExpiredVersion, IntegrityError, LogCorrupt, VersionNotFound
+from dagster_versioned.errors import ExpiredVersion, IntegrityError, LogCorrupt
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.history import Selection, Version
-from dagster_versioned.tables.parts import part_sha, parts_of
-
-
-@dataclass(frozen=True)
-class ChosenVersions:
-    """The versions (one, or one per partition) that a reference means, at one log version.
-
-    None where a foreign commit had the last word. ``whole`` says that they are all there was of the table.
-    """
-
-    versions: tuple[Version, ...]
-    log_version: int
-    whole: bool
+from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.parts import data_line, part_sha, parts_of, vector_sha_of
 
 
 @dataclass(frozen=True)
@@ -37,28 +25,6 @@ class VersionFiles(ChosenVersions):
 
     scan: Scan
     adds: tuple[Add, ...]
-
-
-def choose_versions(selection: Selection, current: Sequence[Version], partitions: Names[str] | None) -> ChosenVersions:
-    """The versions that a selection means, whether or not their bytes are kept.
-
-    ``current`` are the versions that the table consisted of at the selection's log version. Raises `VersionNotFound`
-    for a partition that has no version.
-    """
-    if selection.version is not None:
-        chosen = (selection.version,)
-    elif partitions is not None:
-        known = {version.partition: version for version in current}
-        missing = sorted(set(partitions) - set(known), key=str)
-        if missing:
-            raise VersionNotFound(
-                f"No version of partition {missing[0]!r} at log version {selection.log_version}; "
-                f"there are {len(known)} partitions. Nothing was read."
-            )
-        chosen = tuple(known[partition] for partition in partitions)
-    else:
-        chosen = tuple(current)
-    return ChosenVersions(chosen, selection.log_version, selection.version is None and partitions is None)
 
 
 def version_files(
@@ -106,7 +72,7 @@ def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
 
 def check_parts(version: Version, parts: Sequence[Add]) -> None:
     """Raise `IntegrityError` unless the parts that the log lists make up the version's ``data_sha``."""
-    shas = [sha for add in parts if (sha := part_sha(add)) is not None]
+    shas = [line for add in parts if (line := data_line(add)) is not None]
     recorded = version.identity.data_sha
     found = data_sha(shas, row_order_of(version))
     if len(shas) != len(parts) or found != recorded:
@@ -131,6 +97,8 @@ def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns
             sha256=part_sha(add),
             num_records=_num_records(add),
             partition_values=add.partition_values,
+            deletion_vector=add.deletion_vector,
+            vector_sha=vector_sha_of(add),
         )
         for add in adds
     )
@@ -138,7 +106,10 @@ def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns
 
 
 def _num_records(add: Add) -> int | None:
-    """How many rows a part says it has; its statistics are optional, so whatever is wrong with them stops no read."""
+    """How many rows a part says it has, with those that are deleted.
+
+    Its statistics are optional, so whatever is wrong with them stops no read.
+    """
     try:
         count = statistics.parse(add.stats).get("numRecords") if add.stats else None
     except LogCorrupt:

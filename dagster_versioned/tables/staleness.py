@@ -15,7 +15,8 @@ import orjson
 from dagster_versioned.tables.head import Head, Held, partition_head
 
 if TYPE_CHECKING:
-    from dagster_versioned.tables.table import VersionedTable, VersionLike
+    from dagster_versioned.tables.choose import VersionLike
+    from dagster_versioned.tables.table import VersionedTable
 
 On = Literal["metadata_sha", "data_sha"]
 """What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""

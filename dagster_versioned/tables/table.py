@@ -1,78 +1,51 @@
 """One versioned table: everything a user can do with it."""
 
-import logging
 import time
-import uuid
 from collections.abc import Collection as Names
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from dagster_versioned.__about__ import __version__
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.engines.dispatch import engine_for, engine_for_type
-from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import (
-    GovernanceError,
-    InvalidInput,
-    InvalidName,
-    VersionedError,
-    VersionNotFound,
-)
+from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
-from dagster_versioned.identity.version import Parent, Run, SourceVersion, TableType, Writer
+from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.addition import Addition
 from dagster_versioned.tables.adopt import Adoption
-from dagster_versioned.tables.collect import MIN_AGE, CollectionReport, Collector, Protection
-from dagster_versioned.tables.commit import Draft, DraftOf, commit
+from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
+from dagster_versioned.tables.collect import MIN_AGE, CollectionReport
+from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.configuration import constraints_of
-from dagster_versioned.tables.constraints import require_frame
 from dagster_versioned.tables.diff import VersionDiff, version_diff
-from dagster_versioned.tables.head import (
-    HeadDocument,
-    announce,
-    head_key,
-    held_domain,
-    partition_head_key,
-    read_head,
-    table_head,
-    withdraw_stale_mark,
-)
-from dagster_versioned.tables.history import Selection, Version
+from dagster_versioned.tables.head import HeadDocument, held_domain
+from dagster_versioned.tables.history import History, Selection, Version
+from dagster_versioned.tables.lineage import Upstream, upstreams
+from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
-from dagster_versioned.tables.publish import Publisher, recorded_project
-from dagster_versioned.tables.read import ChosenVersions, VersionFiles, choose_versions, version_files
+from dagster_versioned.tables.propose import (
+    Parents,
+    check_partitions,
+    describe,
+    parents_by_partition,
+    propose,
+    staged,
+)
+from dagster_versioned.tables.publish import Publisher
+from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.revert import Reversion
-from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
-from dagster_versioned.tables.write import CollectionInProgress, Description, Proposal, WriteResult, Writing
+from dagster_versioned.tables.write import WriteResult, Writing
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
-
-logger = logging.getLogger("dagster_versioned")
-
-WRITER = Writer("dagster-versioned", __version__)
-
-VersionLike = str | int | datetime | None
-"""What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, or ``None`` for the head."""
-
-
-@dataclass(frozen=True)
-class Upstream:
-    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from."""
-
-    parent: Parent
-    sources: tuple[SourceVersion, ...]
 
 
 class VersionedTable:
@@ -84,15 +57,17 @@ class VersionedTable:
     def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
         self.name = name
         self._asset_key = tuple(asset_key) if asset_key is not None else None
-        self._open(project)
+        self._operations = TableOperations(project, name)
 
-    def _open(self, project: "Project") -> None:
-        name = self.name
-        self.project = project
-        self.store: ObjectStore = project.data.subfolder(str(name))
-        self._cache = StateCache(self.store)
-        self._whereabouts = Whereabouts(project, name, self._cache)
-        self._publisher = Publisher(project.name, name, project.data, self.store)
+    @property
+    def project(self) -> "Project":
+        """The project that the table is in; at its new place, once a migration was followed there."""
+        return self._operations.project
+
+    @property
+    def store(self) -> ObjectStore:
+        """The table's own folder."""
+        return self._operations.store
 
     def __repr__(self) -> str:
         return f"VersionedTable({str(self.name)!r}, {self.store.uri!r})"
@@ -106,7 +81,7 @@ class VersionedTable:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
         if self._asset_key is not None:
             return self._asset_key
-        state = self._refresh()
+        state = self._operations.refresh()
         recorded = state.history.asset_key if state is not None else None
         return recorded or (str(self.name),)
 
@@ -148,7 +123,7 @@ class VersionedTable:
         frames: Mapping[str | None, Any],
         *,
         asset_key: Sequence[str] | None = None,
-        parents: Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]] = (),
+        parents: Parents = (),
         code_version: str | None = None,
         message: str | None = None,
         options: TableOptions | None = None,
@@ -161,41 +136,22 @@ class VersionedTable:
         began = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
-        if wrong := [key for key in frames if key is not None and not isinstance(key, str)]:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
-        if len(frames) > 1 and None in frames:
-            raise InvalidInput(
-                "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
-            )
-        if isinstance(parents, Mapping):
-            parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
-        else:
-            parents_of = dict.fromkeys(frames, tuple(parents))
+        check_partitions(frames)
+        own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
+        described_key = asset_key if asset_key is not None else self.asset_key
         descriptions = {
-            partition: _describe(
-                asset_key if asset_key is not None else self.asset_key,
-                [one for one in parents_of.get(partition, ()) if not self._is_itself(one, frames)],
-                code_version,
-                message,
-                options,
-            )
+            partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
         }
         self._check_name_is_free()
-        staging = Staging(self.store, str(uuid.uuid4()))
-        try:
-            with ExitStack() as pinned:
-                constraints = self._constraints(options)
-                proposals = [
-                    _propose(frame, key, descriptions[key], staging, options, constraints, pinned)
-                    for key, frame in frames.items()
-                ]
-                writing = Writing(
-                    self.store, staging, proposals, WRITER, options, constraints, run, self.project.author
-                )
-                state = self._change(writing.draft)
-        finally:
-            _discard(staging)
+        with staged(self.store) as staging, ExitStack() as pinned:
+            constraints = self._constraints(options)
+            proposals = [
+                propose(frame, key, descriptions[key], staging, options, constraints, pinned)
+                for key, frame in frames.items()
+            ]
+            writing = Writing(self.store, staging, proposals, WRITER, options, constraints, run, self.project.author)
+            state = self._operations.change(writing.draft)
         seconds = time.monotonic() - began
         committed = {v.partition: v for v in state.history.heads.values()} if state else {}
         return [
@@ -229,7 +185,7 @@ class VersionedTable:
         self.project.check_write()
         target = self.version(version, partition=partition)
         made = Reversion(self.store, target, WRITER, by or self.project.author, why if hold else None)
-        state = self._change(made.draft)
+        state = self._operations.change(made.draft)
         head = (state or self._known()).history.heads[target.partition]
         return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)
 
@@ -244,7 +200,7 @@ class VersionedTable:
             return Draft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
 
         self.project.check_write()
-        return self._change(draft) is not None
+        return self._operations.change(draft) is not None
 
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
@@ -256,7 +212,7 @@ class VersionedTable:
         self.project.check_write()
         self._known()
         made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
-        state = self._change(made.draft)
+        state = self._operations.change(made.draft)
         if state is None:
             return None
         return WriteResult("full", state.history.heads[None], False, 0, time.monotonic() - began)
@@ -265,7 +221,7 @@ class VersionedTable:
 
     def exists(self) -> bool:
         """Whether anything was ever written under this name."""
-        return self._refresh() is not None
+        return self._operations.refresh() is not None
 
     def read(
         self,
@@ -310,20 +266,8 @@ class VersionedTable:
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
     ) -> ChosenVersions:
         """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
-        state = self._known()
-        selection = self._select(state, version)
-        if selection.version is not None and (partition is not None or partitions is not None):
-            wanted = {partition} if partition is not None else set(partitions or ())
-            if wanted != {selection.version.partition}:
-                raise VersionNotFound(
-                    f"Version {selection.version.short} is of partition {selection.version.partition!r}, not of "
-                    f"{sorted(map(str, wanted))}. Nothing was read."
-                )
-        if partitions is not None and not partitions:
-            raise InvalidInput("An empty list of partitions names nothing to read. Leave it out to read all of them.")
-        wanted_keys = [partition] if partition is not None else partitions
-        chosen = None if selection.version or wanted_keys is None else tuple(dict.fromkeys(wanted_keys))
-        return choose_versions(selection, state.history.until(selection.log_version).current, chosen)
+        history = self._known().history
+        return choose_versions(history, self._select(history, version), partition, partitions)
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""
@@ -336,29 +280,8 @@ class VersionedTable:
         A log version or a time means the table's head then, which is a foreign commit where one came last; of a
         partitioned table, name the ``partition``.
         """
-        state = self._known()
-        selection = self._select(state, reference)
-        if selection.version is not None:
-            if partition is not None and selection.version.partition != partition:
-                raise VersionNotFound(
-                    f"Version {selection.version.short} is of partition {selection.version.partition!r}, not "
-                    f"{partition!r}."
-                )
-            return selection.version
-        history = state.history.until(selection.log_version)
-        if partition is None and history.is_partitioned:
-            at = [version for version in history.versions if version.log_version == selection.log_version]
-            if len(at) == 1:
-                return at[0]
-            raise VersionNotFound(
-                f"{self.name} has {len(history.heads)} partitions, each with versions of its own. Name the partition."
-            )
-        if partition is None and (foreign := history.unadopted) is not None:
-            return foreign
-        found = history.heads.get(partition)
-        if found is None:
-            raise VersionNotFound(f"{self.name} has no version of partition {partition!r} at @{selection.log_version}.")
-        return found
+        history = self._known().history
+        return choose_version(self.name, history, self._select(history, reference), partition)
 
     def partitions(self) -> dict[str, Version]:
         """The current version of each partition; empty for a table without partitions."""
@@ -378,29 +301,7 @@ class VersionedTable:
 
         A partitioned table that was read as a whole is one parent: its ``partitions_sha``.
         """
-        if not chosen.versions:
-            raise VersionNotFound(
-                f"{self.name} has no version yet: another program committed to it, and nobody adopted that. "
-                "Nothing was changed. Give it an identity with adopt()."
-            )
-        if chosen.whole and chosen.versions[0].partition is not None:
-            history = self._known().history.until(chosen.log_version)
-            sources = tuple(source for version in chosen.versions for source in self._sources(version))
-            whole = Parent(self.project.name, str(self.name), history.whole.metadata_sha, history.whole.data_sha)
-            return [Upstream(whole, sources)]
-        return [
-            Upstream(
-                Parent(
-                    self.project.name,
-                    str(self.name),
-                    version.entry.metadata_sha,
-                    version.identity.data_sha,
-                    version.partition,
-                ),
-                self._sources(version),
-            )
-            for version in chosen.versions
-        ]
+        return upstreams(self.project.name, self.name, self._known().history, chosen)
 
     # Comparing and verifying
 
@@ -453,7 +354,7 @@ class VersionedTable:
     def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
         """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
         self._check_unless(dry_run)
-        return self._collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+        return self._operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
 
     def expire(
         self,
@@ -470,7 +371,7 @@ class VersionedTable:
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
         self._check_unless(dry_run)
-        return self._collector().expire(
+        return self._operations.collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
         )
 
@@ -492,23 +393,20 @@ class VersionedTable:
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
-        return self._collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+        return self._operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
 
     def repair(self) -> None:
         """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index.
 
         The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
         """
-        self.project.check_write()
-        self._publisher.rebuild(self._cache)
+        self._operations.repair()
 
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
         """The stored head, without reading the log; it may carry a mark of a commit in flight."""
-        self._arrive()
-        key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
-        return read_head(self.project.data, key)
+        return self._operations.head(partition)
 
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
@@ -516,24 +414,7 @@ class VersionedTable:
         One that is beyond the end of the log is not of this log, and all that is derived is written again. Who may not
         write here, such as a governed reader, is told the head and writes nothing.
         """
-        self._arrive()
-        document = self.head()  # before the log, which then holds whatever a true head knows
-        state = self._refresh()
-        if state is not None:
-            if document.log_version > state.log_version:
-                self._repair_quietly()
-                return self.head()
-            if document.log_version < state.log_version:
-                if not self._may_write():
-                    pending = document.pending
-                    later = pending if pending and pending.log_version > state.log_version else None
-                    return HeadDocument(state.log_version, table_head(self.name, state), later)
-                self._publish(state)
-                return self.head()
-            data, key = self.project.data, head_key(self.name)
-            if document.pending and self._may_write() and withdraw_stale_mark(data, key, state.log_version):
-                return self.head()
-        return document
+        return self._operations.resolve()
 
     @property
     def state(self) -> TableState:
@@ -543,159 +424,52 @@ class VersionedTable:
     @property
     def is_void(self) -> bool:
         """Whether all that there is of the table is the fence that kept it from being created."""
-        return self._whereabouts.is_void
+        return self._operations.whereabouts.is_void
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
         """State and commits from the log alone. Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`."""
-        self._arrive()
-        return self._cache.replay()
+        self._operations.arrive()
+        return self._operations.cache.replay()
 
     @property
     def publisher(self) -> Publisher:
         """What writes, and knows, the derived documents."""
-        return self._publisher
+        return self._operations.publisher
 
     def commit_as_migration(self, draft: DraftOf) -> TableState | None:
         """Commit what a migration has to say, which its own fence does not stop; `fence` is who calls this."""
-        return self._commit(draft)
+        return self._operations.commit(draft)
 
     # Inside
 
-    def _refresh(self) -> TableState | None:
-        """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
-        found = self._whereabouts.look()
-        if isinstance(found, MovedTo):
-            self._open(found.project)
-            return self._cache.refresh()
-        return found
-
-    def _arrive(self) -> None:
-        """Be where the project is now, before something is read that is not the log."""
-        if self.project.custody is not None:
-            self._refresh()
-
-    def _may_write(self) -> bool:
-        try:
-            self.project.check_write()
-        except GovernanceError:
-            return False
-        return True
+    def _known(self) -> TableState:
+        return self._operations.require()
 
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
             self.project.check_write()
 
-    def _known(self) -> TableState:
-        """`_refresh`, but raises `TableNotFound` where the table has no log."""
-        return self._refresh() or self._cache.require()
-
-    def _change(self, draft: DraftOf) -> TableState | None:
-        """`_commit` what a user asked for: not at a place that a migration has ended."""
-        with self._whereabouts.telling_of_the_fence():
-            return self._commit(self._whereabouts.unfenced(draft))
-
-    def _commit(self, draft: DraftOf) -> TableState | None:
-        """Commit a draft, waiting for collections in its way, and publish what follows from it."""
-        while True:
-            try:
-                state = commit(self.store, self._cache, draft, self._announce, f"{WRITER.name}/{WRITER.version}")
-            except CollectionInProgress as busy:
-                self._collector().settle(busy.collection)
-                continue
-            if state is None:
-                self.resolve()
-            else:
-                self._publish(state)
-            return state
-
-    def _publish(self, state: TableState) -> None:
-        """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
-        try:
-            self._publisher.publish(self._cache, state)
-        except VersionedError:
-            logger.warning(
-                "%s: log version %d is committed, but its derived documents could not be written. The next write, "
-                "sensor tick or repair() brings them up to date.",
-                self.name,
-                state.log_version,
-                exc_info=True,
-            )
-
-    def _repair_quietly(self) -> None:
-        try:
-            self.repair()
-        except VersionedError:
-            logger.warning("%s: its head is ahead of its log and could not be corrected.", self.name, exc_info=True)
-
-    def _announce(self, log_version: int) -> None:
-        announce(self.project.data, head_key(self.name), log_version)
-        if log_version == 0:
-            self.project.check_unmarked()  # after the announcement: see `fence`
-
-    def _collector(self) -> Collector:
-        return Collector(self.store, self._cache, self._change, self._protected)
-
-    def _protected(self) -> dict[str, Protection]:
-        """Why a version must be kept, by its ``metadata_sha``: pins, and parents of kept versions of other tables."""
-        history = self._known().history
-        reasons: dict[str, Protection] = {}
-        for other in self.project.tables():
-            if other == self.name:
-                continue
-            for child in self.project.table(str(other)).history():
-                if child.gone is None and child.raw is not None:
-                    for parent in child.raw["identity"].get("parents", ()):
-                        # By SHA alone: whoever opens the project under another name must not lose parents by that.
-                        for sha in history.versions_of(parent["version"]):
-                            reasons[sha] = Protection("parent", f"a parent of {other} {child.short}")
-        for pin in self.project.pins().values():
-            if pin.table == self.name:
-                reasons[pin.version] = Protection("pin", f"pinned as {pin.name!r}")
-        return reasons
-
     def _constraints(self, options: TableOptions) -> Mapping[str, str]:
         """What every row must satisfy: as the options say, else as the table does."""
         if options.constraints is not None:
             return options.constraints
-        state = self._cache.known
+        state = self._operations.cache.known
         if state is None or not constraints_of(state.snapshot.metadata.configuration):
             return {}  # as of a moment ago; the draft looks again
         return constraints_of(self._known().snapshot.metadata.configuration)
 
     def _check_name_is_free(self) -> None:
-        """Refuse to create a table under a wrong project name, or beside one whose name differs only in case.
-
-        Lineage names its project for ever; and many file systems cannot tell such table names apart.
-        """
-        with self._whereabouts.telling_of_the_fence():
-            if self._cache.known or self._cache.refresh():
+        operations = self._operations
+        with operations.whereabouts.telling_of_the_fence():
+            if operations.cache.known or operations.cache.refresh():
                 return
-        known = recorded_project(self.project.data)
-        if known is not None and known != self.project.name:
-            raise InvalidInput(
-                f"{self.project.store.uri} holds the project {known!r}, but was opened as {self.project.name!r}. "
-                "Nothing was written. Open it by its own name, or choose another location."
-            )
-        for folder in self.project.data.folders():
-            if folder != self.name and folder.casefold() == self.name.casefold():
-                raise InvalidName(
-                    f"The table {self.name!r} cannot be created beside {folder!r}: their names differ only in case. "
-                    "Nothing was written. Choose another asset key."
-                )
+        self.project.check_new_table(self.name)
 
-    def _is_itself(self, upstream: Upstream, partitions: Iterable[str | None]) -> bool:
-        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidInput(
-                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
-            )
-        parent = upstream.parent
-        return (parent.source, parent.table) == (self.project.name, self.name) and parent.partition in partitions
-
-    def _select(self, state: TableState, reference: VersionLike) -> Selection:
+    def _select(self, history: History, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)
         if isinstance(parsed, PinName):
             parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name)))
-        return state.history.find(parsed)
+        return history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
         return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)
@@ -706,70 +480,3 @@ class VersionedTable:
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)
         return version.metadata_sha or f"@{version.log_version}"
-
-    def _sources(self, version: Version) -> tuple[SourceVersion, ...]:
-        """Where a version's data comes from in the end: an imported version is its own source."""
-        identity = version.identity
-        if identity.table_type == "imported":
-            return (SourceVersion(self.project.name, str(self.name), version.entry.metadata_sha),)
-        return tuple(identity.source_lineage)
-
-
-def _discard(staging: Staging) -> None:
-    """Delete what a write staged; what is left if that fails is garbage that vacuum collects."""
-    try:
-        staging.discard()
-    except VersionedError:
-        logger.warning("The staged files of write %s could not be deleted.", staging.write_id, exc_info=True)
-
-
-def _describe(
-    asset_key: Sequence[str],
-    parents: Sequence[Upstream],
-    code_version: str | None,
-    message: str | None,
-    options: TableOptions,
-) -> Description:
-    if isinstance(asset_key, str):  # which tuple() would take apart, letter by letter
-        raise InvalidInput(f"asset_key must be the parts of a key: [{asset_key!r:.100}]. Nothing was written.")
-    kind: TableType = options.table_type or ("derived" if parents else "imported")
-    return Description(
-        asset_key=tuple(asset_key),
-        table_type=kind,
-        parents=tuple(upstream.parent for upstream in parents),
-        source_lineage=tuple(source for upstream in parents for source in upstream.sources),
-        code_version=code_version,
-        message=message,
-        custom=options.custom,
-    )
-
-
-def _propose(
-    frame: Any,
-    partition: str | None,
-    description: Description,
-    staging: Staging,
-    options: TableOptions,
-    constraints: Mapping[str, str],
-    pinned: ExitStack,
-) -> Proposal:
-    """The frame as a proposal, which can be used until ``pinned`` is closed."""
-    engine = engine_for(frame)
-    if constraints or options.mode != "replace":
-        frame = pinned.enter_context(engine.pinned(frame))
-    require_frame(engine, frame, constraints)
-    if options.mode != "replace":
-        return Addition(partition, description, frame, engine, staging, options)
-    write_options = options.write_options(partition)
-    contents = engine.contents(frame, write_options)
-    written = None if contents is not None else engine.write(frame, staging, write_options)
-    known = contents if contents is not None else written.contents  # pyright: ignore[reportOptionalMemberAccess]
-    return Proposal(
-        partition,
-        description,
-        known,
-        write_options.resolved_row_order(engine.default_row_order),
-        written,
-        lambda: engine.write(frame, staging, write_options, known),
-        single_part=options.single_part,
-    )

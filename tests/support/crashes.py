@@ -242,5 +242,5 @@ def announce_collection(
         why=None,
     )
     draft = Draft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
-    table._commit(lambda state, timestamp: draft)  # pyright: ignore[reportPrivateUsage]
+    table.commit_as_migration(lambda state, timestamp: draft)
     return collection

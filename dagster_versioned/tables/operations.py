@@ -1,0 +1,170 @@
+"""One table's log, followed and committed to: what every verb of a table is built on.
+
+Named after Iceberg's ``TableOperations``, which is the same thing there: refresh, commit, and what has to follow.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from dagster_versioned.__about__ import __version__
+from dagster_versioned.errors import GovernanceError, VersionedError
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.version import Writer
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.collect import Collector
+from dagster_versioned.tables.commit import DraftOf, commit
+from dagster_versioned.tables.head import (
+    HeadDocument,
+    announce,
+    head_key,
+    partition_head_key,
+    read_head,
+    table_head,
+    withdraw_stale_mark,
+)
+from dagster_versioned.tables.protection import Protection, protections
+from dagster_versioned.tables.publish import Publisher
+from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
+from dagster_versioned.tables.write import CollectionInProgress
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+logger = logging.getLogger("dagster_versioned")
+
+WRITER = Writer("dagster-versioned", __version__)
+
+
+class TableOperations:
+    """The log of one table, at the place where the table is: a migration that took it away is followed.
+
+    Cheap to make: nothing is read before it is needed. Thread-safe.
+    """
+
+    def __init__(self, project: "Project", name: TableName) -> None:
+        self.name = name
+        self._open(project)
+
+    def _open(self, project: "Project") -> None:
+        self.project = project
+        self.store: ObjectStore = project.data.subfolder(str(self.name))
+        self.cache = StateCache(self.store)
+        self.whereabouts = Whereabouts(project, self.name, self.cache)
+        self.publisher = Publisher(project.name, self.name, project.data, self.store)
+
+    def refresh(self) -> TableState | None:
+        """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
+        found = self.whereabouts.look()
+        if isinstance(found, MovedTo):
+            self._open(found.project)
+            return self.cache.refresh()
+        return found
+
+    def require(self) -> TableState:
+        """`refresh`, but raises `TableNotFound` where the table has no log."""
+        return self.refresh() or self.cache.require()
+
+    def arrive(self) -> None:
+        """Be where the project is now, before something is read that is not the log."""
+        if self.project.custody is not None:
+            self.refresh()
+
+    # Committing
+
+    def change(self, draft: DraftOf) -> TableState | None:
+        """`commit` what a user asked for: not at a place that a migration has ended."""
+        with self.whereabouts.telling_of_the_fence():
+            return self.commit(self.whereabouts.unfenced(draft))
+
+    def commit(self, draft: DraftOf) -> TableState | None:
+        """Commit a draft, waiting for collections in its way, and publish what follows from it."""
+        while True:
+            try:
+                state = commit(self.store, self.cache, draft, self._announce, f"{WRITER.name}/{WRITER.version}")
+            except CollectionInProgress as busy:
+                self.collector().settle(busy.collection)
+                continue
+            if state is None:
+                self.resolve()
+            else:
+                self._publish(state)
+            return state
+
+    def collector(self) -> Collector:
+        """What runs collections on the table, and ends those that others left open."""
+        return Collector(self.store, self.cache, self.change, self._protections)
+
+    # What is derived
+
+    def head(self, partition: str | None = None) -> HeadDocument:
+        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        self.arrive()
+        key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
+        return read_head(self.project.data, key)
+
+    def resolve(self) -> HeadDocument:
+        """The head, brought up to the end of the log if a writer died between its commit and its head.
+
+        One that is beyond the end of the log is not of this log, and all that is derived is written again. Who may not
+        write here, such as a governed reader, is told the head and writes nothing.
+        """
+        self.arrive()
+        document = self.head()  # before the log, which then holds whatever a true head knows
+        state = self.refresh()
+        if state is not None:
+            if document.log_version > state.log_version:
+                self._repair_quietly()
+                return self.head()
+            if document.log_version < state.log_version:
+                if not self._may_write():
+                    pending = document.pending
+                    later = pending if pending and pending.log_version > state.log_version else None
+                    return HeadDocument(state.log_version, table_head(self.name, state), later)
+                self._publish(state)
+                return self.head()
+            data, key = self.project.data, head_key(self.name)
+            if document.pending and self._may_write() and withdraw_stale_mark(data, key, state.log_version):
+                return self.head()
+        return document
+
+    def repair(self) -> None:
+        """Write every derived document again from the commits. Raises `UnsupportedFeature` where the first are gone."""
+        self.project.check_write()
+        self.publisher.rebuild(self.cache)
+
+    # Inside
+
+    def _announce(self, log_version: int) -> None:
+        announce(self.project.data, head_key(self.name), log_version)
+        if log_version == 0:
+            self.project.check_unmarked()  # after the announcement: see `fence`
+
+    def _publish(self, state: TableState) -> None:
+        """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
+        try:
+            self.publisher.publish(self.cache, state)
+        except VersionedError:
+            logger.warning(
+                "%s: log version %d is committed, but its derived documents could not be written. The next write, "
+                "sensor tick or repair() brings them up to date.",
+                self.name,
+                state.log_version,
+                exc_info=True,
+            )
+
+    def _repair_quietly(self) -> None:
+        try:
+            self.repair()
+        except VersionedError:
+            logger.warning("%s: its head is ahead of its log and could not be corrected.", self.name, exc_info=True)
+
+    def _may_write(self) -> bool:
+        try:
+            self.project.check_write()
+        except GovernanceError:
+            return False
+        return True
+
+    def _protections(self) -> dict[str, Protection]:
+        return protections(self.project, self.name, self.require().history)
