@@ -28,8 +28,8 @@ from dagster_versioned.delta.schema import StructField, StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint", "domainMetadata"))
 METADATA = Metadata("id", SCHEMA, (), {"a": "b", "": "c"}, "name", "words", 5, "parquet", {"o": "p"})
 STATE: list[Action] = [
@@ -45,8 +45,7 @@ STATE: list[Action] = [
 
 @pytest.fixture
 def snapshot(store: LocalStore) -> Snapshot:
-    lines = map(encode_action, [CommitInfo({}), *STATE])
-    store.put(commit_key(0), b"\n".join(lines))
+    put_commit(store, 0, [CommitInfo({}), *STATE])
     return load_snapshot(store)
 
 
@@ -110,7 +109,7 @@ def with_statistics(store: LocalStore, **properties: str) -> Snapshot:
         Add("b", {"p": None}, 1, 1, True, "nonsense"),
         Add("c", {"p": "2026-01-03"}, 1, 1, True),
     ]
-    store.put(commit_key(0), b"\n".join(map(encode_action, actions)))
+    put_commit(store, 0, actions)
     return load_snapshot(store)
 
 
@@ -161,7 +160,7 @@ def test_no_statistics_at_all(store: LocalStore) -> None:
 def v2_snapshot(store: LocalStore, version: int = 0) -> Snapshot:
     metadata = Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"})
     actions = [metadata if isinstance(action, Metadata) else action for action in STATE]
-    store.put(commit_key(0), b"\n".join(map(encode_action, [CommitInfo({}), *actions])))
+    put_commit(store, 0, [CommitInfo({}), *actions])
     for number in range(1, version + 1):
         store.put(commit_key(number), b"")
     return load_snapshot(store)
@@ -206,7 +205,7 @@ def test_now_and_then_a_v2_checkpoint_has_the_classic_name(store: LocalStore) ->
 
 def test_v2_checkpoints_need_their_feature(store: LocalStore) -> None:
     metadata = Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"})
-    store.put(commit_key(0), b"\n".join(map(encode_action, [Protocol(1, 2), metadata])))
+    put_commit(store, 0, [Protocol(1, 2), metadata])
     write_checkpoint(store, load_snapshot(store))
     assert list_log(store).checkpoint.keys == (checkpoint_key(0),)
 

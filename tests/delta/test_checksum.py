@@ -4,15 +4,15 @@ from typing import Any
 import orjson
 import pytest
 
-from dagster_versioned.delta.actions import Action, Add, CommitInfo, DeletionVector, Metadata, Protocol, encode_action
+from dagster_versioned.delta.actions import Action, Add, CommitInfo, DeletionVector, Metadata, Protocol
 from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.checksum import Checksum
 from dagster_versioned.delta.log import checksum_key, commit_key, list_log
 from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 VECTOR = DeletionVector("u", "x", 1, 7)
 COMMITS: list[list[Action]] = [
     [Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)), Metadata("id", SCHEMA), Add("a", {}, 5, 1, True)],
@@ -24,8 +24,7 @@ COMMITS: list[list[Action]] = [
 @pytest.fixture
 def table(store: LocalStore) -> LocalStore:
     for version, actions in enumerate(COMMITS):
-        lines = map(encode_action, [CommitInfo({"inCommitTimestamp": 1000 + version}), *actions])
-        store.put(commit_key(version), b"\n".join(lines))
+        put_commit(store, version, [CommitInfo({"inCommitTimestamp": 1000 + version}), *actions])
     return store
 
 
@@ -53,7 +52,7 @@ def test_a_checksum_holds_the_figures_of_its_version(table: LocalStore) -> None:
 def test_the_in_commit_timestamp_is_written_and_not_compared(store: LocalStore) -> None:
     configuration = {"delta.enableInCommitTimestamps": "true"}
     actions = [Protocol(1, 7, None, ("inCommitTimestamp",)), Metadata("id", SCHEMA, (), configuration)]
-    store.put(commit_key(0), b"\n".join(map(encode_action, [CommitInfo({"inCommitTimestamp": 5}), *actions])))
+    put_commit(store, 0, [CommitInfo({"inCommitTimestamp": 5}), *actions])
     write_checksum(store, load_snapshot(store))
     value = orjson.loads(store.get(checksum_key(0)))
     assert value["inCommitTimestampOpt"] == 5
@@ -110,7 +109,6 @@ def test_a_checkpoint_is_checked_before_anything_is_built_on_it(table: LocalStor
 def test_features_are_a_set_however_they_are_ordered(store: LocalStore) -> None:
     protocol = Protocol(3, 7, ("deletionVectors", "v2Checkpoint"), ("deletionVectors", "v2Checkpoint"))
     other = Protocol(3, 7, ("v2Checkpoint", "deletionVectors"), ("v2Checkpoint", "deletionVectors"))
-    lines = map(encode_action, [protocol, Metadata("id", SCHEMA)])
-    store.put(commit_key(0), b"\n".join(lines))
+    put_commit(store, 0, [protocol, Metadata("id", SCHEMA)])
     store.put(checksum_key(0), orjson.dumps({"numFiles": 0, "tableSizeBytes": 0, "protocol": other.to_json()}))
     assert load_snapshot(store).protocol == protocol

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dagster_versioned.delta import checkpoint
-from dagster_versioned.delta.actions import Action, Add, CommitInfo, DomainMetadata, Metadata, Protocol, encode_action
+from dagster_versioned.delta.actions import Action, Add, CommitInfo, DomainMetadata, Metadata, Protocol
 from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.cleanup import cleanup_log
 from dagster_versioned.delta.compaction import compact_log
@@ -13,8 +13,8 @@ from dagster_versioned.delta.log import checksum_key, commit_key, compaction_key
 from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 NOW = datetime(2026, 3, 31, 12, tzinfo=UTC)
 DAYS = 10
 """Commits 0 to 9 are of the days 40, 36, … 4 before now: of 0 to 2 the log's 30 days are over."""
@@ -25,7 +25,7 @@ def put(store: LocalStore, *more: Action, features: tuple[str, ...] = (), **prop
     head = [Protocol(1, 7, None, features), Metadata("id", SCHEMA, (), configuration), *more]
     for version in range(DAYS):
         actions = [CommitInfo({}), *(head if version == 0 else ()), Add(f"f{version}", {}, 1, 1, True)]
-        store.put(commit_key(version), b"\n".join(map(encode_action, actions)))
+        put_commit(store, version, actions)
     return store
 
 

@@ -21,11 +21,11 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.delta.compaction import compact_log
 from dagster_versioned.delta.log import LogSegment, commit_key, compaction_key, list_log
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.errors import InvalidInput, ObjectNotFound
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA, concern, content, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 HEAD: list[Action] = [
     Protocol(3, 7, ("deletionVectors",), ("deletionVectors", "domainMetadata")),
     Metadata("id", SCHEMA),
@@ -33,17 +33,7 @@ HEAD: list[Action] = [
 
 
 def put(store: LocalStore, version: int, actions: list[Action]) -> None:
-    store.put(commit_key(version), b"\n".join(map(encode_action, [CommitInfo({"v": version}), *actions])))
-
-
-def content(snapshot: Snapshot) -> object:
-    def rows(table: pa.Table) -> list[str]:
-        return sorted(map(repr, table.to_pylist()))
-
-    return (
-        (snapshot.version, snapshot.protocol, snapshot.metadata, snapshot.txns, snapshot.domains),
-        (snapshot.timestamp_ms, snapshot.commit_sha256, rows(snapshot.files), rows(snapshot.tombstones)),
-    )
+    put_commit(store, version, [CommitInfo({"v": version}), *actions])
 
 
 vectors = st.none() | st.builds(DeletionVector, st.just("u"), st.sampled_from("xy"), st.just(1), st.just(1))
@@ -57,20 +47,8 @@ actions = st.one_of(
 )
 
 
-def unique(action: Action) -> object:
-    match action:
-        case Add() | Remove():
-            return action.key
-        case Txn():
-            return "txn", action.app_id
-        case DomainMetadata():
-            return "domain", action.domain
-        case _:
-            return type(action)
-
-
 @settings(max_examples=25)
-@given(st.lists(st.lists(actions, max_size=5, unique_by=unique), min_size=4, max_size=6), st.integers(0, 2))
+@given(st.lists(st.lists(actions, max_size=5, unique_by=concern), min_size=4, max_size=6), st.integers(0, 2))
 def test_what_is_read_by_compactions_is_what_the_commits_say(history: list[list[Action]], first: int) -> None:
     with TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
@@ -112,7 +90,7 @@ def test_a_compaction_is_not_used_where_commits_must_carry_their_time(store: Loc
     stamped = Metadata("id", SCHEMA, (), {"delta.enableInCommitTimestamps": "true"})
     for version in range(4):
         lines = [CommitInfo({"inCommitTimestamp": version}), *([HEAD[0], stamped] if version == 0 else ())]
-        store.put(commit_key(version), b"\n".join(map(encode_action, lines)))
+        put_commit(store, version, lines)
     store.put(compaction_key(range(1, 3)), encode_action(Add("ghost", {}, 1, 1, True)))
     assert load_snapshot(store).num_files == 0
 

@@ -26,8 +26,7 @@ from dagster_versioned.delta.log import commit_key, read_commits
 from dagster_versioned.delta.replay import Changes, read_changes
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.storage.local import LocalStore
-
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
+from support.delta_logs import SCHEMA
 
 paths = st.sampled_from(["a", "b", "c", "a%20b", "d=1/e", "%C3%BC", "./a", "%", "ü"])
 texts = st.none() | st.sampled_from(["", "x", '{"numRecords":1}'])

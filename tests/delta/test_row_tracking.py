@@ -21,8 +21,8 @@ from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.delta.transaction import Committed, Transaction, commit
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 SUPPORTED = Protocol(1, 7, None, ("domainMetadata", "rowTracking"))
 UNTRACKED = Metadata("id", SCHEMA)
 TRACKED = replace(UNTRACKED, configuration={"delta.enableRowTracking": "true", **new_columns()})

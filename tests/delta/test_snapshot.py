@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import hypothesis.strategies as st
 import pyarrow.parquet as pq
@@ -28,8 +27,8 @@ from dagster_versioned.delta.log import commit_key, read_commit, read_commits
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import SCHEMA, concern, content, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL = Protocol(1, 7, None, ("domainMetadata", "inCommitTimestamp"))
 METADATA = Metadata("id", SCHEMA, (), {"delta.enableInCommitTimestamps": "true"})
 
@@ -67,19 +66,7 @@ others = st.one_of(
 )
 
 
-def unique(action: Action) -> object:
-    match action:
-        case Add() | Remove():
-            return action.key
-        case Txn():
-            return "txn", action.app_id
-        case DomainMetadata():
-            return "domain", action.domain
-        case _:
-            return type(action)
-
-
-commits = st.lists(adds | removes | others, max_size=6, unique_by=unique)
+commits = st.lists(adds | removes | others, max_size=6, unique_by=concern)
 
 
 @dataclass
@@ -113,9 +100,8 @@ class Model:
                 pass
 
 
-def put_commit(store: LocalStore, version: int, actions: list[Action]) -> None:
-    lines = [encode_action(CommitInfo({"inCommitTimestamp": 1000 + version})), *map(encode_action, actions)]
-    store.put(commit_key(version), b"\n".join(lines))
+def put(store: LocalStore, version: int, actions: list[Action]) -> None:
+    put_commit(store, version, [CommitInfo({"inCommitTimestamp": 1000 + version}), *actions])
 
 
 def check(snapshot: Snapshot, model: Model) -> None:
@@ -134,24 +120,6 @@ def check(snapshot: Snapshot, model: Model) -> None:
     assert snapshot.timestamp_ms == 1000 + snapshot.version
 
 
-def content(snapshot: Snapshot) -> Any:
-    def rows(table: Any) -> list[Any]:
-        return sorted(map(repr, table.to_pylist()))
-
-    return (
-        snapshot.version,
-        snapshot.protocol,
-        snapshot.metadata,
-        snapshot.schema,
-        snapshot.txns,
-        snapshot.domains,
-        snapshot.timestamp_ms,
-        snapshot.commit_sha256,
-        rows(snapshot.files),
-        rows(snapshot.tombstones),
-    )
-
-
 @given(st.lists(commits, max_size=6), st.sets(st.integers(0, 6), max_size=3), st.integers(0, 6))
 def test_replay_advance_and_checkpoints_agree_with_the_model(
     history: list[list[Action]], checkpoints: set[int], start: int
@@ -160,7 +128,7 @@ def test_replay_advance_and_checkpoints_agree_with_the_model(
         store = LocalStore(Path(folder))
         model = Model()
         for version, actions in enumerate([[PROTOCOL, METADATA], *history]):
-            put_commit(store, version, actions)
+            put(store, version, actions)
             for action in actions:
                 model.apply(action)
             check(load_snapshot(store), model)
@@ -186,7 +154,7 @@ def test_a_checkpoints_bytes_depend_on_the_log_alone(history: list[list[Action]]
     with TemporaryDirectory() as folder:
         store = LocalStore(Path(folder))
         for version, actions in enumerate([[PROTOCOL, METADATA], *history]):
-            put_commit(store, version, actions)
+            put(store, version, actions)
         last = len(history)
         write_checkpoint(store, load_snapshot(store))
         whole = store.get(checkpoint_key(last))
@@ -202,8 +170,8 @@ def test_a_checkpoints_bytes_depend_on_the_log_alone(history: list[list[Action]]
 
 
 def test_the_snapshot_knows_its_commits_bytes(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA])
-    put_commit(store, 1, [])
+    put(store, 0, [PROTOCOL, METADATA])
+    put(store, 1, [])
     write_checkpoint(store, load_snapshot(store))
     assert load_snapshot(store).commit_sha256 == read_commit(store, 1).sha256
     assert load_snapshot(store, 0).commit_sha256 == read_commit(store, 0).sha256
@@ -213,15 +181,15 @@ def test_the_snapshot_knows_its_commits_bytes(store: LocalStore) -> None:
 
 @pytest.mark.parametrize(("left_out", "reason"), [(PROTOCOL, "no protocol"), (METADATA, "no metaData")])
 def test_a_log_without_protocol_or_metadata_is_refused(store: LocalStore, left_out: Action, reason: str) -> None:
-    put_commit(store, 0, [action for action in (PROTOCOL, METADATA) if action is not left_out])
+    put(store, 0, [action for action in (PROTOCOL, METADATA) if action is not left_out])
     with pytest.raises(LogCorrupt, match=reason):
         load_snapshot(store)
 
 
 def test_commits_that_do_not_follow_are_refused(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA])
+    put(store, 0, [PROTOCOL, METADATA])
     for version in (1, 2):
-        put_commit(store, version, [])
+        put(store, version, [])
     base = load_snapshot(store, 0)
     assert base.advance([]) is base
     with pytest.raises(LogCorrupt, match="version 1 comes next"):
@@ -250,8 +218,8 @@ def add(path: str, vector: DeletionVector | None = None) -> Add:
 def test_what_cannot_be_read_is_refused_when_loaded_and_when_advanced(
     store: LocalStore, bad: Action, error: type[Exception], reason: str
 ) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA])
-    put_commit(store, 1, [bad])
+    put(store, 0, [PROTOCOL, METADATA])
+    put(store, 1, [bad])
     with pytest.raises(error, match=reason):
         load_snapshot(store)
     with pytest.raises(error, match=reason):
@@ -259,28 +227,28 @@ def test_what_cannot_be_read_is_refused_when_loaded_and_when_advanced(
 
 
 def test_a_snapshot_says_whether_it_has_deletion_vectors(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
-    put_commit(store, 1, [Remove("a", True), add("a", DeletionVector("u", "x", 1, 1))])
+    put(store, 0, [PROTOCOL, METADATA, add("a")])
+    put(store, 1, [Remove("a", True), add("a", DeletionVector("u", "x", 1, 1))])
     assert [load_snapshot(store, version).has_deletion_vectors for version in (0, 1)] == [False, True]
     write_checkpoint(store, load_snapshot(store))
     assert load_snapshot(store).adds()[0].deletion_vector == DeletionVector("u", "x", 1, 1)
 
 
 def test_tombstones_of_elsewhere_do_not_matter(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA, Remove("../gone", True), Remove("/abs", True)])
+    put(store, 0, [PROTOCOL, METADATA, Remove("../gone", True), Remove("/abs", True)])
     assert load_snapshot(store).num_files == 0
 
 
 def test_one_file_with_another_vector_is_another_logical_file(store: LocalStore) -> None:
     vector = DeletionVector("u", "x", 1, 1, 4)
     gone = Remove("a", True, deletion_vector=vector)
-    put_commit(store, 0, [PROTOCOL, METADATA, add("a"), gone])
+    put(store, 0, [PROTOCOL, METADATA, add("a"), gone])
     snapshot = load_snapshot(store)
     assert snapshot.files["key"].to_pylist() == ["a"]
     assert snapshot.tombstones["key"].to_pylist() == ["a"]
     write_checkpoint(store, snapshot)
     assert content(load_snapshot(store)) == content(snapshot)
-    put_commit(store, 1, [Remove("a", True), add("b")])
+    put(store, 1, [Remove("a", True), add("b")])
     assert load_snapshot(store).tombstones.num_rows == 2
     assert content(snapshot.advance([read_commit(store, 1)])) == content(load_snapshot(store))
 
@@ -297,7 +265,7 @@ def test_transaction_identifiers_and_tombstones_expire_by_the_tables_own_time(st
         },
     )
     old = [Txn("old", 1, 1000), Txn("ageless", 1), Remove("old", True, 1000), Remove("timeless", True)]
-    put_commit(store, 0, [PROTOCOL, metadata, *old])
+    put(store, 0, [PROTOCOL, metadata, *old])
     store.put(
         commit_key(1),
         b"\n".join(
@@ -316,18 +284,18 @@ def test_transaction_identifiers_and_tombstones_expire_by_the_tables_own_time(st
 
 
 def test_many_appends_keep_the_table_in_few_chunks(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA])
+    put(store, 0, [PROTOCOL, METADATA])
     snapshot = load_snapshot(store)
     for version in range(1, 80):
-        put_commit(store, version, [add(f"f{version}")])
+        put(store, version, [add(f"f{version}")])
         snapshot = snapshot.advance([read_commit(store, version)])
     assert snapshot.num_files == 79
     assert snapshot.files["key"].num_chunks <= 33
 
 
 def test_reading_a_checkpoint_needs_no_older_commit(store: LocalStore) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
-    put_commit(store, 1, [add("b")])
+    put(store, 0, [PROTOCOL, METADATA, add("a")])
+    put(store, 1, [add("b")])
     write_checkpoint(store, load_snapshot(store))
     store.delete([commit_key(0)])
     assert sorted(load_snapshot(store).files["key"].to_pylist()) == ["a", "b"]
@@ -339,7 +307,7 @@ def test_reading_a_checkpoint_needs_no_older_commit(store: LocalStore) -> None:
 def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str) -> None:
     for version in range(6):
         head = [PROTOCOL, METADATA] if version == 0 else []
-        put_commit(store, version, [*head, Add(f"f{version}", {}, 1, 1, True)])
+        put(store, version, [*head, Add(f"f{version}", {}, 1, 1, True)])
         if version in (2, 4):
             write_checkpoint(store, load_snapshot(store))
     expected = sorted(load_snapshot(store).files["key"].to_pylist())
@@ -358,8 +326,8 @@ def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str)
 
 @pytest.mark.parametrize("damage", [b"", b"\n", encode_action(CommitInfo({"operation": "WRITE"}))])
 def test_a_commit_without_its_time_is_no_commit_where_the_table_asks_for_it(store: LocalStore, damage: bytes) -> None:
-    put_commit(store, 0, [PROTOCOL, METADATA, add("a")])
-    put_commit(store, 1, [add("b")])
+    put(store, 0, [PROTOCOL, METADATA, add("a")])
+    put(store, 1, [add("b")])
     before = load_snapshot(store, 0)
     store.put(commit_key(1), damage)
     with pytest.raises(LogCorrupt, match="inCommitTimestamp"):

@@ -17,14 +17,13 @@ from dagster_versioned.delta.actions import (
     Metadata,
     Protocol,
     Remove,
-    encode_action,
 )
 from dagster_versioned.delta.deletion_vectors import z85_encode
-from dagster_versioned.delta.log import commit_key
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.vacuum import vacuum
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
+from support.delta_logs import put_commit
 
 SCHEMA = (
     '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}},'
@@ -62,7 +61,7 @@ def put(store: LocalStore, *more: Action, **properties: str) -> LocalStore:
         Remove("timeless", True),
         *more,
     ]
-    store.put(commit_key(0), b"\n".join(map(encode_action, actions)))
+    put_commit(store, 0, actions)
     names = ["live one", "_p=1/live", "absolute", "inline", "recent", "past", "timeless", "_p=1/orphan", "a/b=_/orphan"]
     hidden = [".hidden", "_hidden", "_other/file", "a/_x/file", ".d/file", "_delta_index/x", "_q=1/file"]
     for key in [*names, *hidden, *map(bin_key, (KEPT, GONE, OLD, ABSOLUTE)), "_change_data/cdc-1", "_change_data/_x"]:
@@ -119,7 +118,7 @@ def test_a_longer_retention_is_always_allowed_and_a_shorter_one_only_by_force(st
 def test_tables_of_features_that_are_not_known_are_left_alone(store: LocalStore) -> None:
     put(store)
     unknown = Protocol(1, 7, None, ("unheardOf",))
-    store.put(commit_key(1), b"\n".join(map(encode_action, [CommitInfo({}), unknown])))
+    put_commit(store, 1, [CommitInfo({}), unknown])
     with pytest.raises(UnsupportedFeature, match="unheardOf"):
         run(store)
 
