@@ -211,7 +211,7 @@ def read(
     subject = session.table(table)
     files = subject.files(version, columns=_column_names(columns), partitions=partition)
     reader: pa.RecordBatchReader = subject.read_files(files, pa.RecordBatchReader)
-    counts = [file.num_records for file in files.scan.files]
+    counts = [file.remaining_records for file in files.scan.files]
     total = None if None in counts else sum(count or 0 for count in counts)
     document: dict[str, Any] = {
         "table": str(subject.name),
@@ -373,7 +373,7 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
         "identity": entry.identity.to_json() if entry else None,
         "facts": entry.facts.to_json() if entry else None,
         "files": [
-            {"key": file.key, "size_bytes": file.size, "rows": file.num_records, "sha256": file.sha256}
+            {"key": file.key, "size_bytes": file.size, "rows": file.remaining_records, "sha256": file.sha256}
             for file in files
         ],
     }

@@ -7,15 +7,18 @@ import struct
 import zlib
 from array import array
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta import statistics
+from dagster_versioned.delta.actions import Add, DeletionVector
 from dagster_versioned.delta.paths import confined_key, decode_path
+from dagster_versioned.delta.reach import reach_of
 from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -29,6 +32,9 @@ NATIVE = 1681511376
 """The magic number of the older form: a count, then each 32-bit bitmap behind its size. The protocol's own inline
 example has it, with these numbers in big endian; the reference writes them in little endian as well."""
 
+INLINE_BYTES = 1024
+"""Up to so many, a vector is kept in its descriptor where its place is free to choose: some hundred scattered rows."""
+
 _FILE_VERSION = 1
 _UUID_LENGTH = 20
 _S3 = re.compile(r"s3[an]?:/+")
@@ -39,15 +45,19 @@ _TO_B85 = bytes.maketrans(_Z85, _B85)
 _TO_Z85 = bytes.maketrans(_B85, _Z85)
 
 
-def deleted_rows(store: ObjectStore, vector: DeletionVector, num_records: int, of: str) -> NDArray[np.int64]:
+def deleted_rows(
+    store: ObjectStore, vector: DeletionVector, num_records: int, of: str, sha: str | None = None
+) -> NDArray[np.int64]:
     """The positions of the deleted rows, ascending, in the data file ``of``, which has ``num_records`` rows.
 
-    ``store`` is that of the table's folder. Raises `LogCorrupt` for a descriptor that makes no sense,
-    `UnsupportedFeature` for a file outside the table's folder, and `IntegrityError` for bytes that are missing,
-    altered, of another cardinality, or that delete rows which the file does not have.
+    ``store`` is that of the table's folder, ``sha`` the `vector_sha` that it must have. Raises `LogCorrupt` for a
+    descriptor that makes no sense, `UnsupportedFeature` for a file outside the table's folder, and `IntegrityError` for
+    bytes that are missing, altered, of another cardinality, or that delete rows which the file does not have.
     """
     payload = _payload(store, vector, of)
     place = "in its descriptor" if vector.storage_type == "i" else vector_key(store, vector, of)
+    if sha is not None and (found := sha256(payload).hexdigest()) != sha:
+        raise _broken(place, of, f"was altered: it has the SHA-256 {found} instead of {sha}")
     bitmap = _bitmap(payload, place, of)
     if len(bitmap) != vector.cardinality:
         raise _broken(place, of, f"holds {len(bitmap)} rows instead of {vector.cardinality}")
@@ -55,6 +65,12 @@ def deleted_rows(store: ObjectStore, vector: DeletionVector, num_records: int, o
     if bitmap and (last := bitmap.max()) >= num_records:
         raise _broken(place, of, f"deletes row {last}, but the file has {num_records} rows")
     return np.asarray(bitmap.to_array(), np.uint64).astype(np.int64)
+
+
+def vector_sha(store: ObjectStore, vector: DeletionVector, of: str) -> str:
+    """The SHA-256 (64 hex) of the serialized bitmap, its magic number first, wherever it is stored. Raises as
+    `deleted_rows` does for the file."""
+    return sha256(_payload(store, vector, of)).hexdigest()
 
 
 def inlined(store: ObjectStore, vector: DeletionVector, of: str) -> DeletionVector:
@@ -76,20 +92,42 @@ def write_vectors(store: ObjectStore, deleted: Mapping[str, NDArray[np.int64]]) 
     if not deleted:
         return {}
     name = uuid4()
-    blocks, vectors, offset = [bytes([_FILE_VERSION])], dict[str, DeletionVector](), 1
-    for of, positions in deleted.items():
-        payload, cardinality = _serialized(positions, of)
-        vectors[of] = DeletionVector("u", z85_encode(name.bytes), len(payload), cardinality, offset)
-        block = struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))
-        blocks.append(block)
-        offset += len(block)
-    if offset >= 2**31:
-        raise InvalidInput(
-            f"The deletion vectors of {len(deleted)} files take {offset} bytes, more than one file can hold. Nothing"
-            " was written. Delete in several steps."
-        )
-    store.put(f"deletion_vector_{name}.bin", b"".join(blocks))
-    return vectors
+    data, offsets = _one_file(payloads := {of: _serialized(rows, of) for of, rows in deleted.items()})
+    store.put(_file_key(name), data)
+    return {of: _in_file(name, *payloads[of], offset) for of, offset in offsets.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVectors:
+    """Deletion vectors that are the same wherever the same rows are deleted, by data file, each with its `vector_sha`;
+    and the files that they need, by key."""
+
+    vectors: Mapping[str, tuple[DeletionVector, str]]
+    files: Mapping[str, bytes]
+
+
+def named_by_content(deleted: Mapping[str, NDArray[np.int64]], inline_bytes: int = INLINE_BYTES) -> NamedVectors:
+    """As `write_vectors`, but nothing is stored yet, small vectors are in their descriptors, and the others are in one
+    file whose name comes from its bytes. Raises as `write_vectors`."""
+    payloads = {of: _serialized(rows, of) for of, rows in sorted(deleted.items())}
+    large = {of: one for of, one in payloads.items() if len(one[0]) > inline_bytes}
+    data, offsets = _one_file(large)
+    name = UUID(bytes=sha256(data).digest()[:16])
+    vectors = {
+        of: _in_file(name, payload, cardinality, offsets[of])
+        if of in offsets
+        else DeletionVector("i", z85_encode(payload), len(payload), cardinality)
+        for of, (payload, cardinality) in payloads.items()
+    }
+    shas = {of: (vector, sha256(payloads[of][0]).hexdigest()) for of, vector in vectors.items()}
+    return NamedVectors(shas, {_file_key(name): data} if large else {})
+
+
+def with_vector(add: Add, vector: DeletionVector, num_records: int) -> Add:
+    """The file with its new vector, and with the rows that it has in all; its bounds are wide from now on. Protocol:
+    *Per-file Statistics*."""
+    known = statistics.known(add.stats) | {"numRecords": num_records, "tightBounds": False}
+    return replace(add, deletion_vector=vector, stats=statistics.to_json(known), data_change=True)
 
 
 def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
@@ -104,10 +142,11 @@ def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
     root, path = _plain(store.uri), _plain(decode_path(name))
     if not path.startswith(f"{root.rstrip('/')}/"):
         if path.startswith(("/", "s3://")):
-            raise UnsupportedFeature(
-                f"absolutePaths: the deletion vector of the file {of!r} is in {name!r}, outside the table's own folder,"
-                " which is not supported yet. Nothing was read."
-            )
+            try:
+                return reach_of(store).admitted(name)
+            except UnsupportedFeature as error:
+                error.add_note(f"It is where the deletion vector of the file {of!r} is.")
+                raise
         raise _senseless(vector, of, "its path is not absolute")
     # Quoted segments such as `..` are caught like those of any other path.
     return confined_key(path[len(root.rstrip("/")) + 1 :].replace("%", "%25"))
@@ -117,6 +156,10 @@ def _plain(place: str) -> str:
     """One spelling for a folder or file: that of `decode_path`, with the names that Hadoop has for S3 made one."""
     joined = re.sub("/+", "/", place)
     return _S3.sub("s3://", joined) if _S3.match(joined) else joined
+
+
+def _file_key(name: UUID) -> str:
+    return f"deletion_vector_{name}.bin"
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
@@ -194,6 +237,26 @@ def _serialized(positions: NDArray[np.int64], of: str) -> tuple[bytes, int]:
     bitmap = BitMap64(array("Q", positions.astype(np.uint64).tobytes()))
     bitmap.run_optimize()
     return struct.pack("<I", PORTABLE) + bitmap.serialize(), len(bitmap)
+
+
+def _one_file(payloads: Mapping[str, tuple[bytes, int]]) -> tuple[bytes, dict[str, int]]:
+    """The bytes of a file of vectors, and where each is in it. Protocol: *Deletion Vector File Storage Format*."""
+    blocks, offsets, offset = [bytes([_FILE_VERSION])], dict[str, int](), 1
+    for of, (payload, _) in payloads.items():
+        offsets[of] = offset
+        block = struct.pack(">i", len(payload)) + payload + struct.pack(">I", zlib.crc32(payload))
+        blocks.append(block)
+        offset += len(block)
+    if offset >= 2**31:
+        raise InvalidInput(
+            f"The deletion vectors of {len(payloads)} files take {offset} bytes, more than one file can hold. Nothing"
+            " was written. Delete in several steps."
+        )
+    return b"".join(blocks), offsets
+
+
+def _in_file(name: UUID, payload: bytes, cardinality: int, offset: int) -> DeletionVector:
+    return DeletionVector("u", z85_encode(name.bytes), len(payload), cardinality, offset)
 
 
 def _portable(native: bytes, order: str) -> bytes:

@@ -122,7 +122,9 @@ class ArrowEngine:
         def write(rows: pa.Table) -> Written:
             return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(base.schema.names)))
 
-        return merge_tables(incoming, base, key, write, lambda rows: self.measure(rows, base.schema))
+        return merge_tables(
+            incoming, base, key, write, lambda rows: self.measure(rows, base.schema), vectors=options.deletion_vectors
+        )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """The scan's rows; every part's SHA-256 is checked over its bytes before a row of it is returned.

@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta import statistics
-from dagster_versioned.delta.actions import Add, Cdc, DeletionVector, Remove
+from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.column_mapping import physical_name
-from dagster_versioned.delta.deletion_vectors import deleted_rows, write_vectors
+from dagster_versioned.delta.deletion_vectors import deleted_rows, with_vector, write_vectors
 from dagster_versioned.delta.files import adds_table, to_adds
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.predicate import parse_predicate
@@ -359,7 +359,9 @@ class Write:
         vectors = write_vectors(self.target.store, {key: gone for key, (_, gone) in self._vectors.items()})
         for key, (add, _) in self._vectors.items():
             removes.append(add.removed(self._now))
-            adds.append(_with_vector(add, vectors[key], self))
+            known = statistics.num_records(add.stats)
+            rows = len(self.look(add, ()).live) if known is None else known
+            adds.append(with_vector(add, vectors[key], rows))
         return FileChanges(tuple(adds), tuple(removes), tuple(cdcs), metrics, dict(self.rules.marks))
 
 
@@ -375,15 +377,6 @@ def _writing(target: Target) -> Generator[Write]:
             readers.shutdown(cancel_futures=True)
             writers.shutdown(cancel_futures=True)
             raise
-
-
-def _with_vector(add: Add, vector: DeletionVector, write: Write) -> Add:
-    """The file with its new vector; its bounds are wide from now on. Protocol: *Per-file Statistics*."""
-    known = statistics.known(add.stats)
-    if "numRecords" not in known:
-        known["numRecords"] = len(write.look(add, ()).live)
-    known["tightBounds"] = False
-    return replace(add, deletion_vector=vector, stats=statistics.to_json(known), data_change=True)
 
 
 def _spelled(rows: pa.Table) -> pa.Table:

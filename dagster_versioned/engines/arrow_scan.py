@@ -223,10 +223,10 @@ _Rows = NDArray[np.int64] | None
 def _vectors(scan: Scan, file: ScanFile, nrow: int) -> tuple[_Rows, _Rows]:
     """The positions of the rows that are deleted, and of those that alone are kept."""
 
-    def rows(vector: DeletionVector | None) -> _Rows:
-        return None if vector is None else deleted_rows(scan.store, vector, nrow, file.key)
+    def rows(vector: DeletionVector | None, sha: str | None = None) -> _Rows:
+        return None if vector is None else deleted_rows(scan.store, vector, nrow, file.key, sha)
 
-    return rows(file.deletion_vector), rows(file.kept)
+    return rows(file.deletion_vector, file.vector_sha), rows(file.kept)
 
 
 def _remaining(table: pa.Table, position: int, deleted: _Rows, kept: _Rows) -> pa.Table:

@@ -14,13 +14,16 @@ from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.increment import (
     EXAMPLES,
     Increment,
+    Positions,
     as_examples,
+    deleted_from,
     marked,
     nothing,
     refuse_bad_rows,
     refuse_repeated_in_table,
     require_key,
 )
+from dagster_versioned.engines.join_key import join_key
 from dagster_versioned.engines.parts import Contents, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.identity.digest import row_lanes
@@ -47,16 +50,19 @@ def merge_tables(
     key: Sequence[str],
     write: Callable[[pa.Table], Written],
     measure: Callable[[pa.Table], Contents],
+    *,
+    vectors: bool,
 ) -> Increment:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
     require_key(base.schema, key)
-    keys = _comparable(frame, key)
+    keys = _join_keys(frame, key)
     _check_frame(frame, keys, key)
     matches = _matches(base, keys, key)
     _check_table(frame, matches, key)
     remaining: list[pa.Table] = []
     before: list[Contents] = []
     replaced: set[str] = set()
+    deleted: dict[str, Positions] = {}
     updated: list[Rows] = []
     touched: list[int] = np.unique(matches.file).tolist()
     for file in touched:
@@ -65,12 +71,19 @@ def merge_tables(
         differ = _differ(_taken(old, positions), _taken(frame, rows))
         if not differ.any():
             continue
+        updated.append(rows[differ])
+        gone = positions[differ]
+        key_of = base.files[file].key
+        lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors else None
+        if lost is not None:
+            deleted[key_of] = lost
+            before.append(measure(_taken(old, gone)))
+            continue
         stay = np.ones(old.num_rows, np.bool_)
-        stay[positions[differ]] = False
+        stay[gone] = False
         remaining.append(old.filter(cast("Any", pa.array(stay))))
         before.append(measure(old))
-        replaced.add(base.files[file].key)
-        updated.append(rows[differ])
+        replaced.add(key_of)
     changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
     new = np.setdiff1d(np.arange(frame.num_rows), matches.row)
     rows = np.union1d(changed, new)
@@ -80,6 +93,7 @@ def merge_tables(
         write(pa.concat_tables([*remaining, _taken(frame, rows)])),
         inserted=len(new),
         updated=len(changed),
+        deleted=deleted,
     )
 
 
@@ -90,15 +104,9 @@ def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:
     return total
 
 
-def _comparable(table: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key columns as ``k0``, …; of zero and of NaN, which Acero matches by their bits, one each."""
-    columns: dict[str, Any] = {}
-    for i, name in enumerate(key):
-        column: Any = table.column(name)
-        if pa.types.is_floating(column.type):
-            nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
-            column = _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
-        columns[f"k{i}"] = column
+def _join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as ``k0``, …"""
+    columns: dict[str, Any] = {f"k{i}": join_key(table.column(name)) for i, name in enumerate(key)}
     return pa.table(columns)
 
 
@@ -125,7 +133,7 @@ def _matches(base: Scan, keys: pa.Table, key: Sequence[str]) -> _Matches:
     files: Rows = stored.column(file).to_numpy().astype(np.int64)
     # Files come one after the other, so that a row's position in its own is counted from where that begins.
     positions = np.arange(len(files)) - np.searchsorted(files, files)
-    old = _comparable(stored, key).append_column("old", cast("Any", pa.array(np.arange(len(files)))))
+    old = _join_keys(stored, key).append_column("old", cast("Any", pa.array(np.arange(len(files)))))
     new = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
     joined = old.join(new, keys.column_names, join_type="inner").select(["old", "row"]).sort_by("old")
     found: Rows = joined["old"].to_numpy()

@@ -54,7 +54,8 @@ class Engine(Protocol):
     def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
         """Put the rows of a pinned frame among those of ``base``, in the place of the row with the same key if any.
 
-        Files in which no row changes are not replaced. The frame's columns are those of the scan, by name. Raises
+        Files in which no row changes are not replaced; with ``options.deletion_vectors``, nor are those that lose no
+        more than half of their rows. The frame's columns are those of the scan, by name. Raises
         `InvalidInput` for a key that is null, or that several rows of the frame, or of the table, have.
         """
         ...

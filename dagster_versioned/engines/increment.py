@@ -5,25 +5,37 @@ have no order (their digest is a bag), which is what makes its digest known with
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import Contents, Written
-from dagster_versioned.engines.scan import Scan
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 
 EXAMPLES = 5
 """How many keys an error shows."""
+
+MOST_DELETED = 0.5
+"""Of the rows of a file; one that would lose more is written anew, so that no version reads mostly what is gone."""
+
+Positions = NDArray[np.int64]
+"""Of rows in a file, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Increment:
     """What rows do to the files of a scan.
 
-    ``replaced`` are the keys of the files that are no longer part of the table, and ``before`` is what they said.
-    ``written`` holds their remaining rows and the new ones. ``inserted`` and ``updated`` count the new ones.
+    ``replaced`` are the keys of the files that are no longer part of the table; ``deleted`` has, for files that stay
+    without some of their rows, the positions of all that they have lost. ``before`` is what the files that are replaced
+    and the rows that are deleted now said. ``written`` holds the remaining rows of the former and the new ones.
+    ``inserted`` and ``updated`` count the new ones.
     """
 
     replaced: frozenset[str]
@@ -31,6 +43,7 @@ class Increment:
     written: Written
     inserted: int
     updated: int
+    deleted: Mapping[str, Positions] = field(default_factory=dict[str, Positions])
 
     def contents(self, base: Contents) -> Contents:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""
@@ -42,6 +55,31 @@ class Increment:
             null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
         digest = bag.finish()
         return Contents(base.schema, digest.nrow, tuple(null_counts), digest)
+
+
+def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None = None) -> Positions | None:
+    """The positions of all rows that a file has lost once it loses those at ``gone`` as well.
+
+    ``None`` where the file is to be written anew instead: it would lose too many, or nobody knows how many it has.
+    Where ``live`` is given, ``gone`` are counted among the rows that it has not lost yet, of which there are so many;
+    else among all of them. Raises `IntegrityError`.
+    """
+    if file.num_records is None:
+        return None
+    vector = file.deletion_vector
+    before = np.zeros(0, np.int64)
+    if vector is not None:
+        before = deleted_rows(scan.store, vector, file.num_records, file.key, file.vector_sha)
+    if live is not None:
+        left = np.delete(np.arange(file.num_records), before)
+        if len(left) != live:
+            raise IntegrityError(
+                f"The part {file.key} in {scan.store.uri} has {live + len(before)} rows, but {file.num_records} by its "
+                "statistics. Nothing was written. Run verify on the table."
+            )
+        gone = left[gone]
+    after = np.union1d(before, gone)
+    return after if len(after) <= MOST_DELETED * file.num_records else None
 
 
 def nothing(schema: StructType) -> Contents:

@@ -10,6 +10,8 @@ from dagster_versioned.delta.actions import Add
 PARTITION_TAG = "dagster_versioned/partition"
 ORDINAL_TAG = "dagster_versioned/ordinal"
 SHA_TAG = "dagster_versioned/sha256"
+VECTOR_TAG = "dagster_versioned/vector"
+"""The SHA-256 of the part's deletion vector."""
 
 _ORDINAL = re.compile(r"\d{1,18}", re.ASCII)
 

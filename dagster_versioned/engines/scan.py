@@ -23,9 +23,11 @@ ROW_ID, ROW_COMMIT_VERSION = "_row_id", "_row_commit_version"
 class ScanFile:
     """One file to read: ``key`` in the scan's store, ``size`` in bytes.
 
-    ``sha256`` is ``None`` for files that this package did not write; ``partition_values`` are Delta's serialized
-    values by column name (seed 001, "Partition Value Serialization"). ``deletion_vector`` says which of its rows are
-    gone, and is in the scan's store, too; ``kept``, in the same form, that of the others only these are read.
+    ``sha256`` is ``None`` for files that this package did not write; ``num_records``, which counts deleted rows as
+    well, where nobody knows it; ``partition_values`` are Delta's serialized values by column name (seed 001,
+    "Partition Value Serialization"). ``deletion_vector`` says which of its rows are gone, and is in the scan's store,
+    too; ``vector_sha`` is what its `vector_sha` must be, if known. ``kept``, in the same form, that of the others only
+    these are read.
     ``base_row_id`` and ``default_row_commit_version`` are what rows have whose own columns say nothing else (seed 001,
     "Row Tracking").
     """
@@ -39,6 +41,13 @@ class ScanFile:
     kept: DeletionVector | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
+    vector_sha: str | None = None
+
+    @property
+    def remaining_records(self) -> int | None:
+        """How many rows are read of it, where that is known."""
+        deleted = self.deletion_vector.cardinality if self.deletion_vector else 0
+        return None if self.num_records is None else self.num_records - deleted
 
     def partition_value(self, name: str, data_type: str) -> Value:
         """The value of a partition column. Raises `LogCorrupt`, naming the file, where it is not of the type."""

@@ -23,6 +23,7 @@ HASH_ALGO = "parquet-sha256"
 """How ``data_sha`` is made: SHA-256 over the bytes of Parquet files."""
 
 _SHA = re.compile(r"[0-9a-f]{64}")
+_PART = re.compile(r"[0-9a-f]{64}( [0-9a-f]{64})?")
 _CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCII)
 
 
@@ -392,13 +393,18 @@ class VersionEntry:
 def data_sha(part_shas: Sequence[str], row_order: RowOrder) -> str:
     """The SHA of a version's data, from the SHA-256 (64 hex) of its parts in ordinal order.
 
-    One part: its own. Any other number: SHA-256 over each part's SHA and a newline, in ordinal order where row order
-    is significant, sorted where it is ignored; so the data of no part at all (``allow_empty``) has the SHA-256 of
-    nothing. FORMAT, "Identity"; seed 000, "Computing data_sha".
+    That of a part with a deletion vector is followed by a space and the SHA-256 of the vector. One part without one:
+    its own. Any others: SHA-256 over each part's text and a newline, in ordinal order where row order is significant,
+    sorted where it is ignored; so the data of no part at all (``allow_empty``) has the SHA-256 of nothing. FORMAT,
+    "Identity"; seed 000, "Computing data_sha".
     """
     for sha in part_shas:
-        _check_sha("SHA of a part", sha)
-    if len(part_shas) == 1:
+        if not isinstance(sha, str) or not _PART.fullmatch(sha):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"The SHA of a part must be 64 lowercase hex characters, with as many again after a space where it has "
+                f"a deletion vector, not {sha!r:.150}."
+            )
+    if len(part_shas) == 1 and _SHA.fullmatch(part_shas[0]):
         return part_shas[0]
     lines = sorted(part_shas) if row_order == "ignored" else part_shas
     return hashlib.sha256("".join(f"{sha}\n" for sha in lines).encode()).hexdigest()

@@ -4,17 +4,19 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.deletion_vectors import named_by_content, with_vector
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.increment import Increment, grown_schema, nothing
-from dagster_versioned.engines.part_order import ordinal_of
+from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
 from dagster_versioned.engines.parts import Contents
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Added
+from dagster_versioned.tables.configuration import DELETION_VECTORS, is_set
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import scan_of
@@ -45,7 +47,7 @@ class Addition(Proposal):
         self._schema = engine.schema(frame, self._write_options)
         self._given = engine.measure(frame, self._schema)
         refuse_no_rows(self._given.nrow, allow_empty=options.allow_empty)
-        self._onto: tuple[str, ...] | None = None
+        self._onto: object = None
         self._kept: tuple[Add, ...] = ()
         super().__init__(partition, description, self._given, "ignored", None, _never)
 
@@ -67,25 +69,41 @@ class Addition(Proposal):
 
     def onto(self, base: Base) -> tuple[Add, ...]:
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
-        keys = tuple(add.key for add in base.parts)
-        if keys != self._onto:
+        what = tuple(add.identity for add in base.parts), is_set(base.properties, DELETION_VECTORS)
+        if what != self._onto:
             _require_own(base)
             self._kept = self._add_to(base)
-            self._onto = keys
+            self._onto = what
         return self._kept
 
     def _add_to(self, base: Base) -> tuple[Add, ...]:
         known = self._schema if base.head is None else _recorded_schema(base.head)
         schema = grown_schema(known, self._schema)
         scan = scan_of(self._staging.store, schema, base.parts)
-        increment = self._increment(scan, 1 + max(map(ordinal_of, base.parts), default=-1))
+        increment = self._increment(scan, base)
         self._written = increment.written
         self.contents = increment.contents(self._contents_of(base.head, scan))
         self.added = Added(self._options.mode, self._given.digest.text, increment.inserted, increment.updated)
-        return tuple(add for add in base.parts if add.key not in increment.replaced)
+        vectors = named_by_content(increment.deleted)
+        self.vector_files = vectors.files
+        rows = {file.key: file.num_records for file in scan.files}
 
-    def _increment(self, scan: Scan, first_ordinal: int) -> Increment:
-        options = replace(self._write_options, columns=tuple(scan.schema.names), first_ordinal=first_ordinal)
+        def without_deleted(add: Add) -> Add:
+            if add.key not in vectors.vectors:
+                return add
+            vector, sha = vectors.vectors[add.key]
+            marked = with_vector(add, vector, rows[add.key] or 0)
+            return replace(marked, tags={**(add.tags or {}), VECTOR_TAG: sha})
+
+        return tuple(without_deleted(add) for add in base.parts if add.key not in increment.replaced)
+
+    def _increment(self, scan: Scan, base: Base) -> Increment:
+        options = replace(
+            self._write_options,
+            columns=tuple(scan.schema.names),
+            first_ordinal=1 + max(map(ordinal_of, base.parts), default=-1),
+            deletion_vectors=is_set(base.properties, DELETION_VECTORS),
+        )
         if self._options.mode == "merge":
             return self._engine.merge(self._frame, scan, self._options.merge_key, self._staging, options)
         written = self._engine.write(self._frame, self._staging, options)

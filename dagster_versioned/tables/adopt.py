@@ -4,17 +4,18 @@ import hashlib
 from dataclasses import replace
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.deletion_vectors import vector_sha
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow_scan import stream_table
-from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG
+from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TAG
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, Writer, created_at_text, data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
-from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import table_actions, version_domain
 
@@ -56,13 +57,13 @@ class Adoption:
         nulls = [0] * len(schema.fields)
         adds = [
             replace(
-                _tagged(add, ordinal, self._read(add, schema, digest, nulls)),
+                self._tagged(add, ordinal, self._read(add, schema, digest, nulls)),
                 data_change=False,
                 modification_time=timestamp,
             )
             for ordinal, add in enumerate(parts_of(state.snapshot))
         ]
-        shas = [(add.tags or {})[SHA_TAG] or "" for add in adds]
+        shas = [known_line(add) for add in adds]
         rows = digest.finish()
         known = head.identity.asset_key if head else self._asset_key
         identity = Identity(
@@ -76,10 +77,10 @@ class Adoption:
         facts = Facts(
             created_at=created_at_text(timestamp),
             writer=self._writer,
-            size_bytes=sum(add.size for add in adds),
+            size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=rows.text,
-            parquet_sha=shas[0] if len(shas) == 1 else None,
+            parquet_sha=shas[0] if len(shas) == 1 and adds[0].deletion_vector is None else None,
             previous=head.metadata_sha if head else None,
             author=self._by,
             null_counts=tuple(nulls),
@@ -98,12 +99,15 @@ class Adoption:
             sha = hashlib.sha256(self._store.get(key)).hexdigest()
         except ObjectNotFound as error:
             raise IntegrityError(f"The file {add.path} that the log lists is missing. Nothing was changed.") from error
-        for batch in stream_table(Scan(self._store, schema, (ScanFile(key, add.size, sha),))):
+        file = ScanFile(key, add.size, sha, deletion_vector=add.deletion_vector)
+        for batch in stream_table(Scan(self._store, schema, (file,))):
             digest.update(batch)
             for position in range(batch.num_columns):
                 nulls[position] += batch.column(position).null_count
         return sha
 
-
-def _tagged(add: Add, ordinal: int, sha256: str) -> Add:
-    return replace(add, tags={**(add.tags or {}), ORDINAL_TAG: str(ordinal), SHA_TAG: sha256})
+    def _tagged(self, add: Add, ordinal: int, sha256: str) -> Add:
+        tags = {**(add.tags or {}), ORDINAL_TAG: str(ordinal), SHA_TAG: sha256}
+        if add.deletion_vector is not None:
+            tags[VECTOR_TAG] = vector_sha(self._store, add.deletion_vector, add.key)
+        return replace(add, tags=tags)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_versioned.delta.actions import Action
-from dagster_versioned.delta.features import refuse, refuse_row_rules
+from dagster_versioned.delta.features import refuse_row_rules
 from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
@@ -97,8 +97,6 @@ def _refuse_foreign_rules(transaction: Transaction) -> None:
     if (read := transaction.read) is not None:
         # Also where the new schema would quietly take the rule away.
         refuse_row_rules(read.protocol, read.metadata, _OBEYED)
-        if read.has_deletion_vectors:
-            refuse({"deletionVectors"}, "written")
 
 
 def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:

@@ -15,7 +15,16 @@ OWN = {
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
 
-SETTABLE = frozenset({"delta.appendOnly", "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"})
+DELETION_VECTORS = "delta.enableDeletionVectors"
+
+SETTABLE = frozenset(
+    {
+        "delta.appendOnly",
+        "delta.dataSkippingNumIndexedCols",
+        "delta.dataSkippingStatsColumns",
+        DELETION_VECTORS,
+    }
+)
 """Properties of the protocol that a user may set; those of other prefixes are all the user's."""
 
 
@@ -28,6 +37,11 @@ def configuration(
         return merged
     kept = {key: value for key, value in merged.items() if not key.startswith(CONSTRAINT)}
     return kept | {f"{CONSTRAINT}{name}": sql for name, sql in constraints.items()}
+
+
+def is_set(properties: Mapping[str, str], key: str) -> bool:
+    """Whether a boolean property is on."""
+    return properties.get(key, "").lower() == "true"
 
 
 def constraints_of(properties: Mapping[str, str]) -> dict[str, str]:

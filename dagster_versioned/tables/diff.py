@@ -7,6 +7,7 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.identity.version import Identity, Parent
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.parts import data_line
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class ParentChange:
 class VersionDiff:
     """What is different between two versions.
 
-    ``columns`` and ``parents`` list only what differs; ``parts_*`` count parts by their SHA; ``metadata`` maps a member
+    ``columns`` and ``parents`` list only what differs; ``parts_*`` count parts by their SHA and that of their deletion
+    vector; ``metadata`` maps a member
     of the identity (``code_version``, ``message``, ``table_type``, ``custom.…``) to its (before, after).
     """
 
@@ -61,7 +63,7 @@ def version_diff(
 ) -> VersionDiff:
     """Compare two versions. Raises `IntegrityError` where an identity does not match its SHA."""
     old, new = before.identity, after.identity
-    old_parts, new_parts = {add.key for add in parts_before}, {add.key for add in parts_after}
+    old_parts, new_parts = ({(add.key, data_line(add)) for add in parts} for parts in (parts_before, parts_after))
     old_columns, new_columns = _columns(old), _columns(new)
     common = old_columns.keys() & new_columns.keys()
     return VersionDiff(

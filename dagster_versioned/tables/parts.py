@@ -1,21 +1,22 @@
 """A version's parts as the log lists them: which belong to a partition, in which order, and whether they are there."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.actions import Add, Remove
+from dagster_versioned.delta.deletion_vectors import vector_key
 from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files import to_adds
 from dagster_versioned.delta.snapshot import Snapshot
-from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, part_order
+from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, VECTOR_TAG, part_order
 from dagster_versioned.engines.partition_values import place
 from dagster_versioned.engines.parts import Part
-from dagster_versioned.errors import IntegrityError, ObjectNotFound
+from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
@@ -42,19 +43,57 @@ def part_sha(add: Add) -> str | None:
 
 def refuse_foreign_features(snapshot: Snapshot) -> None:
     """Raise `UnsupportedFeature` where another program gave the table what its versions cannot have: the SHA-256 of a
-    part says nothing of deletion vectors, nor of columns that have other names in it."""
-    if snapshot.has_deletion_vectors:
-        refuse({"deletionVectors"}, "read as versions")
+    part says nothing of columns that have other names in it."""
     if snapshot.column_mapping != "none":
         refuse({"columnMapping"}, "read as versions")
 
 
-def known_sha(add: Add) -> str:
-    """`part_sha` of a part that belongs to a version. Raises `IntegrityError` for a file that has none."""
-    sha = part_sha(add)
-    if sha is None:
+def vector_sha_of(add: Add) -> str | None:
+    """The SHA-256 that the part's deletion vector must have; ``None`` where it has none, or one that nobody named."""
+    return (add.tags or {}).get(VECTOR_TAG) if add.deletion_vector else None
+
+
+def data_line(add: Add) -> str | None:
+    """What a part adds to the ``data_sha`` of its version: its SHA-256, and that of its deletion vector if it has one.
+
+    ``None`` for what another program committed and nobody adopted.
+    """
+    sha, vector = part_sha(add), vector_sha_of(add)
+    if add.deletion_vector is None or sha is None:
+        return sha
+    return None if vector is None else f"{sha} {vector}"
+
+
+def known_line(add: Add) -> str:
+    """`data_line` of a part that belongs to a version. Raises `IntegrityError` for a file that has none."""
+    line = data_line(add)
+    if line is None:
         raise IntegrityError(f"The log lists {add.path}, whose name is no SHA-256 and which carries none. Run verify.")
-    return sha
+    return line
+
+
+def stored_bytes(add: Add) -> int:
+    """The size of a part with its deletion vector."""
+    return add.size + (add.deletion_vector.size_in_bytes if add.deletion_vector else 0)
+
+
+def vector_object(store: ObjectStore, of: Add | Remove) -> str | None:
+    """The key of the file that holds a part's deletion vector; ``None`` without one, or where it is not the table's.
+
+    Raises `LogCorrupt` for a descriptor that makes no sense.
+    """
+    vector = of.deletion_vector
+    if vector is None or vector.storage_type not in ("u", "p"):
+        return None
+    try:
+        return vector_key(store, vector, of.key)
+    except UnsupportedFeature:  # outside of the table's folder: whoever reads it is told
+        return None
+
+
+def objects_of(store: ObjectStore, adds: Iterable[Add]) -> set[str]:
+    """The keys of all that is stored of parts: their own files, and those of their deletion vectors."""
+    return {key for add in adds for key in (add.key, vector_object(store, add)) if key is not None}
 
 
 def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
@@ -75,10 +114,13 @@ def has_untagged_parts(snapshot: Snapshot) -> bool:
 
 
 def missing_parts(store: ObjectStore, adds: Sequence[Add]) -> list[Add]:
-    """The parts that are not in the store, or not with their size."""
+    """The parts that are not in the store, or not with their size; or whose deletion vector is not."""
 
     def is_missing(add: Add) -> bool:
+        vector = vector_object(store, add)
         try:
+            if vector is not None:
+                store.head(vector)
             return store.head(add.key).size != add.size
         except ObjectNotFound:
             return True

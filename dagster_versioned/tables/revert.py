@@ -1,5 +1,6 @@
 """Reverting: an older version's parts and identity, committed again as the newest version."""
 
+from dataclasses import replace
 from typing import Literal
 
 from dagster_versioned.delta.actions import DomainMetadata
@@ -14,7 +15,7 @@ from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parts import missing_parts, parts_of
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import CollectionInProgress, table_actions, version_domain, whole_sha
 
@@ -59,13 +60,14 @@ class Reversion:
                 f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
                 "Run verify; write the data again to heal it."
             )
-        paths = frozenset(add.key for add in wanted)
+        paths = objects_of(self._store, wanted)
         for collection in state.history.open_collections:
             if paths & collection.paths:
                 raise CollectionInProgress(collection)
         current = parts_of(state.snapshot, partition)
-        adds = [add for add in wanted if add.key not in {one.key for one in current}]
-        removes = [add.removed(timestamp) for add in current if add.key not in paths]
+        had, has = {add.identity for add in current}, {add.identity for add in wanted}
+        adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
+        removes = [add.removed(timestamp) for add in current if add.identity not in has]
         self.change = "full" if adds or removes else "metadata_only"
         previous = target.facts
         facts = type(previous)(

@@ -10,8 +10,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, replayed
+from dagster_versioned.delta.statistics import num_records
 from dagster_versioned.errors import (
     ExpiredVersion,
     IntegrityError,
@@ -23,7 +25,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.head import Head, read_head
 from dagster_versioned.tables.history import MEMBER, Version
-from dagster_versioned.tables.parts import part_sha, parts_of
+from dagster_versioned.tables.parts import part_sha, parts_of, vector_sha_of
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import check_parts
 from dagster_versioned.tables.state import TableState
@@ -37,7 +39,7 @@ _READERS = 4
 _CHUNK = 8 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) units of work; units are parts and documents."""
+"""Called with (done, total) units of work; units are parts, deletion vectors and documents."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +112,12 @@ def verify_table(
     # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
     documents, derived = _derived(table, state, commits, with_heads=not more) if whole else (0, iter(()))
     findings += [*more, *(_current(state) if whole else ())]
-    total = len(parts) + documents
-    for done, found in enumerate(chain(_parts(table.store, list(parts.values())), derived), 1):
+    vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
+    parts = {add.key: add for add in parts.values()}
+    looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
+    looked_at += (*(partial(_vector, table.store, add) for add in vectors.values()),)
+    total = len(looked_at) + documents
+    for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
         findings += found
         if progress is not None:
             progress(done, total)
@@ -119,7 +125,7 @@ def verify_table(
         findings=tuple(findings),
         versions=len(versions),
         parts=len(parts),
-        bytes=sum(add.size for add in parts.values()),
+        bytes=sum(add.size for add in parts.values()) + sum(map(_vector_bytes, vectors.values())),
         documents=documents,
         gaps=tuple(gaps),
         witnessed=max(witnesses, default=None),
@@ -178,10 +184,12 @@ def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[
             yield Finding("chain", f"@{version}", problem)
 
 
-def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple[list[Finding], dict[str, Add]]:
-    """Identities against their SHAs and against the parts in the log; returns also the parts to look at, by key."""
+def _identities(
+    commits: Sequence[Commit], versions: Iterable[Version]
+) -> tuple[list[Finding], dict[tuple[str, str | None], Add]]:
+    """Identities against their SHAs and against the parts in the log; returns also the parts to look at."""
     findings: list[Finding] = []
-    parts: dict[str, Add] = {}
+    parts: dict[tuple[str, str | None], Add] = {}
     snapshot: Snapshot | None = None
     for version in sorted(versions, key=lambda one: one.log_version):
         try:
@@ -196,7 +204,7 @@ def _identities(commits: Sequence[Commit], versions: Iterable[Version]) -> tuple
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
             continue
         if version.gone is None:
-            parts.update((add.key, add) for add in adds)
+            parts.update((add.identity, add) for add in adds)
     return findings, parts
 
 
@@ -227,10 +235,11 @@ def _extra(publisher: Publisher, state: TableState, heads: Mapping[str, Head | N
         yield Finding("document", key, "the log does not imply it; repair() takes it away")
 
 
-def _parts(store: ObjectStore, parts: Sequence[Add]) -> Iterator[list[Finding]]:
-    """What is wrong with each part, in order."""
+def _in_parallel(looks: Sequence[Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
+    """What each finds, in order."""
     with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
-        yield from pool.map(partial(_part, store), parts)
+        for looking in [pool.submit(look) for look in looks]:
+            yield looking.result()
 
 
 def _part(store: ObjectStore, add: Add) -> list[Finding]:
@@ -251,6 +260,21 @@ def _part(store: ObjectStore, add: Add) -> list[Finding]:
     if digest.hexdigest() != expected:
         return [Finding("part", add.key, f"its bytes have the SHA-256 {digest.hexdigest()[:12]}…")]
     return []
+
+
+def _vector(store: ObjectStore, add: Add) -> list[Finding]:
+    """What is wrong with the deletion vector of a part."""
+    try:
+        rows = num_records(add.stats)
+        if add.deletion_vector is not None and rows is not None:
+            deleted_rows(store, add.deletion_vector, rows, add.key, vector_sha_of(add))
+    except VersionedError as error:
+        return [Finding("part", add.key, str(error))]
+    return []
+
+
+def _vector_bytes(add: Add) -> int:
+    return add.deletion_vector.size_in_bytes if add.deletion_vector else 0
 
 
 def _document(store: ObjectStore, key: str, expected: bytes) -> list[Finding]:

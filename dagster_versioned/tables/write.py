@@ -43,10 +43,12 @@ from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import (
     has_untagged_parts,
-    known_sha,
+    known_line,
     missing_parts,
+    objects_of,
     part_key,
     parts_of,
+    stored_bytes,
 )
 from dagster_versioned.tables.state import TableState
 
@@ -96,11 +98,13 @@ class CollectionInProgress(Exception):
 
 @dataclass(frozen=True)
 class Base:
-    """What a proposal meets: the head, its parts, and the last foreign commit since then, if any."""
+    """What a proposal meets: the head, its parts, the last foreign commit since then, if any, and the properties that
+    the table is to have."""
 
     head: Version | None
     parts: tuple[Add, ...]
     foreign: Version | None
+    properties: Mapping[str, str]
 
 
 class Proposal:
@@ -128,6 +132,7 @@ class Proposal:
         self.row_order: RowOrder = row_order
         self.single_part = single_part
         self.bytes_uploaded = 0
+        self.vector_files: Mapping[str, bytes] = {}
         self._written = written
         self._write = write
         self._promoted: dict[str, int] = {}
@@ -147,15 +152,17 @@ class Proposal:
         return self._written.parts
 
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
-        """Give parts their final names, unless that was done and no collection has named them since."""
+        """Give parts and vectors their final names, unless that was done and no collection has named them since."""
         by_key = {part_key(part): part for part in self.parts()}
         wanted = [
             key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
         ]
-        staging.promote_all((by_key[key], key) for key in wanted)
+        staging.promote_all((by_key[key], key) for key in wanted if key in by_key)
         for key in wanted:
+            if key in self.vector_files:
+                staging.store.put(key, self.vector_files[key])
             if key not in self._promoted:
-                self.bytes_uploaded += by_key[key].size
+                self.bytes_uploaded += by_key[key].size if key in by_key else len(self.vector_files[key])
             self._promoted[key] = history.log_version
 
 
@@ -164,7 +171,7 @@ class Planned:
     """What one proposal comes to against one state.
 
     ``entry`` is ``None`` where nothing changes; then ``unchanged`` is the version that the frame already is.
-    ``fresh`` are the keys of parts that need their final name first.
+    ``fresh`` are the keys of parts, and of files of their deletion vectors, that need their final name first.
     """
 
     proposal: Proposal
@@ -211,7 +218,8 @@ class Writing:
         for proposal in self._proposals:
             _check_belongs(proposal, state)
         self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
-        used = {add.key for plan in self.planned for add in plan.adds} | {k for p in self.planned for k in p.fresh}
+        used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
+        used |= {key for plan in self.planned for key in plan.fresh}
         for collection in history.open_collections:
             if used & collection.paths:
                 raise CollectionInProgress(collection)
@@ -257,8 +265,10 @@ class Writing:
             )
         had = constraints_of(known.configuration) if known else {}
         if state is not None and (new := dict(constraints.items() - had.items())):
-            removed = {remove.key for plan in changing for remove in plan.removes}
-            staying = [add for add in state.snapshot.adds() if add.key not in removed]
+            removed = {remove.identity for plan in changing for remove in plan.removes}
+            staying = [add for add in state.snapshot.adds() if add.identity not in removed]
+            # Where rows were added to others, those are in its parts as well.
+            staying += [add for plan in changing if plan.proposal.added for add in plan.adds]
             require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
         return properties
 
@@ -268,6 +278,7 @@ class Writing:
         known = columns if state is None else state.snapshot.partition_columns
         if state is not None and columns != known:
             removed = {remove.key for plan in changing for remove in plan.removes}
+            removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
@@ -283,17 +294,18 @@ class Writing:
         own = self._own_commit(proposal, state)
         if own is not None and own.gone is None and proposal.repeats(own):
             return Planned(proposal, unchanged=own, replayed=True)
-        kept = proposal.onto(Base(head, current, foreign))
+        properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
+        kept = proposal.onto(Base(head, current, foreign, properties))
         adds = self._parts_of_equal_version(proposal, state) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
             adds = (*(kept or ()), *written)
-        shas = [known_sha(add) for add in adds]
+        shas = [known_line(add) for add in adds]
         identity = _identity(proposal, data_sha(shas, proposal.row_order))
         sha = identity.metadata_sha()
-        listed = {add.key for add in adds}
-        known = {add.key for add in current}
+        listed = {add.identity for add in adds}
+        known = {add.identity for add in current}
         is_own = own is not None and own.metadata_sha == sha and own.gone is None
         is_head = (
             head is not None
@@ -307,16 +319,16 @@ class Writing:
             return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
-        new = tuple(add for add in adds if add.key not in known)
-        removed = tuple(add.removed(timestamp) for add in current if add.key not in listed)
+        new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
+        removed = tuple(add.removed(timestamp) for add in current if add.identity not in listed)
         facts = Facts(
             created_at=created_at_text(timestamp),
             writer=self._writer,
-            size_bytes=sum(add.size for add in adds),
+            size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=proposal.contents.digest.text,
             run=self._run,
-            parquet_sha=shas[0] if len(shas) == 1 and not adds[0].partition_values else None,
+            parquet_sha=_parquet_sha(adds),
             previous=head.metadata_sha if head else None,
             author=self._author,
             null_counts=proposal.contents.null_counts,
@@ -327,7 +339,7 @@ class Writing:
             entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
             removes=removed,
-            fresh=tuple(add.key for add in written),
+            fresh=(*(add.key for add in written), *proposal.vector_files),
         )
 
     def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
@@ -453,8 +465,14 @@ def _says_the_same(version: Version, proposal: Proposal) -> bool:
         identity["nrow"] == contents.nrow
         and facts.get("null_counts", []) == list(contents.null_counts)
         and identity["schema"] == contents.schema.to_json()
-        and not (proposal.single_part and facts["part_count"] > 1)
+        and not (proposal.single_part and facts["part_count"] and "parquet_sha" not in facts)
     )
+
+
+def _parquet_sha(adds: Sequence[Add]) -> str | None:
+    """The SHA-256 of the one file that holds all that the version says; ``None`` where none does."""
+    alone = len(adds) == 1 and not adds[0].partition_values and adds[0].deletion_vector is None
+    return known_line(adds[0]) if alone else None
 
 
 def _add(part: Part, partition: str | None, timestamp: int) -> Add:

@@ -3,15 +3,25 @@
 import time
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta.actions import CommitInfo, Protocol, encode_action
+from dagster_versioned.delta.deletion_vectors import named_by_content, with_vector, write_vectors
 from dagster_versioned.delta.features import merge_protocol
-from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFeature, VersionNotFound
+from dagster_versioned.errors import (
+    CommitConflict,
+    IntegrityError,
+    InvalidInput,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
@@ -136,15 +146,55 @@ def test_a_partition_is_not_written_to_a_table_that_is_all_foreign(table: Versio
         fresh.write(rows, partition="x")
 
 
-def test_a_table_that_another_program_gave_deletion_vectors_is_refused_by_name(
-    table: VersionedTable, rows: pa.Table
+def mark_as_another_program(table: VersionedTable, *, inline: bool) -> str:
+    """Another program deletes the second row of the table's one part; returns the key of that."""
+    snapshot = table.state.snapshot
+    (part,) = snapshot.adds()
+    deleted = {part.key: np.array([1])}
+    named = (
+        {part.key: named_by_content(deleted).vectors[part.key][0]} if inline else write_vectors(table.store, deleted)
+    )
+    protocol = merge_protocol(snapshot.protocol, Protocol(3, 7, ("deletionVectors",), ("deletionVectors",)))
+    now = snapshot.timestamp_ms + 1
+    info = CommitInfo({"inCommitTimestamp": now, "timestamp": now, "operation": "DELETE"})
+    actions = (info, protocol, part.removed(now), with_vector(part, named[part.key], 3))
+    data = b"\n".join(encode_action(action) for action in actions) + b"\n"
+    table.store.put_if_absent(f"_delta_log/{snapshot.version + 1:020d}.json", data)
+    return part.key
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_what_another_program_deleted_by_a_vector_is_gone_and_can_be_adopted(
+    table: VersionedTable, rows: pa.Table, inline: bool
 ) -> None:
+    before = table.write(rows).version
+    mark_as_another_program(table, inline=inline)
+    left = [rows.to_pylist()[0], rows.to_pylist()[2]]
+    assert table.read().to_pylist() == left
+    assert table.verify().ok
+    adopted = table.adopt()
+    assert adopted is not None
+    assert (adopted.version.identity.nrow, adopted.version.facts.parquet_sha) == (2, None)
+    assert adopted.version.data_sha != before.data_sha
+    assert table.read(adopted.version.metadata_sha).to_pylist() == left
+    assert table.vacuum(min_age=timedelta(0), dry_run=False).keys == ()
+    merged = TableOptions(mode="merge", merge_key=("carrier",))
+    table.write(pa.table({"carrier": ["AA"], "delay": [7]}), options=merged)
+    assert table.read().sort_by("delay").to_pylist() == [left[1], {"carrier": "AA", "delay": 7}]
+    table.revert(adopted.version.metadata_sha)
+    assert table.read().to_pylist() == left
+    assert table.write(rows).version.data_sha == before.data_sha
+    assert table.read().to_pylist() == rows.to_pylist()
+    table.verify().require_ok()
+
+
+def test_a_vector_that_makes_no_sense_returns_no_row(table: VersionedTable, rows: pa.Table) -> None:
     table.write(rows)
     vector = {"storageType": "i", "pathOrInlineDv": "wi5b=", "sizeInBytes": 4, "cardinality": 1}
     append_as_another_program(table, rows, deletionVector=vector)
     fresh = table.project.table("flights")
-    for use in (fresh.read, fresh.adopt, lambda: fresh.write(rows)):
-        with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+    for use in (fresh.read, fresh.adopt):
+        with pytest.raises(IntegrityError, match="deletion vector"):
             use()
 
 

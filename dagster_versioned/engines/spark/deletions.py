@@ -47,7 +47,7 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
 
 def kept_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
     """As `deleted_frame`, of the rows that alone are kept: ``_kept_of`` and ``_kept_row``."""
-    files = tuple(replace(file, deletion_vector=file.kept) for file in scan.files)
+    files = tuple(replace(file, deletion_vector=file.kept, vector_sha=None) for file in scan.files)
     frame = deleted_frame(replace(scan, files=files), session)
     return None if frame is None else frame.toDF("_kept_of", "_kept_row")
 
@@ -59,4 +59,4 @@ def positions(scan: Scan, index: int) -> NDArray[np.int64]:
     file = scan.files[index]
     metadata = pq.read_metadata(ranges(scan.store, file))
     assert file.deletion_vector is not None  # the caller chose such a file
-    return deleted_rows(scan.store, file.deletion_vector, metadata.num_rows, file.key)
+    return deleted_rows(scan.store, file.deletion_vector, metadata.num_rows, file.key, file.vector_sha)

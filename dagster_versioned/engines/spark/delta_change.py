@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagster_versioned.delta import statistics
-from dagster_versioned.delta.actions import Add, Cdc, DeletionVector, Remove
-from dagster_versioned.delta.deletion_vectors import deleted_rows, write_vectors
+from dagster_versioned.delta.actions import Add, Cdc, Remove
+from dagster_versioned.delta.deletion_vectors import deleted_rows, with_vector, write_vectors
 from dagster_versioned.delta.files import adds_table
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta.predicate import And, Comparison, Predicate, parse_predicate
@@ -564,7 +564,7 @@ def _settled(engine: SparkRowEngine, target: Target, files: Sequence[Add], outco
     stored = write_vectors(target.store, {key: gone for key, (_, gone, _) in vectors.items()})
     for key, (add, _, rows) in vectors.items():
         removes.append(add.removed(now))
-        adds.append(_with_vector(add, stored[key], rows))
+        adds.append(with_vector(add, stored[key], rows))
     cdcs = outcome.cdcs
     if cdcs and not (partly or vectors or outcome.rows.get(UPDATE)):
         # Whole files say it themselves.
@@ -575,13 +575,6 @@ def _settled(engine: SparkRowEngine, target: Target, files: Sequence[Add], outco
 
 def _cdc_key(cdc: Cdc) -> str:
     return decode_path(cdc.path)
-
-
-def _with_vector(add: Add, vector: DeletionVector, rows: int) -> Add:
-    """The file with its new vector; its bounds are wide from now on. Protocol: *Per-file Statistics*."""
-    known = statistics.known(add.stats)
-    known |= {"numRecords": rows, "tightBounds": False}
-    return replace(add, deletion_vector=vector, stats=statistics.to_json(known), data_change=True)
 
 
 def _told_rows(target: Target, add: Add) -> int:
