@@ -13,6 +13,7 @@ from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import family_of, in_memory, stream, to_frame
+from dagster_versioned.engines.join_key import join_key
 from dagster_versioned.engines.row_order import TAKE_ROWS
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame
 from dagster_versioned.identity.digest import row_lanes
@@ -164,7 +165,7 @@ def _index(side: str, table: pa.Table, schema: StructType, key: Sequence[str], c
     key_schema = _only(schema, key)
     keys = pa.Table.from_batches(_stored(table, key_schema), schema_to_arrow(key_schema)).select(list(key))
     lanes = [row_lanes(batch) for batch in _stored(table, _only(schema, compared))] if compared else []
-    columns: dict[str, Any] = {f"k{i}": _comparable(column) for i, column in enumerate(cast("Any", keys).columns)}
+    columns: dict[str, Any] = {f"k{i}": join_key(column) for i, column in enumerate(cast("Any", keys).columns)}
     names = list(columns)
     columns[f"{side}_row"] = pa.array(np.arange(table.num_rows))
     for i in range(2):
@@ -199,14 +200,6 @@ def _stored(table: pa.Table, schema: StructType) -> Iterator[pa.RecordBatch]:
     """These columns in canonical types: so a string is a string, however it is held."""
     names = [column.name for column in schema.fields]
     return conform_all(table.select(names).to_batches(), schema)
-
-
-def _comparable(column: Any) -> Any:
-    """Acero matches floats by their bits: of zero and of NaN, keep one each."""
-    if not pa.types.is_floating(column.type):
-        return column
-    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
-    return _call("if_else", _call("is_nan", column), nan, _call("add", column, zero))
 
 
 def _takeable(table: pa.Table, schema: StructType) -> pa.Table:

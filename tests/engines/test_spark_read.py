@@ -20,17 +20,11 @@ from dagster_versioned.engines.spark import SparkEngine, read_delta
 from dagster_versioned.engines.spark import read as spark_read
 from dagster_versioned.errors import IntegrityError, TableNotFound
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper
+from dagster_versioned.storage.wrappers import CountingStore
+from support.remote_store import RemoteStore
 from support.spark import promoted, staging_in
 
 pytestmark = pytest.mark.spark
-
-
-class RemoteStore(StoreWrapper):
-    """A store that Spark cannot reach by path."""
-
-    def local_path(self, key):
-        return None
 
 
 @pytest.fixture
@@ -45,7 +39,7 @@ def part_path(scan):
 
 
 def remote(scan):
-    return replace(scan, store=RemoteStore(scan.store))
+    return replace(scan, store=RemoteStore(scan.store.uri))
 
 
 def hand_made(folder, tables, partition_values=None):
@@ -115,7 +109,7 @@ def test_the_cache_never_takes_in_an_altered_part(spark, scan, monkeypatch, tmp_
 
 def test_parts_are_fetched_once_and_read_natively_from_the_cache(spark, scan, monkeypatch, tmp_path):
     monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
-    counting = CountingStore(RemoteStore(scan.store))
+    counting = CountingStore(RemoteStore(scan.store.uri))
     counted = replace(scan, store=counting)
     assert SparkEngine(spark).read(counted).count() == 100
     assert counting.bytes_read == scan.files[0].size

@@ -1,0 +1,16 @@
+"""Keys as Acero's joins and groupings can match them."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def join_key(column: Any) -> Any:
+    """A key column as it is to be matched: Acero takes floats by their bits, so of zero and of NaN one each is kept."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan, zero = pa.scalar(float("nan"), column.type), pa.scalar(0.0, column.type)
+    return pc.call_function(
+        "if_else", [pc.call_function("is_nan", [column]), nan, pc.call_function("add", [column, zero])]
+    )
