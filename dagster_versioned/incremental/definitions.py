@@ -1,0 +1,328 @@
+"""What features are: rows that know, field by field, what they were computed from. Source: seed 004 ("Versioning")."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from dagster_versioned.errors import InvalidInput
+
+INITIAL_CODE_VERSION = "__metaxy_initial__"
+"""The code version of a field that states none (seed 004, "Field Level")."""
+
+SYSTEM_PREFIX = "metaxy_"
+"""What the names of the columns begin with that hold the versions of samples."""
+
+_PART = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
+
+
+def key_text(key: "str | Sequence[str] | Feature") -> str:
+    """A feature's or field's key as text, its parts joined by ``/``. Raises `InvalidInput`."""
+    if isinstance(key, Feature):
+        return key.key
+    parts = key.split("/") if isinstance(key, str) else list(key)
+    if not parts or not all(_PART.fullmatch(part) for part in parts):
+        raise InvalidInput(
+            f"{'/'.join(map(str, parts))!r:.100} is no key of a feature or field. Nothing was read or written; make it"
+            " of letters, digits, '_' and '-', its parts joined by '/'."
+        )
+    return "/".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDep:
+    """Upstream fields that a field is computed from; all of the feature's where ``fields`` is ``None``."""
+
+    feature: str
+    fields: tuple[str, ...] | None = None
+
+    def __init__(
+        self, feature: "str | Sequence[str] | Feature", fields: Iterable[str | Sequence[str]] | None = None
+    ) -> None:
+        object.__setattr__(self, "feature", key_text(feature))
+        object.__setattr__(self, "fields", None if fields is None else tuple(sorted(map(key_text, fields))))
+
+    def to_json(self) -> dict[str, Any]:
+        """The dependency as JSON."""
+        return {"feature": self.feature} | ({} if self.fields is None else {"fields": list(self.fields)})
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing that a feature says of each sample, such as the audio of a video.
+
+    ``code_version`` changes when the code that computes the field does. ``deps`` are the upstream fields that it is
+    computed from; without them, `FieldsMapping` finds them by name. ``columns`` belong to features without upstream:
+    the columns of a sample whose values are the field, where the sample brings no versions of its own.
+    """
+
+    key: str
+    code_version: str = INITIAL_CODE_VERSION
+    deps: tuple[FieldDep, ...] | None = None
+    columns: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        key: str | Sequence[str],
+        code_version: str = INITIAL_CODE_VERSION,
+        deps: Iterable[FieldDep] | None = None,
+        columns: Iterable[str] = (),
+    ) -> None:
+        object.__setattr__(self, "key", key_text(key))
+        object.__setattr__(self, "code_version", code_version)
+        object.__setattr__(self, "deps", tuple(deps) if deps is not None else None)
+        object.__setattr__(self, "columns", tuple(columns))
+        if not isinstance(code_version, str) or "|" in code_version:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"Field {self.key!r} has the code version {code_version!r:.100}. Nothing was read or written; a code"
+                " version is a text without '|'."
+            )
+
+    @property
+    def member(self) -> str:
+        """The field's name inside the struct columns of versions."""
+        return self.key.replace("/", "_")
+
+    def to_json(self) -> dict[str, Any]:
+        """The definition as JSON."""
+        deps = {} if self.deps is None else {"deps": [dep.to_json() for dep in self.deps]}
+        columns = {"columns": list(self.columns)} if self.columns else {}
+        return {"key": self.key, "code_version": self.code_version, **deps, **columns}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsMapping:
+    """Which upstream fields a field without ``deps`` depends on.
+
+    By default the one with the same key and, where there is none, all of them. ``match_suffix`` takes ``audio/french``
+    for a match of ``french``; ``excluded`` fields never match.
+    """
+
+    kind: Literal["default", "specific", "all", "none"] = "default"
+    match_suffix: bool = False
+    excluded: frozenset[str] = frozenset()
+    mapping: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]], hash=False)
+
+    @classmethod
+    def default(cls, *, exclude: Iterable[str] = ()) -> Self:
+        """By equal keys, else all."""
+        return cls(excluded=frozenset(map(key_text, exclude)))
+
+    @classmethod
+    def suffix(cls, *, exclude: Iterable[str] = ()) -> Self:
+        """By keys that are equal or end alike, else all."""
+        return cls(match_suffix=True, excluded=frozenset(map(key_text, exclude)))
+
+    @classmethod
+    def specific(cls, mapping: Mapping[str, Iterable[str]]) -> Self:
+        """As stated: upstream fields by field; a field that is not mentioned depends on none."""
+        return cls(
+            "specific",
+            mapping={key_text(own): frozenset(map(key_text, upstream)) for own, upstream in mapping.items()},
+        )
+
+    @classmethod
+    def all(cls) -> Self:
+        """Every field on every upstream field."""
+        return cls("all")
+
+    @classmethod
+    def none(cls) -> Self:
+        """No field on any."""
+        return cls("none")
+
+    def parents(self, own: str, upstream: Iterable[str]) -> frozenset[str]:
+        """Which of the ``upstream`` fields the field ``own`` depends on."""
+        fields = frozenset(upstream)
+        match self.kind:
+            case "all":
+                return fields
+            case "none":
+                return frozenset()
+            case "specific":
+                return self.mapping.get(own, frozenset()) & fields
+            case "default":
+                candidates = fields - self.excluded
+                return frozenset(key for key in candidates if self._matches(own, key)) or candidates
+
+    def _matches(self, own: str, upstream: str) -> bool:
+        return own == upstream or (self.match_suffix and upstream.endswith(f"/{own}"))
+
+    def to_json(self) -> dict[str, Any]:
+        """The mapping as JSON; the default one is empty."""
+        return {
+            **({} if self.kind == "default" else {"kind": self.kind}),
+            **({"match_suffix": True} if self.match_suffix else {}),
+            **({"excluded": sorted(self.excluded)} if self.excluded else {}),
+            **({"mapping": {own: sorted(keys) for own, keys in self.mapping.items()}} if self.mapping else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """How many upstream samples a sample is computed from, or samples come from one.
+
+    *identity*: one from one. *aggregation*: one from all that agree in the columns ``on`` (by default the feature's own
+    id columns). *expansion*: many from the one that has their values of ``on``.
+    """
+
+    kind: Literal["identity", "aggregation", "expansion"] = "identity"
+    on: tuple[str, ...] | None = None
+
+    @classmethod
+    def identity(cls) -> Self:
+        """One sample from one."""
+        return cls()
+
+    @classmethod
+    def aggregation(cls, on: Iterable[str] | None = None) -> Self:
+        """One sample from a group."""
+        return cls("aggregation", tuple(on) if on is not None else None)
+
+    @classmethod
+    def expansion(cls, on: Iterable[str]) -> Self:
+        """A group of samples from one."""
+        return cls("expansion", tuple(on))
+
+    def to_json(self) -> dict[str, Any]:
+        """The lineage as JSON."""
+        return {"kind": self.kind} | ({"on": list(self.on)} if self.on is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDep:
+    """A feature that another is computed from.
+
+    ``rename`` gives columns of the upstream other names here, ``select`` leaves out those not listed (by their new
+    names; ids stay), ``filter`` (SQL) passes over samples. Samples that an ``optional`` upstream lacks are computed
+    nonetheless.
+    """
+
+    feature: str
+    rename: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    select: tuple[str, ...] | None = None
+    filter: str | None = None
+    optional: bool = False
+    lineage: Lineage = Lineage()
+    fields_mapping: FieldsMapping = FieldsMapping()
+
+    def __init__(
+        self,
+        feature: "str | Sequence[str] | Feature",
+        rename: Mapping[str, str] | None = None,
+        select: Iterable[str] | None = None,
+        filter: str | None = None,  # noqa: A002 - the seed's own word
+        optional: bool = False,
+        lineage: Lineage | None = None,
+        fields_mapping: FieldsMapping | None = None,
+    ) -> None:
+        object.__setattr__(self, "feature", key_text(feature))
+        object.__setattr__(self, "rename", dict(rename or {}))
+        object.__setattr__(self, "select", None if select is None else tuple(select))
+        object.__setattr__(self, "filter", filter)
+        object.__setattr__(self, "optional", optional)
+        object.__setattr__(self, "lineage", lineage or Lineage())
+        object.__setattr__(self, "fields_mapping", fields_mapping or FieldsMapping())
+        if len(set(self.rename.values())) < len(self.rename):
+            raise InvalidInput(
+                f"The dependency on {self.feature!r} renames two columns to one: {dict(self.rename)}. Nothing was read"
+                " or written; give each a name of its own."
+            )
+        for name in self.rename.values():
+            _require_own_name(name, f"the dependency on {self.feature!r} renames a column to")
+
+    def to_json(self) -> dict[str, Any]:
+        """The dependency as JSON, without what is as by default."""
+        mapping = self.fields_mapping.to_json()
+        return {
+            "feature": self.feature,
+            **({"rename": dict(self.rename)} if self.rename else {}),
+            **({} if self.select is None else {"select": list(self.select)}),
+            **({} if self.filter is None else {"filter": self.filter}),
+            **({"optional": True} if self.optional else {}),
+            **({} if self.lineage.kind == "identity" else {"lineage": self.lineage.to_json()}),
+            **({"fields_mapping": mapping} if mapping else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A table of samples, each with versions of its fields.
+
+    ``id_columns`` identify a sample. Fields may be given by key alone, dependencies by the feature. Two fields never
+    share a name inside the columns of versions, and no id column is named like one of these.
+    """
+
+    key: str
+    id_columns: tuple[str, ...]
+    fields: tuple[Field, ...]
+    deps: tuple[FeatureDep, ...] = ()
+
+    def __init__(
+        self,
+        key: str | Sequence[str],
+        id_columns: Iterable[str],
+        fields: Iterable[Field | str] = ("default",),
+        deps: "Iterable[FeatureDep | Feature | str]" = (),
+    ) -> None:
+        object.__setattr__(self, "key", key_text(key))
+        object.__setattr__(self, "id_columns", tuple(id_columns))
+        object.__setattr__(self, "fields", tuple(Field(each) if isinstance(each, str) else each for each in fields))
+        object.__setattr__(
+            self, "deps", tuple(each if isinstance(each, FeatureDep) else FeatureDep(each) for each in deps)
+        )
+        self._check()
+
+    def _check(self) -> None:
+        if not self.id_columns or len(set(self.id_columns)) < len(self.id_columns):
+            raise self._refused(f"its id columns are {list(self.id_columns)}", "Name one or more, each once.")
+        for name in self.id_columns:
+            _require_own_name(name, f"feature {self.key!r} has the id column")
+        upstream = [dep.feature for dep in self.deps]
+        if len(set(upstream)) < len(upstream):
+            raise self._refused(f"it depends on a feature twice: {sorted(upstream)}", "Keep one of the dependencies.")
+        if not self.fields:
+            raise self._refused("it has no field", "Give it one, such as Field('default').")
+        members: dict[str, str] = {}
+        for each in self.fields:
+            other = members.setdefault(each.member, each.key)
+            if other != each.key or self.fields.count(each) > 1:
+                what = (
+                    f"its fields {other!r} and {each.key!r} have one name in the columns of versions, {each.member!r}"
+                )
+                raise self._refused(what, "Rename one.")
+            self._check_field(each, upstream)
+
+    def _check_field(self, field: Field, upstream: list[str]) -> None:
+        for dep in field.deps or ():
+            if dep.feature not in upstream:
+                raise self._refused(
+                    f"its field {field.key!r} depends on {dep.feature!r}, on which the feature does not",
+                    f"Add FeatureDep({dep.feature!r}) to its deps.",
+                )
+        if field.columns and self.deps:
+            raise self._refused(
+                f"its field {field.key!r} names columns {list(field.columns)}, but the feature has an upstream, from"
+                " which versions come",
+                "Leave out the columns.",
+            )
+
+    def _refused(self, what: str, fix: str) -> InvalidInput:
+        return InvalidInput(f"Feature {self.key!r} cannot be: {what}. Nothing was read or written. {fix}")
+
+    def to_json(self) -> dict[str, Any]:
+        """The definition as JSON: what snapshots of a graph hold."""
+        return {
+            "key": self.key,
+            "id_columns": list(self.id_columns),
+            "fields": [each.to_json() for each in self.fields],
+            **({"deps": [dep.to_json() for dep in self.deps]} if self.deps else {}),
+        }
+
+
+def _require_own_name(name: str, where: str) -> None:
+    if name.startswith(SYSTEM_PREFIX):
+        raise InvalidInput(
+            f"{where[0].upper()}{where[1:]} {name!r}: names with {SYSTEM_PREFIX!r} belong to the columns of versions. "
+            "Nothing was read or written; choose another."
+        )
