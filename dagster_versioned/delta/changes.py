@@ -15,7 +15,7 @@ from dagster_versioned.delta.column_mapping import PHYSICAL_NAME, ColumnMapping,
 from dagster_versioned.delta.features import column_mapping
 from dagster_versioned.delta.history import listed_commits, version_at
 from dagster_versioned.delta.log import Commit, commit_key, list_log, read_commits
-from dagster_versioned.delta.paths import confined_key
+from dagster_versioned.delta.reach import Reach, reach_of
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.widening import is_wider
@@ -106,7 +106,8 @@ def plan_changes(
         raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
     _require_feed(at_start, commits)
     _require_readable(at_start, at_end, commits)
-    files = [file for commit, time in _timed(commits) for file in _changes_of(commit, time)]
+    reach = reach_of(store)
+    files = [file for commit, time in _timed(commits) for file in _changes_of(commit, time, reach)]
     return ChangePlan(start, end, at_end.schema, at_end.column_mapping, at_end.partition_columns, tuple(files))
 
 
@@ -222,10 +223,11 @@ def _timed(commits: list[Commit]) -> Iterator[tuple[Commit, int]]:
         before = time
 
 
-def _changes_of(commit: Commit, time: int) -> Iterator[ChangedFile]:
+def _changes_of(commit: Commit, time: int, reach: Reach) -> Iterator[ChangedFile]:
     if commit.cdcs:
         for cdc in commit.cdcs:
-            yield ChangedFile(commit.version, time, None, cdc.path, _key(cdc, commit), cdc.size, cdc.partition_values)
+            key = _key(cdc, commit, reach)
+            yield ChangedFile(commit.version, time, None, cdc.path, key, cdc.size, cdc.partition_values)
         return
     if _merged_nothing(commit.commit_info or {}):
         return
@@ -234,17 +236,17 @@ def _changes_of(commit: Commit, time: int) -> Iterator[ChangedFile]:
     for key, remove in removes.items():
         add = adds.get(key)
         if add is None:
-            yield _file(commit, time, "delete", remove, remove.deletion_vector)
+            yield _file(commit, time, reach, "delete", remove, remove.deletion_vector)
         elif add.deletion_vector is not None:
             # Rows that are deleted now and were not before.
-            yield _file(commit, time, "delete", add, remove.deletion_vector, add.deletion_vector)
+            yield _file(commit, time, reach, "delete", add, remove.deletion_vector, add.deletion_vector)
     for key, add in adds.items():
         remove = removes.get(key)
         if remove is None:
-            yield _file(commit, time, "insert", add, add.deletion_vector)
+            yield _file(commit, time, reach, "insert", add, add.deletion_vector)
         elif remove.deletion_vector is not None:
             # Rows that were deleted before and are back.
-            yield _file(commit, time, "insert", add, add.deletion_vector, remove.deletion_vector)
+            yield _file(commit, time, reach, "insert", add, add.deletion_vector, remove.deletion_vector)
 
 
 def _merged_nothing(info: Mapping[str, Any]) -> bool:
@@ -257,9 +259,9 @@ def _merged_nothing(info: Mapping[str, Any]) -> bool:
     return all(str(counts.get(name)) == "0" for name in names)
 
 
-def _key(action: Add | Remove | Cdc, commit: Commit) -> str:
+def _key(action: Add | Remove | Cdc, commit: Commit, reach: Reach) -> str:
     try:
-        return confined_key(action.path)
+        return reach.admitted(action.path)
     except LogCorrupt as error:
         raise LogCorrupt(f"{commit_key(commit.version)}: {error}") from error
 
@@ -267,10 +269,11 @@ def _key(action: Add | Remove | Cdc, commit: Commit) -> str:
 def _file(
     commit: Commit,
     time: int,
+    reach: Reach,
     change: Literal["insert", "delete"],
     action: Add | Remove,
     deletion_vector: DeletionVector | None,
     only: DeletionVector | None = None,
 ) -> ChangedFile:
-    key, values = _key(action, commit), action.partition_values or {}
+    key, values = _key(action, commit, reach), action.partition_values or {}
     return ChangedFile(commit.version, time, change, action.path, key, action.size, values, deletion_vector, only)

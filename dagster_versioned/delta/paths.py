@@ -49,17 +49,23 @@ def decode_path(path: str) -> str:
     return ("/" if plain.startswith("/") else "") + "/".join(segments)
 
 
+def is_absolute(path: str) -> bool:
+    """Whether a ``path`` says itself where it is, rather than below the table's folder."""
+    return _SCHEME.match(path) is not None or decode_path(path).startswith("/")
+
+
 def confined_key(path: str) -> str:
     """The object key of a ``path`` that stays below the table's folder.
 
     Raises `UnsupportedFeature` for an absolute path and `LogCorrupt` for one that leaves the folder.
     """
-    key = decode_path(path)
-    if key.startswith("/") or _SCHEME.match(path):
+    if is_absolute(path):
         raise UnsupportedFeature(
-            f"absolutePaths: the table refers to the file {path!r} outside its own folder, which is not supported yet."
-            " Nothing was read."
+            f"absolutePaths: the table refers to the file {path!r} outside its own folder, or by an absolute path. Such"
+            " files can be read (`read_delta` and `read_changes`, with `allow` for folders outside its own), and"
+            " nothing else. Nothing was read or written."
         )
+    key = decode_path(path)
     if not key or ".." in key.split("/") or "\\" in key or "\0" in key:
         raise LogCorrupt(f"The path {path!r} leaves the table's folder, or names no file in it. Nothing was read.")
     return key
@@ -70,9 +76,9 @@ def keys_of(paths: Column) -> Column:
     return _where_unusual(paths, decode_path)
 
 
-def confine(paths: Column) -> None:
-    """Check a column with `confined_key`; raises as it does."""
-    _where_unusual(paths, confined_key)
+def confine(paths: Column, admitted: Callable[[str], str] = confined_key) -> None:
+    """Check a column with `confined_key`, or what else says which paths are admitted; raises as it does."""
+    _where_unusual(paths, admitted)
 
 
 def _where_unusual(paths: Column, function: Callable[[str], str]) -> Column:

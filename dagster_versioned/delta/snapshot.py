@@ -26,8 +26,9 @@ from dagster_versioned.delta.log import (
     list_log,
     read_commit,
 )
-from dagster_versioned.delta.paths import compute, confine
+from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.reach import NOWHERE, Reach, reach_of
 from dagster_versioned.delta.replay import Changes, Header, read_changes
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, VersionedError
@@ -39,7 +40,8 @@ class Snapshot:
     """The state of a table at ``version``. Protocol: *Action Reconciliation*.
 
     Checked at construction, so that whoever holds one may read its files: every feature in use is implemented (else
-    `UnsupportedFeature`), every live path stays below the table's folder (else `LogCorrupt`).
+    `UnsupportedFeature`), every live path stays below the table's folder (else `LogCorrupt`), or below another root of
+    ``reach`` (else `UnsupportedFeature`).
 
     ``files`` has the schema `files.FILES`, its rows are in no particular order and unique by (key, deletion vector);
     ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them. ``domains`` maps the name of a domain to
@@ -57,6 +59,7 @@ class Snapshot:
     tombstones: pa.Table = field(repr=False)
     timestamp_ms: int
     commit_sha256: str | None
+    reach: Reach = NOWHERE
 
     @property
     def num_files(self) -> int:
@@ -98,7 +101,7 @@ class Snapshot:
         Cost: the commits' own actions, and one pass over the identities of the live files where any is removed or
         replaced. Raises as the construction does.
         """
-        return _advanced(_State.of(self), Changes.of(commits), self) if commits else self
+        return _advanced(_State.of(self), Changes.of(commits), self, self.reach) if commits else self
 
 
 def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
@@ -112,7 +115,7 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
         changes = read_changes(store, segment.commits, segment.compactions)
         if segment.compactions and _is_stamped(base, changes):
             changes = read_changes(store, segment.commits)  # which alone show that none of them was emptied
-        snapshot = _advanced(base, changes, None)
+        snapshot = _advanced(base, changes, None, reach_of(store))
         if segment.version in segment.checksums:
             require_checksum(store, snapshot.version, snapshot.checksum)
         return snapshot
@@ -139,12 +142,13 @@ def snapshot_head(
     if segment.checkpoint is not None:
         content = Checkpoint(tuple(actions), none, no_tombstones)
         base = _state_of(store, segment.checkpoint, content, alone=not segment.commits)
-    return _advanced(base, Changes(tuple(headers), none, no_tombstones, pa.array([], pa.string())), None)
+    changes = Changes(tuple(headers), none, no_tombstones, pa.array([], pa.string()))
+    return _advanced(base, changes, None, reach_of(store))
 
 
 def replayed(commits: Sequence[Commit]) -> Snapshot:
     """The snapshot after ``commits``, which are all from version 0 on, without a store. Raises as `load_snapshot`."""
-    return _advanced(_State(), Changes.of(commits), None)
+    return _advanced(_State(), Changes.of(commits), None, NOWHERE)
 
 
 # --- replay ----------------------------------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
     )
 
 
-def _advanced(base: _State, changes: Changes, checked: Snapshot | None) -> Snapshot:
+def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: Reach) -> Snapshot:
     """Apply ``changes`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
     expected = base.version + 1
     for header in changes.headers:
@@ -252,7 +256,7 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None) -> Snaps
     schema = checked.schema if checked and metadata is checked.metadata else _schema_of(metadata)
     require_mapped(schema, column_mapping(protocol, metadata))
     files = appended(without(base.files, changes.touched), changes.adds)
-    confine((changes.adds if checked or base.plain_paths else files)["path"])
+    reach.confine((changes.adds if checked or base.plain_paths else files)["path"])
     return Snapshot(
         last.version,
         protocol,
@@ -264,6 +268,7 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None) -> Snaps
         appended(without(base.tombstones, changes.touched), changes.removes),
         last.timestamp_ms,
         last.sha256 if isinstance(last, Header) else last.commit_sha256,
+        reach,
     )
 
 

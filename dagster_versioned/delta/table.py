@@ -1,6 +1,6 @@
 """Any Delta table, ours or not: what it is, what happened to it, and the changes that need no engine for rows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -14,6 +14,7 @@ from dagster_versioned.delta.checkpoint import write_checkpoint
 from dagster_versioned.delta.cleanup import CleanedUp, cleanup_log
 from dagster_versioned.delta.history import HistoryEntry, history, version_at
 from dagster_versioned.delta.log import commits_after
+from dagster_versioned.delta.reach import reaching
 from dagster_versioned.delta.restore import restore
 from dagster_versioned.delta.schema import DataType, StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, write_checksum
@@ -33,12 +34,14 @@ class Table:
     same, and else raises `CommitConflict`. What cannot be done raises `InvalidInput`, and nothing was written then.
     """
 
-    def __init__(self, uri: str | ObjectStore, *, profile: str | None = None) -> None:
+    def __init__(self, uri: str | ObjectStore, *, profile: str | None = None, allow: Sequence[str] = ()) -> None:
         """``uri``: a local path, ``file:///…`` or ``s3://bucket/prefix``; ``profile``: of the AWS configuration files.
 
-        Raises `InvalidInput` for a URI that names no store.
+        A log may name files by absolute paths. Those in the table's folder are always read; of others, as a shallow
+        clone has them, those below the folders of ``allow``. A table with such files is never given new rows. Raises
+        `InvalidInput` for a URI that names no store.
         """
-        self.store = open_store(uri, profile=profile) if isinstance(uri, str) else uri
+        self.store = reaching(open_store(uri, profile=profile), allow, profile=profile) if isinstance(uri, str) else uri
         self._newest: Snapshot | None = None
 
     def __repr__(self) -> str:

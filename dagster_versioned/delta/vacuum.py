@@ -15,6 +15,7 @@ from dagster_versioned.delta.features import require_write
 from dagster_versioned.delta.files import to_vector
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.properties import interval_ms
+from dagster_versioned.delta.reach import Reach
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
@@ -118,13 +119,14 @@ def _needed(store: ObjectStore, snapshot: Snapshot, limit: datetime) -> set[str]
     milliseconds = int(limit.timestamp() * 1000)
     times = compute.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
     removed = snapshot.tombstones.filter(compute.greater_equal(times, milliseconds))
-    root = store.uri.rstrip("/") + "/"
+    own = Reach((store.uri,))
     needed: set[str] = set()
     for files in (snapshot.files, removed):
         keys = cast("list[str]", files["key"].to_pylist())
-        needed.update(key.removeprefix(root) for key in keys)
+        needed.update(keys)
         needed.update(_vector_keys(store, files))
-    return needed
+    # Absolute paths may name files in the table's own folder, which alone is looked through.
+    return needed | {found[1] for key in needed if (found := own.located(key))}
 
 
 def _vector_keys(store: ObjectStore, files: pa.Table) -> Iterator[str]:

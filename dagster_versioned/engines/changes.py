@@ -17,6 +17,7 @@ from dagster_versioned.delta.changes import (
 from dagster_versioned.delta.column_mapping import physical_name
 from dagster_versioned.delta.partition_values import encode
 from dagster_versioned.delta.paths import compute
+from dagster_versioned.delta.reach import reaching
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.scan import Scan, ScanFile
@@ -35,15 +36,17 @@ def read_changes(
     *,
     columns: Sequence[str] | None = None,
     profile: str | None = None,
+    allow: Sequence[str] = (),
 ) -> pa.Table:
     """What the commits from ``start`` to ``end`` (both included; ``None``: the newest) changed, one row a change.
 
     The columns are the table's as of the last of these versions (or ``columns`` of them), then ``_change_type``
     (``insert``, ``delete``, ``update_preimage``, ``update_postimage``), ``_commit_version`` and ``_commit_timestamp``.
-    Rows come by version. The table must have had ``delta.enableChangeDataFeed`` at all of them. Raises as
-    `changes.plan_changes` and `read_delta`, and `IntegrityError` for a file that is gone, as vacuum takes them.
+    Rows come by version. ``allow`` is that of `read_delta`. The table must have had ``delta.enableChangeDataFeed`` at
+    all of them. Raises as `changes.plan_changes` and `read_delta`, and `IntegrityError` for a file that is gone, as
+    vacuum takes them.
     """
-    store = open_store(uri, profile=profile)
+    store = reaching(open_store(uri, profile=profile), allow, profile=profile)
     plan = plan_changes(store, place(start), None if end is None else place(end))
     table = pa.concat_tables([read_table(scan) for scan in change_scans(store, plan, columns)])
     return table.take(compute.sort_indices(table[COMMIT_VERSION]))

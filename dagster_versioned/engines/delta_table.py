@@ -34,6 +34,7 @@ def read_delta(
     timestamp: datetime | str | None = None,
     row_ids: bool = False,
     profile: str | None = None,
+    allow: Sequence[str] = (),
 ) -> pa.Table:
     """The rows of the Delta table in the folder ``uri`` at a log version, or at a time (neither: the newest).
 
@@ -43,11 +44,12 @@ def read_delta(
 
     Partition values are columns, in the place that the schema gives them. Rows of tables written by this package come
     in their order; Delta gives other tables' files none, so theirs come in path order. ``profile`` names a profile of
-    the AWS configuration files. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`,
-    `InvalidInput` for a filter or column that the table cannot answer, and `UnsupportedFeature`, by name, for what the
-    table needs and is not implemented, before a row is returned.
+    the AWS configuration files, ``allow`` the folders outside the table's own that its files may be in. Raises
+    `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput` for a filter or column that the
+    table cannot answer, and `UnsupportedFeature`, by name, for what the table needs and is not implemented, before a
+    row is returned.
     """
-    table = Table(uri, profile=profile)
+    table = Table(uri, profile=profile, allow=allow)
     snapshot = table.snapshot(version, timestamp)
     with reading(table.store, snapshot):
         scan = delta_scan(table.store, snapshot, columns, filter, row_ids=row_ids)

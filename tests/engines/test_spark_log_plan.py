@@ -1,5 +1,6 @@
 """A log that Spark replays gives what Arrow makes of it, and is refused for the same reasons."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,11 +20,12 @@ from dagster_versioned.delta.actions import (
     encode_action,
 )
 from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.checksum import put_checksum
 from dagster_versioned.delta.log import commit_key, list_log
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, write_checksum
 from dagster_versioned.engines.spark import log_plan
-from dagster_versioned.engines.spark.log_plan import LogPlan, plan_log, snapshot_or_plan
-from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+from dagster_versioned.engines.spark.log_plan import plan_if_large, plan_log
+from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
@@ -79,15 +81,29 @@ def test_spark_and_arrow_agree(spark, tmp_path, monkeypatch, form):
         assert content(plan_log(spark, store, version).collected()) == content(load_snapshot(store, version))
 
 
-def test_only_large_checkpoints_are_planned(spark, tmp_path):
+def test_only_large_checkpoints_are_planned(spark, tmp_path, monkeypatch):
     store = put(tmp_path)
-    assert isinstance(snapshot_or_plan(spark, store, large=0), Snapshot)  # without a checkpoint there is nothing large
+    assert plan_if_large(spark, store, large=0) is None  # without a checkpoint there is nothing large
     write_checkpoint(store, load_snapshot(store, 1))
-    assert isinstance(snapshot_or_plan(spark, store), Snapshot)
-    plan = snapshot_or_plan(spark, store, large=3)
-    assert isinstance(plan, LogPlan)
+    assert plan_if_large(spark, store) is None
+    plan = plan_if_large(spark, store, large=3)
+    assert plan is not None
     assert plan.head.num_files == 0
     assert plan.files.count() == load_snapshot(store).num_files
+    monkeypatch.setenv("DAGSTER_VERSIONED_LARGE_LOG", "5e6")
+    with pytest.raises(InvalidInput, match="5e6"):
+        plan_if_large(spark, store)
+
+
+def test_a_log_that_a_checksum_contradicts_is_refused(spark, tmp_path):
+    store = put(tmp_path)
+    write_checkpoint(store, load_snapshot(store, 1))
+    newest = load_snapshot(store)
+    write_checksum(store, newest)
+    assert content(plan_log(spark, store).collected()) == content(newest)
+    put_checksum(store, newest.version, replace(newest.checksum, table_size_bytes=1))
+    with pytest.raises(LogCorrupt, match=r"0004\.crc: table_size_bytes"):
+        plan_log(spark, store)
 
 
 def test_what_is_wrong_is_refused_in_the_same_words(spark, tmp_path):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.changes import plan_changes
+from dagster_versioned.delta.reach import reaching
 from dagster_versioned.engines.changes import Place, change_scans, place
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.storage import open_store
@@ -20,10 +21,11 @@ def read_changes(
     *,
     columns: Sequence[str] | None = None,
     profile: str | None = None,
+    allow: Sequence[str] = (),
     s3_scheme: str | None = None,
 ) -> "DataFrame":
     """What the commits from ``start`` to ``end`` changed, as `engines.changes.read_changes` has it, in no order."""
-    store = open_store(uri, profile=profile)
+    store = reaching(open_store(uri, profile=profile), allow, profile=profile)
     plan = plan_changes(store, place(start), None if end is None else place(end))
     told, derived = (read(scan, session, s3_scheme=s3_scheme) for scan in change_scans(store, plan, columns))
     return told.unionAll(derived)

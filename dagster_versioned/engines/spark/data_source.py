@@ -14,6 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.reach import reaching
 from dagster_versioned.engines.arrow_scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.types import spark_schema
@@ -45,10 +46,12 @@ def register(session: "SparkSession") -> None:
     """Make the format ``versioned`` known to a session, classic or Connect.
 
     Reading, as a batch: the options ``version`` or ``timestamp`` (ISO 8601, with a zone), ``columns`` (names with
-    commas between them, or a JSON list), ``profile`` (of the AWS configuration files); or ``readChangeFeed`` with
-    ``startingVersion`` or ``startingTimestamp``, and ``endingVersion`` or ``endingTimestamp``. As a stream: see
-    `log_tail.StreamOptions`. Filters reach the files' statistics where ``spark.sql.python.filterPushdown.enabled`` is
-    ``true`` when this is called (and while queries run).
+    commas between them, or a JSON list), ``profile`` (of the AWS configuration files), ``allow`` (folders outside the
+    table's own that its files may be in, listed as columns are); or ``readChangeFeed`` with ``startingVersion`` or
+    ``startingTimestamp``, and ``endingVersion`` or ``endingTimestamp``. As a stream: see `log_tail.StreamOptions`. The
+    log is replayed by one process, however large it is: where Spark plans such a read, there is no session that it
+    could ask. (`read_delta` has the cluster replay large logs.) Filters reach the files' statistics where
+    ``spark.sql.python.filterPushdown.enabled`` is ``true`` when this is called (and while queries run).
 
     Writing, with the modes ``append`` and ``overwrite``: see `data_source_write.WriteJob`.
 
@@ -68,13 +71,14 @@ class ReadOptions:
     timestamp: str | None = None
     columns: tuple[str, ...] | None = None
     profile: str | None = None
+    allow: tuple[str, ...] = ()
     feed: "tuple[Place, Place | None] | None" = None
     """Where the changes to read begin and end."""
 
     @classmethod
     def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> "ReadOptions":
         """Parse the options of a batch; those named in ``others`` are somebody else's. Raises `InvalidInput`."""
-        known = {"path", "version", "timestamp", "columns", "profile", "readChangeFeed", *others}
+        known = {"path", "version", "timestamp", "columns", "profile", "allow", "readChangeFeed", *others}
         feed = options.get("readChangeFeed", "false").lower() == "true"
         if feed:
             known |= {"startingVersion", "startingTimestamp", "endingVersion", "endingTimestamp"}
@@ -95,11 +99,12 @@ class ReadOptions:
             timestamp,
             None if columns is None else _names(columns),
             options.get("profile"),
+            _names(options["allow"]) if options.get("allow") else (),
             _range(options) if feed else None,
         )
 
     def store(self) -> ObjectStore:
-        return open_store(self.uri, profile=self.profile)
+        return reaching(open_store(self.uri, profile=self.profile), self.allow, profile=self.profile)
 
 
 def _range(options: Mapping[str, str]) -> "tuple[Place, Place | None]":

@@ -20,7 +20,6 @@ from dagster_versioned.delta.files import adds_table
 from dagster_versioned.delta.history import listed_commits
 from dagster_versioned.delta.log import Commit, list_log, read_commit
 from dagster_versioned.delta.partition_values import encode
-from dagster_versioned.delta.paths import confine
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.table import Table
@@ -285,7 +284,7 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _located(self, adds: Sequence[Add]) -> list[ScanFile]:
         assert self.snapshot is not None
         table = adds_table(adds)
-        confine(table["path"])
+        self.snapshot.reach.confine(table["path"])
         scan = delta_scan(self.store, replace(self.snapshot, files=table))
         by_key = {file.key: file for file in scan.files}
         return [by_key[add.key] for add in adds]

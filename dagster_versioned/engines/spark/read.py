@@ -27,6 +27,8 @@ from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedEr
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from dagster_versioned.engines.spark.log_plan import LogPlan
+
 CHECKERS = 16
 _HIDDEN = re.compile(r"(^|/)[_.][^/]*$|\._COPYING_$")
 """Names that Spark takes for files in the making, though the log says that they are the table's."""
@@ -46,16 +48,18 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     if not scan.files:
         return session.createDataFrame([], spark_schema(scan.selected))
     check_files(scan, check)
-    if scan.store.local_path(scan.files[0].key) is None and s3_scheme is None and runs_here(session):
+    paths = _local_paths(scan)
+    if paths is None and s3_scheme is None and runs_here(session):
         scan = PartCache.default().localized(scan)
+        paths = _local_paths(scan)
     if scan.mapping == "id" and (named := by_name(scan)) is not None:
         scan = named
     if scan.mapping == "id" or has_hidden(scan):
         # Spark finds columns by id only where the whole session says so; and some files it would pass over without a
         # word.
         s3_scheme = None
-    elif scan.store.local_path(scan.files[0].key) is not None:
-        return _native(scan, session, [str(scan.store.local_path(file.key)) for file in scan.files])
+    elif paths is not None:
+        return _native(scan, session, paths)
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
         return _native(scan, session, urls)
@@ -74,6 +78,7 @@ def read_delta(
     timestamp: datetime | str | None = None,
     row_ids: bool = False,
     profile: str | None = None,
+    allow: Sequence[str] = (),
     s3_scheme: str | None = None,
 ) -> "DataFrame":
     """The Delta table in the folder ``uri`` at a log version, or at a time (neither: the newest), without any JAR.
@@ -81,21 +86,65 @@ def read_delta(
     ``filter`` is a condition in Spark SQL: rows of which it is true are returned, and files that can hold none by
     their partition values and statistics are not part of the plan. ``row_ids`` adds the columns `_row_id` and
     `_row_commit_version` of a table that tracks its rows. ``timestamp`` is a `datetime` with a zone, or ISO 8601.
-    ``profile`` names a profile of the AWS configuration files. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`,
-    `IntegrityError`, `InvalidInput`, and `UnsupportedFeature`, by name, for what the table needs and is not
-    implemented.
+    ``profile`` names a profile of the AWS configuration files, ``allow`` the folders outside the table's own that its
+    files may be in.
+
+    A log with more than five million file actions in its checkpoint (``DAGSTER_VERSIONED_LARGE_LOG``) is replayed by
+    the cluster, which then also finds out which files are read, and checks them as it reads them. Raises
+    `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput`, and `UnsupportedFeature`, by
+    name, for what the table needs and is not implemented.
     """
-    table = Table(uri, profile=profile)
-    snapshot = table.snapshot(version, timestamp)
+    from dagster_versioned.engines.spark.log_plan import plan_if_large
+
+    table = Table(uri, profile=profile, allow=allow)
+    plan = None
+    if version is None or timestamp is None:  # of both, the table says that it is one too many
+        plan = plan_if_large(session, table.store, version, timestamp)
+    snapshot = table.snapshot(version, timestamp) if plan is None else plan.head
+    # A filter may need columns that are not asked for.
+    wanted = columns if filter is None else None
     with reading(table.store, snapshot):
+        scan = delta_scan(table.store, snapshot, wanted, filter, row_ids=row_ids)
+        if plan is None:
+            frame = read(scan, session, s3_scheme=s3_scheme)
+        else:
+            frame = _planned(plan, scan, session, filter, row_ids=row_ids, s3_scheme=s3_scheme)
         if filter is None:
-            return read(delta_scan(table.store, snapshot, columns, row_ids=row_ids), session, s3_scheme=s3_scheme)
-        scan = delta_scan(table.store, snapshot, None, filter, row_ids=row_ids)
-        frame = read(scan, session, s3_scheme=s3_scheme).where(filter)
+            return frame
+        frame = frame.where(filter)
     if columns is None:
         return frame
     names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
     return frame.select(*(frame[_quoted(name)] for name in names))
+
+
+def _planned(
+    plan: "LogPlan", scan: Scan, session: "SparkSession", condition: str | None, *, row_ids: bool, s3_scheme: str | None
+) -> "DataFrame":
+    """The rows of a log that the cluster replayed, as ``scan``, which has no files, has them.
+
+    Where the condition leaves few files, they are read as those of any other table.
+    """
+    from dagster_versioned.engines.spark.log_plan import large_log
+    from dagster_versioned.engines.spark.planned_rows import planned_rows
+
+    plan = plan.narrowed(condition)
+    figures = plan.figures()
+    if figures.num_files > large_log():
+        return planned_rows(plan, figures, scan, row_ids=row_ids)
+    few = delta_scan(scan.store, plan.live(), scan.columns, row_ids=row_ids)
+    return read(few, session, s3_scheme=s3_scheme)
+
+
+def _local_paths(scan: Scan) -> list[str] | None:
+    """Where the files are, if all of them are in local folders."""
+    paths = list[str]()
+    for file in scan.files:
+        path = scan.store.local_path(file.key)
+        if path is None:
+            return None
+        paths.append(str(path))
+    return paths
 
 
 def has_hidden(scan: Scan) -> bool:
