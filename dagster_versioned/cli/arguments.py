@@ -1,5 +1,6 @@
-"""What verbs have in common: how a table, a version and a partition are named."""
+"""What verbs have in common: how a table, a version and a partition are named, and rows are asked for."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,3 +17,12 @@ MaybeVersion = Annotated[
 Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]
 Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]
+
+PREVIEW_ROWS = 20
+RowLimit = Annotated[
+    int | None, typer.Option("--limit", min=0, help=f"At most so many rows; {PREVIEW_ROWS} unless written to a file.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.parquet, .arrow, .csv or .json instead."),
+]

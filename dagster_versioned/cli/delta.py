@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.arguments import PREVIEW_ROWS, Apply, Output, RowLimit
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.span import parse_span
 from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from dagster_versioned.delta.table import Table
 
 PANEL = "Delta"
-PREVIEW_ROWS = 20
 _KEYS_SHOWN = 20
 
 _Folder = Annotated[
@@ -176,14 +174,8 @@ def changes(
     last: Annotated[
         str | None, typer.Argument(metavar="TO", help="A version, or a time; the newest version if left out.")
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=0, help=f"At most so many rows; {PREVIEW_ROWS} unless written to a file."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.parquet, .arrow, .csv or .json instead."),
-    ] = None,
+    limit: RowLimit = None,
+    output: Output = None,
 ) -> None:
     """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
     from dagster_versioned.cli import rows

@@ -1,11 +1,19 @@
 """The verbs that look: nothing they do changes a table. Heavy imports wait until a verb runs."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli.arguments import MaybeVersion, Partition, Table, Tables, VersionArgument
+from dagster_versioned.cli.arguments import (
+    PREVIEW_ROWS,
+    MaybeVersion,
+    Output,
+    Partition,
+    RowLimit,
+    Table,
+    Tables,
+    VersionArgument,
+)
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, table_of, verb
 from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.verify import VerifyReport
 
 PANEL = "Look"
-PREVIEW_ROWS = 20
 EXAMPLES = 5
 """How many rows of each kind ``diff --rows`` shows."""
 
@@ -191,14 +198,8 @@ def read(
     partition: Annotated[
         list[str] | None, typer.Option("--partition", metavar="KEY", help="Only this partition; repeatable.")
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", min=0, help=f"At most so many rows; {PREVIEW_ROWS} unless written to a file."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write to FILE.parquet, .arrow, .csv or .json instead."),
-    ] = None,
+    limit: RowLimit = None,
+    output: Output = None,
 ) -> None:
     """Show a version's first rows, or write all of them to a file."""
     import pyarrow as pa

@@ -23,12 +23,16 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 longs = st.integers(-(2**63), 2**63 - 1)
 counts = st.integers(0, 2**63 - 1)
 maps = st.dictionaries(texts, texts | st.none(), max_size=2)
 text_maps = st.dictionaries(texts, texts, max_size=2)
-maybe = lambda strategy: st.none() | strategy  # noqa: E731
 vectors = st.builds(
     DeletionVector, st.sampled_from("uip"), texts, st.integers(0, 2**31 - 1), counts, maybe(st.integers(0, 99))
 )

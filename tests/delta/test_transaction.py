@@ -2,6 +2,7 @@ import json
 import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -300,8 +301,8 @@ def append(root: Path, writer: int, times: int) -> None:
     store = LocalStore(root)
     snapshot = load_snapshot(store)
     for number in range(times):
-        name = f"{writer}-{number}"
-        snapshot, _ = commit(store, snapshot, lambda read: Transaction(read, [add(name)], "WRITE", NOTHING))  # noqa: B023
+        actions = [add(f"{writer}-{number}")]
+        snapshot, _ = commit(store, snapshot, partial(Transaction, actions=actions, operation="WRITE", reads=NOTHING))
 
 
 def check_all_there(store: LocalStore, writers: int, times: int) -> None:

@@ -1,6 +1,5 @@
 """Where the columns of a Spark frame come from."""
 
-import time
 
 import pyarrow as pa
 import pytest
@@ -126,14 +125,10 @@ def test_a_plan_that_is_not_as_expected_has_no_lineage_and_no_error(flights):
     assert column_lineage(object()) == {}
 
 
-def test_a_wide_plan_with_many_steps_takes_less_than_a_write(spark):
+def test_a_wide_plan_with_many_steps_is_followed_to_its_end(spark):
     wide = as_source(spark.range(1).select(*(sf.col("id").alias(f"c{i}") for i in range(300))), "wide")
     for i in range(20):
         wide = wide.withColumn(f"d{i}", sf.col("c1") + sf.col(f"c{i}"))
-    wide.schema  # noqa: B018  what Spark analyzes it for anyway
-    began = time.monotonic()
     found = origins(wide)
-    seconds = time.monotonic() - began
-    print(f"lineage of 320 columns over 20 steps: {seconds:.2f} s")
+    assert len(found) == 320
     assert found["d7"] == {"wide.c1", "wide.c7"}
-    assert seconds < 5
