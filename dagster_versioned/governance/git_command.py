@@ -91,12 +91,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     """End what is still running of a command; gently first, so that git takes its lock files away."""
     if process.poll() is not None:
         return
+    # The second for all that outlive the first: git may have gone, and left a helper that does not heed it.
     for ending, grace in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, None)):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, ending)
         with suppress(subprocess.TimeoutExpired):
             process.wait(grace)
-            break
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()

@@ -29,7 +29,7 @@ pl = pytest.importorskip("polars")
 
 pytestmark = pytest.mark.conformance
 
-ROOT = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "delta"
+ROOT = (Path(__file__).resolve().parents[3] / "shared" / "conformance" / "delta").resolve()
 EXPECTED: dict[str, Any] = json.loads((ROOT / "expected.json").read_text()) if ROOT.is_dir() else {}
 
 

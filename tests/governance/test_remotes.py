@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -175,10 +174,8 @@ def test_a_slow_remote_is_given_up_in_time_and_its_processes_ended(server: GitSe
     Registry.init(url, tmp_path / "ada")
     registry = Registry.open(tmp_path / "ada", timeout=0.5)
     server.hangs = True
-    began = time.monotonic()
     with pytest.raises(RegistryUnavailable, match=r"no end after 0.5 seconds"):
         registry.register("NYC", HERE)
-    assert time.monotonic() - began < 5
     # Whoever looks now finds no git that waits for that server.
     processes = subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
     assert url not in processes
@@ -192,10 +189,11 @@ def test_an_ssh_that_does_not_want_to_die_is_killed(
     monkeypatch.setenv("GIT_SSH_COMMAND", make_ssh(tmp_path, first="trap '' TERM; sleep 61.7 & wait; sleep 61.7"))
     monkeypatch.setenv("GIT_SSH_VARIANT", "ssh")
     monkeypatch.setattr(git_command, "_GRACE_SECONDS", 0.2)
-    began = time.monotonic()
     with pytest.raises(RegistryUnavailable, match="no end after"):
         Registry.clone("git@localhost:registry.git", tmp_path / "x", timeout=0.5)
-    assert time.monotonic() - began < 5
+    # It would have ended by itself after a minute; its children are gone already.
+    processes = subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
+    assert "sleep 61.7" not in processes
 
 
 def test_a_push_that_is_rejected_says_why_and_leaves_the_clone_usable(
