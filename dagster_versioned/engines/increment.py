@@ -79,7 +79,13 @@ def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None =
             )
         gone = left[gone]
     after = np.union1d(before, gone)
-    return after if len(after) <= MOST_DELETED * file.num_records else None
+    return after if may_stay(file, len(after) - len(before)) else None
+
+
+def may_stay(file: ScanFile, going: int) -> bool:
+    """Whether a file of which so many more rows go is better left in place than written anew."""
+    lost = going + (file.deletion_vector.cardinality if file.deletion_vector else 0)
+    return file.num_records is not None and lost <= MOST_DELETED * file.num_records
 
 
 def nothing(schema: StructType) -> Contents:

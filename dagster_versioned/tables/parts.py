@@ -17,6 +17,7 @@ from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, VECTOR_
 from dagster_versioned.engines.partition_values import place
 from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedFeature
+from dagster_versioned.storage.keys import is_key
 from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
@@ -86,9 +87,10 @@ def vector_object(store: ObjectStore, of: Add | Remove) -> str | None:
     if vector is None or vector.storage_type not in ("u", "p"):
         return None
     try:
-        return vector_key(store, vector, of.key)
+        key = vector_key(store, vector, of.key)
     except UnsupportedFeature:  # outside of the table's folder: whoever reads it is told
         return None
+    return key if is_key(key) else None
 
 
 def objects_of(store: ObjectStore, adds: Iterable[Add]) -> set[str]:

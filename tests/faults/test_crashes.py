@@ -11,9 +11,9 @@ from support.tmpfs import scratch
 
 pytestmark = pytest.mark.faults
 
-LONG = {"checkpoint": 7}
-"""Operations on a long log, whose every check takes a second: by default they end at each seventh call only, at
-others for each way to end; which ones differs from fault to fault."""
+LONG = {"checkpoint": 7, "merge by vectors": 4}
+"""Operations on a long log, or on many rows, whose every check takes a second: by default they end at each seventh (or
+fourth) call only, at others for each way to end; which ones differs from fault to fault."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from dagster_versioned.tables.head import HELD_DOMAIN
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import WRITING, Operation, Undertaker, failing, table_in
 from support.frames import numbered
-from support.readers import assert_same, by_deltalake
+from support.readers import assert_same, by_datafusion, by_deltalake
 from support.s3_server import S3Server
 from support.stores import contents
 
@@ -147,7 +147,9 @@ def side(place: Place, name: str) -> Side:
         return Side((), {})
     folder = place.as_folder(name) / "datom" / "flights"
     kept = [version.log_version for version in table.history()[:_LOOKED_AT] if version.gone is None]
-    return Side(known(table), {version: by_deltalake(folder, version) for version in kept})
+    # The one of its two ways to read that knows deletion vectors.
+    read = by_datafusion if table.state.snapshot.has_deletion_vectors else by_deltalake
+    return Side(known(table), {version: read(folder, version) for version in kept})
 
 
 def known(table: VersionedTable) -> Known:

@@ -25,6 +25,8 @@ from support.frames import numbered
 SMALL_PARTS = TableOptions(row_group_bytes=1_500, target_part_bytes=1)
 """A part for every 1,500 bytes of rows in memory."""
 
+BY_VECTORS = TableOptions(mode="merge", merge_key=("n",), properties={"delta.enableDeletionVectors": "true"})
+
 WRITING = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"})
 
 Action = Callable[[VersionedTable], object]
@@ -111,6 +113,23 @@ def merge(table: VersionedTable) -> None:
     table.write(pa.concat_tables([changed, numbered(5, 5000)]), options=options)
 
 
+def marked_parts(table: VersionedTable) -> None:
+    """Two parts, of which one has lost rows, by a vector in a file."""
+    table.write(numbered(3_000), options=BY_VECTORS)
+    change_scattered(table, 0)
+
+
+def merge_by_vectors(table: VersionedTable) -> None:
+    change_scattered(table, 1)
+
+
+def change_scattered(table: VersionedTable, first: int) -> None:
+    """So many rows that do not lie together that their vector is too large for the log."""
+    some = numbered(3_000).take(list(range(first, 3_000, 5)))
+    changed = some.set_column(1, "text", pa.array([f"changed {first}"] * some.num_rows))
+    table.write(pa.concat_tables([changed, numbered(5, 5000 + first)]), options=BY_VECTORS)
+
+
 def partitions(table: VersionedTable) -> None:
     table.write_partitions({"a": numbered(3), "b": numbered(3)})
     table.write(numbered(4), partition="b")
@@ -190,6 +209,7 @@ OPERATIONS = {
     "parts": Operation(many_parts, more_parts),
     "one part to many": Operation(write_first, many_parts),
     "merge": Operation(many_parts, merge),
+    "merge by vectors": Operation(marked_parts, merge_by_vectors),
     "partitions": Operation(partitions, more_partitions),
     "reuse": Operation(two_versions, write_first),
     "revert": Operation(two_versions, revert),

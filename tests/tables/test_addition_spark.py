@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.errors import InvalidInput
@@ -30,6 +31,10 @@ def rows(first: int, count: int, note: str = "x") -> pa.Table:
             "tags": pa.array([[("n", i), ("z", 1)] for i in ids], pa.map_(pa.string(), pa.int64())),
         }
     )
+
+
+def rows_of(table: pa.Table) -> list[Any]:
+    return table.sort_by("id").to_pylist()
 
 
 def same_rows(table: VersionedTable, expected: pa.Table, spark: Any) -> None:
@@ -67,6 +72,37 @@ def test_only_files_in_which_a_row_changes_are_written_again(spark: Any, project
     assert len(before - {add.key for add in table.files().adds}) == 1
     same_rows(table, pa.concat_tables([rows(0, 10), rows(10, 1, "changed"), rows(11, 19)]), spark)
     assert table.write(spark.createDataFrame(changed), options=MERGE).change == "none"
+
+
+@pytest.mark.parametrize("partition_columns", [(), ("day",)])
+def test_merges_by_deletion_vectors_are_those_of_arrow(
+    spark: Any, project: Project, partition_columns: tuple[str, ...]
+) -> None:
+    options = MERGE.model_copy(
+        update={"properties": {"delta.enableDeletionVectors": "true"}, "partition_columns": partition_columns}
+    )
+    tables = project.table("spark"), project.table("arrow")
+    for given in (rows(0, 40), rows(35, 10, "y"), rows(0, 3), rows(30, 9, "z"), rows(2, 30, "y")):
+        results = [
+            tables[0].write(spark.createDataFrame(given), options=options, asset_key=("rows",)),
+            tables[1].write(given, options=options, asset_key=("rows",)),
+        ]
+        assert len({(result.change, result.version.facts.added) for result in results}) == 1
+        assert len({result.version.data_sha for result in results}) == 1
+    marked = [[add.deletion_vector for add in table.files(3).adds if add.deletion_vector] for table in tables]
+    assert marked[0] == marked[1] != []
+    assert rows_of(tables[0].read(as_type=DataFrame).toArrow()) == rows_of(tables[1].read())
+    same_rows(tables[0], tables[1].read(), spark)
+
+
+def test_a_table_with_a_column_named_like_row_ids_is_merged_all_the_same(spark: Any, project: Project) -> None:
+    table = project.table("rows")
+    names = ["id", "day", "_row_id", "tags"]
+    options = MERGE.model_copy(update={"properties": {"delta.enableDeletionVectors": "true"}})
+    table.write(rows(0, 20).rename_columns(names), options=options)
+    table.write(spark.createDataFrame(rows(4, 3, "y").rename_columns(names)), options=options)
+    expected = pa.concat_tables([rows(0, 4), rows(4, 3, "y"), rows(7, 13)])
+    same_rows(table, expected.rename_columns(names), spark)
 
 
 def test_appended_rows_are_beside_the_others(spark: Any, project: Project) -> None:

@@ -321,7 +321,7 @@ def test_deltalake_reads_every_version(table: VersionedTable, stored: str) -> No
 # --- any sequence ----------------------------------------------------------------------------------------------------
 
 KEYS = st.integers(0, 11)
-STEPS = st.one_of(
+STEPS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
     st.tuples(st.just("merge"), st.dictionaries(KEYS, st.integers(0, 3), min_size=1, max_size=4)),
     st.tuples(st.just("append"), st.dictionaries(KEYS, st.integers(0, 3), min_size=1, max_size=4)),
     st.tuples(st.just("replace"), st.dictionaries(KEYS, st.integers(0, 3), min_size=4, max_size=8)),
@@ -372,7 +372,7 @@ def _done(
             return given_as
         case "revert":
             kept = [version.log_version for version in table.history() if version.gone is None]
-            target = kept[given_as % len(kept)]
+            target = kept[int(given_as) % len(kept)]
             table.revert(target)
             return expected[target]
         case "expire":

@@ -93,7 +93,10 @@ class SparkEngine:
         def read_here(scan: Scan) -> "DataFrame":
             return read(scan, frame.sparkSession, check=self._check, s3_scheme=self._s3_scheme)
 
-        return merge_frames(frame, base, key, read_here, lambda rows: write(rows, staging, settled, "ignored"))
+        def write_here(rows: "DataFrame") -> Written:
+            return write(rows, staging, settled, "ignored")
+
+        return merge_frames(frame, base, key, read_here, write_here, vectors=options.deletion_vectors)
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """A frame pinned to the scan's files; see `dagster_versioned.engines.spark.read.read`."""

@@ -1,26 +1,30 @@
 """Spark rows into a table, by key: one join of keys says which files change, one pass writes them anew."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.increment import (
     EXAMPLES,
     Increment,
+    Positions,
     as_examples,
+    deleted_from,
     marked,
+    may_stay,
     nothing,
     refuse_bad_rows,
     refuse_repeated_in_table,
     require_key,
 )
 from dagster_versioned.engines.parts import Contents, Written
-from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
@@ -38,6 +42,8 @@ def merge_frames(
     key: Sequence[str],
     read: "Callable[[Scan], DataFrame]",
     write: "Callable[[DataFrame], Written]",
+    *,
+    vectors: bool,
 ) -> Increment:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, key)
@@ -54,18 +60,32 @@ def merge_frames(
         found = by_file.collect()
         matched = sum(row["matched"] for row in found)
         _check_table(joined, keys, key, matched)
-        replaced: list[int] = [row[_FILE] for row in found if row["changed"]]
+        changed: dict[int, int] = {row[_FILE]: row["changed"] for row in found if row["changed"]}
+        deleted = _deleted(joined, base, changed) if vectors else {}
+        replaced = sorted(changed.keys() - deleted.keys())
         inserted = new.count() - matched
-        if not replaced and not inserted:
+        if not changed and not inserted:
             return Increment(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
+
+        def stored(numbers: Iterable[int]) -> "DataFrame":
+            files = tuple(base.files[i] for i in sorted(numbers))
+            return read(replace(base, files=files)).toDF(*names.values())
+
         # What equals a row of a file that stays is in it already.
-        there = joined.where(~sf.col(_FILE).isin(replaced)) if replaced else joined
+        there = joined.where(~sf.col(_DIFFERS))
+        there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
         rows = new.join(there.select(*keys), keys, "left_anti").select(*names.values())
-        before = nothing(base.schema)
+        gone: list[DataFrame] = []
+        if deleted:
+            differ_now = joined.where(sf.col(_DIFFERS)).select(*keys)
+            gone.append(stored(deleted).join(differ_now, keys, "left_semi").select(*names.values()))
         if replaced:
-            old = read(replace(base, files=tuple(base.files[i] for i in sorted(replaced)))).toDF(*names.values())
-            before = measure(old.toDF(*names), base.schema)
+            old = stored(replaced)
+            gone.append(old)
             rows = old.join(new.select(*keys), keys, "left_anti").select(*names.values()).unionByName(rows)
+        before = nothing(base.schema)
+        if gone:
+            before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*names), base.schema)
         written = write(rows.toDF(*names))
     finally:
         joined.unpersist()
@@ -74,18 +94,40 @@ def merge_frames(
         before,
         written,
         inserted,
-        sum(row["changed"] for row in found),
+        sum(changed.values()),
+        {base.files[i].key: positions for i, positions in deleted.items()},
     )
 
 
+def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dict[int, Positions]:
+    """For the changed files that stay, which rows they have lost then, by their number."""
+    staying = [i for i, count in changed.items() if may_stay(base.files[i], count)]
+    if not staying or ROW_ID not in joined.columns:
+        return {}
+    found = joined.where(sf.col(_DIFFERS) & sf.col(_FILE).isin(staying)).select(_FILE, ROW_ID).toArrow()
+    files, rows = (found.column(i).to_numpy() for i in range(2))
+    lost = {i: deleted_from(base, base.files[i], rows[files == i].astype(np.int64)) for i in staying}
+    return {i: positions for i, positions in lost.items() if positions is not None}
+
+
 def _joined(new: "DataFrame", base: Scan, keys: list[str], read: "Callable[[Scan], DataFrame]") -> "DataFrame":
-    """The frame's keys that the table has, with the number of the file and whether the rows differ."""
+    """The frame's keys that the table has, with the number of the file and whether the rows differ.
+
+    And with the position in the file, unless the table has a column that is called like it.
+    """
     scan, _ = marked(base)
+    place: list[str] = [_FILE]
+    if ROW_ID not in scan.schema.names:
+        # A row's id is its position, in files that begin with 0 and hold no ids.
+        files = tuple(replace(file, base_row_id=0) for file in scan.files)
+        schema = StructType((*scan.schema.fields, StructField(ROW_ID, "long")))
+        scan = replace(scan, files=files, schema=schema, tracked={ROW_ID: ROW_ID})
+        place.append(ROW_ID)
     old = read(scan)
-    old = old.toDF(*(f"_o{i}" for i in range(len(old.columns) - 1)), _FILE)
+    old = old.toDF(*(f"_o{i}" for i in range(len(base.schema.fields))), *place)
     on = reduce(lambda left, right: left & right, (sf.col(name) == sf.col(f"_o{name[2:]}") for name in keys))
     pairs = [(f"_o{i}", f"_c{i}") for i in range(len(base.schema.fields))]
-    return old.join(new, on).select(*keys, _FILE, differ(old, new, pairs).alias(_DIFFERS))
+    return old.join(new, on).select(*keys, *place, differ(old, new, pairs).alias(_DIFFERS))
 
 
 def _check_table(joined: "DataFrame", keys: list[str], key: Sequence[str], matched: int) -> None:
