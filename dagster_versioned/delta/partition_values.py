@@ -5,10 +5,11 @@ Protocol: *Partition Value Serialization*.
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal, localcontext
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.column_mapping import ColumnMapping, physical_name
@@ -19,15 +20,18 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
 Value = str | bytes | int | float | bool | Decimal | date | datetime | None
+"""Days and microseconds since 1970, as Arrow takes them, stand for dates and times in years that Python has not."""
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?|NaN|[+-]?Infinity", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_DATE = re.compile(r"[+-]?\d{4,6}-\d{2}-\d{2}", re.ASCII)
 _TIMESTAMP = re.compile(
-    r"(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2}:\d{2})(?:\.(\d{1,6})0*)?(?:(Z)|([+-])(\d{2}):?(\d{2}))?", re.ASCII
+    rf"({_DATE.pattern})[ T](\d{{2}}:\d{{2}}:\d{{2}})(?:\.(\d{{1,6}})0*)?(?:(Z)|([+-])(\d{{2}}):?(\d{{2}}))?", re.ASCII
 )
+_EPOCH = datetime(1970, 1, 1)
+_DAY = 86_400_000_000
 
 # What Hive and Spark escape in a folder name (Spark: ExternalCatalogUtils.escapePathName).
 _UNSAFE_IN_FOLDER = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
@@ -36,7 +40,8 @@ _UNSAFE_IN_FOLDER = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 def encode(value: Value, data_type: str) -> str | None:
     """The string that the log holds for a value; ``None`` is null.
 
-    ``timestamp`` takes an aware `datetime`, ``timestamp_ntz`` a naive one. Raises `InvalidInput` for a value that is
+    ``timestamp`` takes an aware `datetime`, ``timestamp_ntz`` a naive one; they and ``date`` take a number, too (see
+    `Value`). Raises `InvalidInput` for a value that is
     not of the type, and for empty strings, which the protocol reads as null.
     """
     if value is None:
@@ -61,6 +66,8 @@ def _encode(value: Value, data_type: str) -> str | None:
             return _encode_time(value, data_type)
         case _, bool():
             return str(value).lower() if data_type == "boolean" else None
+        case "date" | "timestamp" | "timestamp_ntz", int():
+            return _encode_far(value, data_type)
         case _, int() if data_type in _BITS:
             bound = 1 << (_BITS[data_type] - 1)
             return str(value) if -bound <= value < bound else None
@@ -90,6 +97,13 @@ def _encode_time(value: date, data_type: str) -> str | None:
     if data_type == "timestamp_ntz" and value.tzinfo is None:
         return value.isoformat(sep=" ", timespec="microseconds")
     return None
+
+
+def _encode_far(value: int, data_type: str) -> str:
+    moment = str(np.datetime64(value, "D" if data_type == "date" else "us"))
+    sign, year, rest = cast("re.Match[str]", re.fullmatch("(-?)([0-9]+)(-.*)", moment)).groups()
+    text = f"{sign}{year:0>4}{rest}"
+    return f"{text}Z" if data_type == "timestamp" else text.replace("T", " ")
 
 
 def decode(text: str | None, data_type: str) -> Value:
@@ -123,25 +137,47 @@ def _decode(text: str, data_type: str) -> Value:
         case "float" | "double":
             return float(text) if _FLOAT.fullmatch(text) else None
         case "date":
-            return date.fromisoformat(text) if _DATE.fullmatch(text) else None
+            return _date(_days(text)) if _DATE.fullmatch(text) else None
         case "timestamp" | "timestamp_ntz":
             return _decode_timestamp(text, data_type)
         case _:
             return _rescaled(Decimal(text), data_type) if _DECIMAL.fullmatch(text) else None
 
 
-def _decode_timestamp(text: str, data_type: str) -> datetime | None:
+def _days(text: str) -> int:
+    return int(np.datetime64(text, "D").astype(np.int64))
+
+
+def _date(days: int) -> date | int:
+    try:
+        return date.fromordinal(_EPOCH.toordinal() + days)
+    except (ValueError, OverflowError):
+        return days
+
+
+def _decode_timestamp(text: str, data_type: str) -> datetime | int | None:
     if data_type == "timestamp_ntz" and _DATE.fullmatch(text):
-        return datetime.fromisoformat(text)  # of a column that was widened from `date`
+        return _instant(_days(text) * _DAY)  # of a column that was widened from `date`
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         return None
-    instant = datetime.fromisoformat(match[1]) + timedelta(microseconds=int((match[2] or "").ljust(6, "0")))
-    zoned = match[3] or match[4]
+    clock = time.fromisoformat(match[2])
+    seconds = clock.hour * 3600 + clock.minute * 60 + clock.second
+    micros = _days(match[1]) * _DAY + seconds * 1_000_000 + int((match[3] or "").ljust(6, "0"))
     if data_type == "timestamp_ntz":
-        return None if zoned else instant
-    offset = timedelta(hours=int(match[5] or 0), minutes=int(match[6] or 0))
-    return instant.replace(tzinfo=timezone(-offset if match[4] == "-" else offset)).astimezone(UTC)
+        return None if match[4] or match[5] else _instant(micros)
+    hours, minutes = int(match[6] or 0), int(match[7] or 0)
+    if hours > 23 or minutes > 59:
+        return None
+    instant = _instant(micros - int(f"{match[5] or ''}1") * (hours * 60 + minutes) * 60_000_000)
+    return instant.replace(tzinfo=UTC) if isinstance(instant, datetime) else instant
+
+
+def _instant(micros: int) -> datetime | int | None:
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return micros if -(1 << 63) <= micros < 1 << 63 else None
 
 
 def _rescaled(value: Decimal, data_type: str) -> Decimal | None:

@@ -304,8 +304,11 @@ def _within(column: str, values: Any) -> Predicate | None:
         pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date32(kind) or pa.types.is_timestamp(kind)
     ):
         return None
-    if len(distinct) <= _LISTED:
-        return In((column,), tuple(distinct.to_pylist()))
-    extremes = compute.min_max(distinct)
-    low, high = (cast("int | str | date | datetime", extremes[name].as_py()) for name in ("min", "max"))
+    try:
+        if len(distinct) <= _LISTED:
+            return In((column,), tuple(distinct.to_pylist()))
+        extremes = compute.min_max(distinct)
+        low, high = (cast("int | str | date | datetime", extremes[name].as_py()) for name in ("min", "max"))
+    except (OverflowError, ValueError):  # a date or time in a year that Python has not
+        return None
     return And((Comparison((column,), ">=", low, low), Comparison((column,), "<=", high, high)))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import PartitionValues
-from dagster_versioned.delta.partition_values import encode, folder
+from dagster_versioned.delta.partition_values import Value, encode, folder
 from dagster_versioned.delta.schema import StructField, StructType, decimal_of
 from dagster_versioned.errors import InvalidInput
 
@@ -60,7 +60,14 @@ def by_values(rows: pa.Table, fields: Sequence[StructField]) -> Iterator[tuple[P
     ordered = rows if len(starts) == 1 else rows.take(cast("Any", pa.array(order)))
     for start, stop in itertools.pairwise([*starts.tolist(), rows.num_rows]):
         group = ordered.slice(start, stop - start)
-        yield {field.name: encode(group[field.name][0].as_py(), cast("str", field.type)) for field in fields}, group
+        yield {field.name: encode(_value(group[field.name][0]), cast("str", field.type)) for field in fields}, group
+
+
+def _value(scalar: Any) -> Value:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # a date or time in a year that Python has not
+        return scalar.value
 
 
 def place(values: PartitionValues) -> str:

@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 import hypothesis.strategies as st
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 
@@ -92,7 +93,11 @@ def test_every_spelling_of_the_protocol_is_read(text: str, data_type: str, value
         ("2020-01-01", "timestamp"),
         ("2020-01-01 00:00:00.1234567", "timestamp"),
         ("2020-01-01T00:00:00Z", "timestamp_ntz"),
-        ("9999-12-31T23:59:59-10:00", "timestamp"),
+        ("300000-01-01 00:00:00", "timestamp"),
+        ("2020-01-01 25:00:00", "timestamp"),
+        ("2020-01-01T00:00:00+24:00", "timestamp"),
+        ("1234567-01-01", "date"),
+        ("10000-02-30", "date"),
         ("1.234", "decimal(5,2)"),
         ("1234.5", "decimal(5,2)"),
         ("NaN", "decimal(5,2)"),
@@ -102,6 +107,31 @@ def test_every_spelling_of_the_protocol_is_read(text: str, data_type: str, value
 def test_a_string_that_is_no_value_is_refused(text: str, data_type: str) -> None:
     with pytest.raises(LogCorrupt, match="is not of type"):
         decode(text, data_type)
+
+
+@pytest.mark.parametrize(
+    ("text", "data_type", "written"),
+    [
+        ("10000-01-01", "date", "10000-01-01"),
+        ("+12345-06-07", "date", "12345-06-07"),
+        ("-0001-01-01", "date", "-0001-01-01"),
+        ("0000-12-31", "date", "0000-12-31"),
+        ("-32000-01-01", "date", "-32000-01-01"),
+        ("10000-01-01 01:59:59.999999", "timestamp", "10000-01-01T01:59:59.999999Z"),
+        ("9999-12-31T23:59:59-10:00", "timestamp", "10000-01-01T09:59:59.000000Z"),
+        ("-0001-01-01 00:00:00", "timestamp_ntz", "-0001-01-01 00:00:00.000000"),
+        ("-0001-01-01", "timestamp_ntz", "-0001-01-01 00:00:00.000000"),
+    ],
+)
+def test_years_that_python_has_not(text: str, data_type: str, written: str) -> None:
+    value = decode(text, data_type)
+    assert isinstance(value, int)
+    assert encode(value, data_type) == written
+    column = decode_column(pa.chunked_array([[text, None]]), data_type)
+    assert pc.equal(column[0], pa.scalar(value, column.type)).as_py()
+    assert pc.cast(column, pa.string())[0].as_py().rstrip("Z").removeprefix("+") == (
+        written.replace("T", " ").rstrip("Z").removeprefix("+")
+    )
 
 
 @pytest.mark.parametrize(

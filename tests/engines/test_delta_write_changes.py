@@ -228,6 +228,23 @@ def test_only_files_that_may_meet_the_source_are_looked_at(table):
     assert done.metrics["numTargetRowsCopied"] == 1
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()], ids=str)
+@pytest.mark.parametrize("partitioned", [False, True], ids=["flat", "partitioned"])
+def test_years_that_python_has_not(table, kind, partitioned):
+    years = [10_000, -1, 2000]
+    unit = 1 if kind == pa.date32() else 86_400_000_000
+    when = pa.array([(year - 1970) * 366 * unit for year in years], kind)
+    rows = pa.table({"id": [1, 2, 3], "t": when})
+    uri = written(table, partition_by=["t"] if partitioned else [], rows=rows)
+    assert read_delta(uri).sort_by("id") == rows
+    merge_delta(uri, rows.slice(0, 2), "target.t = source.t", [WhenMatched({"id": "source.id + 10"})])
+    update_delta(uri, {"id": "id + 100"}, "id = 3")
+    assert read_delta(uri).sort_by("id") == rows.set_column(0, "id", pa.array([11, 12, 103])).sort_by("id")
+    assert read_delta(uri, filter="t < '1900-01-01'")["id"].to_pylist() == [12]
+    optimize_delta(uri)
+    assert read_delta(uri, filter="t > '2100-01-01'")["id"].to_pylist() == [11]
+
+
 @every_feature
 def test_merging_may_add_the_columns_of_the_source(table, properties):
     uri = written(table, properties)
