@@ -4,6 +4,7 @@ Unknown actions and unknown members are ignored, as the protocol demands (*Proto
 wrong type is an error that names file, line and member.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, cast
@@ -15,6 +16,7 @@ from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 _LONG = range(-(2**63), 2**63)
 _INT = range(2**31)
+_STRUCTURE = re.compile(rb"[^\x20-\x7e\s]|[\"{\[\]]")
 
 TIMES = range(-62_135_596_800_000, 253_402_300_800_000)
 """The milliseconds since the epoch that a calendar holds."""
@@ -461,14 +463,23 @@ class Members:
 
 
 def parse_line(line: bytes, where: str) -> Action | None:
-    """Parse one line of a commit; ``None`` for an action that is not known. Raises `LogCorrupt` naming ``where``."""
+    """Parse one line of a commit; ``None`` for an action that is not known. Raises `LogCorrupt` naming ``where``.
+
+    Stray text behind the action is passed over, as the reference does, unless another action may be in it.
+    """
     try:
-        value = orjson.loads(line)
+        value = orjson.loads(_without_rest(line))
     except orjson.JSONDecodeError as error:
         raise LogCorrupt(f"{where}: not JSON ({error}). Nothing was read; restore the file from a copy.") from error
     if not isinstance(value, dict):
         raise LogCorrupt(f"{where}: not a JSON object. Nothing was read; restore the file from a copy.")
     return parse_action(cast("dict[str, object]", value), where)
+
+
+def _without_rest(line: bytes) -> bytes:
+    """The line, cut off behind its last brace where what follows holds neither a quote nor a bracket."""
+    end = line.rfind(b"}") + 1
+    return line[:end] if end and not _STRUCTURE.search(line, end) else line
 
 
 def parse_action(value: Mapping[str, object], where: str) -> Action | None:

@@ -9,7 +9,7 @@ from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadat
 from dagster_versioned.delta.checkpoint_read import Checkpoint, read_checkpoint
 from dagster_versioned.delta.checksum import Checksum, put_checksum, require_checksum
 from dagster_versioned.delta.column_mapping import ColumnMapping, require_mapped
-from dagster_versioned.delta.features import column_mapping, require_read
+from dagster_versioned.delta.features import column_mapping, reader_features, require_read
 from dagster_versioned.delta.files import (
     FILES,
     TOMBSTONES,
@@ -31,6 +31,7 @@ from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.reach import NOWHERE, Reach, reach_of
 from dagster_versioned.delta.replay import Changes, Header, read_changes
 from dagster_versioned.delta.schema import StructType, parse_schema
+from dagster_versioned.delta.widening import require_known_changes
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -255,6 +256,8 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: R
     require_read(protocol, metadata)
     schema = checked.schema if checked and metadata is checked.metadata else _schema_of(metadata)
     require_mapped(schema, column_mapping(protocol, metadata))
+    if not reader_features(protocol).isdisjoint({"typeWidening", "typeWidening-preview"}):
+        require_known_changes(schema)
     files = appended(without(base.files, changes.touched), changes.adds)
     reach.confine((changes.adds if checked or base.plain_paths else files)["path"])
     return Snapshot(

@@ -1,8 +1,10 @@
 """Which types may become which without a file being rewritten. Protocol: *Type Widening*."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
-from dagster_versioned.delta.schema import DataType, decimal_of
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, decimal_of
+from dagster_versioned.errors import UnsupportedFeature
 
 CHANGES = "delta.typeChanges"
 ENABLED = "delta.enableTypeWidening"
@@ -53,3 +55,33 @@ def with_change(metadata: dict[str, Any], old: str, new: str, inside: tuple[str,
     """A field's metadata with one more change of type on record; ``inside`` leads into its lists and maps."""
     change = {"fromType": old, "toType": new, **({"fieldPath": ".".join(inside)} if inside else {})}
     return {**metadata, CHANGES: [*metadata.get(CHANGES, []), change]}
+
+
+def require_known_changes(data_type: DataType, column: str = "") -> None:
+    """Check that every change of type on record is one that readers make. Protocol: *Type Widening*, reader
+    requirements. Raises `UnsupportedFeature`, naming column and types."""
+    match data_type:
+        case StructType(fields=fields):
+            for field in fields:
+                name = f"{column}.{field.name}".lstrip(".")
+                for old, new in _recorded(field.metadata):
+                    if old != new and not is_wider(old, new):
+                        raise UnsupportedFeature(
+                            f"typeWidening: the type of column {name!r} was changed from {old!r:.100} to {new!r:.100},"
+                            " which is not known here. Nothing was read; use a newer program."
+                        )
+                require_known_changes(field.type, name)
+        case ArrayType(element_type=element):
+            require_known_changes(element, column)
+        case MapType(key_type=key, value_type=value):
+            require_known_changes(key, column)
+            require_known_changes(value, column)
+        case _:
+            pass
+
+
+def _recorded(metadata: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    recorded: Any = metadata.get(CHANGES) or []
+    for change in cast("list[Any]", recorded if isinstance(recorded, list) else [recorded]):
+        members = cast("dict[str, Any]", change) if isinstance(change, dict) else {}
+        yield members.get("fromType"), members.get("toType", change)

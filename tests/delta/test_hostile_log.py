@@ -108,10 +108,37 @@ def no(name: str) -> Damage:
     return lambda table: table.put(0, *(line for line in table.lines(0) if name not in line))
 
 
+def widened(*changes: object) -> Damage:
+    """The table says that the type of a column was changed so."""
+    metadata = {"delta.typeChanges": list(changes)}
+
+    def damage(table: HostileTable) -> None:
+        features = ["typeWidening"]
+        table.set(
+            0, "protocol", minReaderVersion=3, minWriterVersion=7, readerFeatures=features, writerFeatures=features
+        )
+        schema(lambda members: members["fields"][0].update(metadata=metadata))(table)
+
+    return damage
+
+
 FIRST, SECOND, THIRD = (commit_key(version) for version in range(3))
 
 CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
     # name: damage, error, the file that is named, the reason
+    "type that was narrowed": (
+        widened({"fromType": "integer", "toType": "long"}, {"fromType": "long", "toType": "integer"}),
+        UnsupportedFeature,
+        "version 4",
+        "typeWidening: the type of column 'id' was changed from 'long' to 'integer'",
+    ),
+    "change to a type that is none": (
+        widened({"fromType": "byte", "toType": "longer"}),
+        UnsupportedFeature,
+        "version 4",
+        "'byte' to 'longer'",
+    ),
+    "change of type that is a text": (widened("wider"), UnsupportedFeature, "version 4", "None to 'wider'"),
     "gap": (lambda table: table.commit(2).unlink(), LogCorrupt, THIRD, "missing"),
     "version far beyond": (
         lambda table: table.commit(10**20 - 1).write_bytes(b"{}"),
@@ -123,6 +150,13 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
     "truncated line": (cut(1, 100), LogCorrupt, f"{SECOND}, line 2", "not JSON"),
     "truncated to half a word": (last(1, b"nul"), LogCorrupt, f"{SECOND}, line 3", "not JSON"),
     "concatenated lines": (joined, LogCorrupt, f"{THIRD}, line 1", "not JSON"),
+    "half an action behind one": (last(1, b'{"txn":{"appId":"a","version":1}}"rem'), LogCorrupt, SECOND, "not JSON"),
+    "two actions on a line": (
+        last(1, b'{"txn":{"appId":"a","version":1}}{"remove":{}}'),
+        LogCorrupt,
+        f"{SECOND}, line 3",
+        "not JSON",
+    ),
     "not UTF-8": (last(1, b'{"txn":{"appId":"\xff","version":1}}'), LogCorrupt, f"{SECOND}, line 3", "not JSON"),
     "UTF-16": (
         lambda table: table.put_bytes(1, table.commit(1).read_text().encode("utf-16")),
@@ -354,6 +388,14 @@ def test_versions_before_the_damage_are_what_they_were(table: HostileTable, heal
     for version in (3, 4, None):
         with pytest.raises(LogCorrupt, match=r"0{19}3\.json"):
             load_snapshot(LocalStore(table.root), version)
+
+
+@pytest.mark.parametrize("stray", [b"x", b" ,;", b"\x0c 7"])
+def test_stray_text_behind_an_action_is_passed_over(table: HostileTable, healthy: HostileTable, stray: bytes) -> None:
+    expected = states(healthy)
+    for version in range(VERSIONS):
+        table.put_bytes(version, table.commit(version).read_bytes().replace(b"\n", stray + b"\n"))
+    assert states(table) == expected
 
 
 # --- one version, one commit
