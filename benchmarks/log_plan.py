@@ -3,19 +3,21 @@
 Run with ``python benchmarks/log_plan.py [--quick] [--files N]``. The checkpoint is of the V2 spec with sidecars. On one
 machine Arrow is the faster one, as long as the memory is enough for it; Spark's share of this is what it costs to let
 go of that limit, since its tasks hold half a million files at a time. Both sum up what they found, so neither stops
-early. Peak memory is of this process and all that it started, Java and Python workers included; Spark's is told in
-parts, and its Java is given 4 GiB, of which it takes what it gets.
+early. Each runs in a process of its own. Peak memory is of that and of all that it started; Spark's Java is given
+4 GiB, and takes what it is given.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -128,29 +130,38 @@ def resident() -> Counter[str]:
     return found
 
 
+def contest(pipe: Connection, who: str, folder: str) -> None:
+    """One contestant in a process of its own: what it found, the seconds it took, and what it held at its peak."""
+    store = LocalStore(folder)
+    with spark_session() if who == "spark" else nullcontext() as session:
+        begin = time.perf_counter()
+        with watched() as peak:
+            answer = by_arrow(store) if session is None else by_spark(session, store)
+        pipe.send((answer, time.perf_counter() - begin, peak))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="200,000 file actions: ends in about a minute")
     parser.add_argument("--files", type=int, default=10_000_000, metavar="N", help="in the checkpoint, about")
     given = parser.parse_args()
     sidecars, files = (2, 100_000) if given.quick else (max(1, round(given.files / 500_000)), min(500_000, given.files))
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
-        store = LocalStore(name)
-        print(f"{build(Path(name), sidecars, files):,} file actions", flush=True)
-        answers: dict[str, Any] = {}
-        with spark_session() as session:
-            contestants = {"spark": lambda: by_spark(session, store), "arrow": lambda: by_arrow(store)}
-            for who, run in contestants.items():
-                before = resident()
-                begin = time.perf_counter()
-                with watched() as peak:
-                    answers[who] = run()
-                took = time.perf_counter() - begin
-                parts = ", ".join(f"{part} {size:,} (before {before[part]:,})" for part, size in peak.most_common())
-                print(f"{who:<8} {took:8.2f} s   peak {peak.total():,} MiB: {parts}", flush=True)
-        if len(set(answers.values())) != 1:
-            raise SystemExit(f"The answers differ: {answers}")
-        print(f"Both found {answers['arrow'][0]:,} files of {answers['arrow'][1]:,} bytes.")
+    answers: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
+        print(f"{build(Path(folder), sidecars, files):,} file actions", flush=True)
+        context = multiprocessing.get_context("spawn")
+        for who in ("arrow", "spark"):
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=contest, args=(sending, who, folder))
+            process.start()
+            sending.close()  # so that the end of the process ends the wait, too
+            answers[who], took, peak = receiving.recv()
+            process.join()
+            parts = ", ".join(f"{part} {size:,}" for part, size in peak.most_common())
+            print(f"{who:<8} {took:8.2f} s   peak {peak.total():6,} MiB ({parts})", flush=True)
+    if len(set(answers.values())) != 1:
+        raise SystemExit(f"The answers differ: {answers}")
+    print(f"Both found {answers['arrow'][0]:,} files of {answers['arrow'][1]:,} bytes.")
 
 
 if __name__ == "__main__":

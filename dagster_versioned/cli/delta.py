@@ -1,7 +1,7 @@
 """The verbs for any Delta table, ours or not, by the folder it is in. Heavy imports wait until a verb runs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +24,14 @@ _Folder = Annotated[
 ]
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]
+_Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="FOLDER",
+        help="Follow the table to files in this folder outside its own, as shallow clones have them; repeatable.",
+    ),
+]
 _Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")]
 
 
@@ -70,11 +78,11 @@ def register(app: typer.Typer) -> None:
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
-def describe(session: Session, table: _Folder, version: _Version = None, at: _At = None) -> None:
+def describe(session: Session, table: _Folder, version: _Version = None, at: _At = None, allow: _Allow = None) -> None:
     """Say what a table is: columns, properties, protocol, rows and files."""
     from dagster_versioned.cli.documents import print_json
 
-    opened = _opened(session, table)
+    opened = _opened(session, table, allow)
     document = _described(opened, opened.snapshot(version, at))
     if session.json:
         print_json(document)
@@ -109,12 +117,19 @@ def describe(session: Session, table: _Folder, version: _Version = None, at: _At
             show_fields([(f"  {name}", value) for name, value in members.items()])
 
 
-def files(session: Session, table: _Folder, version: _Version = None, at: _At = None, limit: _Limit = None) -> None:
+def files(
+    session: Session,
+    table: _Folder,
+    version: _Version = None,
+    at: _At = None,
+    limit: _Limit = None,
+    allow: _Allow = None,
+) -> None:
     """List the files that a version consists of."""
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta.column_mapping import physical_name
 
-    opened = _opened(session, table)
+    opened = _opened(session, table, allow)
     snapshot = opened.snapshot(version, at)
     shown = snapshot.files.sort_by("path").slice(0, limit)
     mapping = snapshot.column_mapping
@@ -176,6 +191,7 @@ def changes(
     ] = None,
     limit: RowLimit = None,
     output: Output = None,
+    allow: _Allow = None,
 ) -> None:
     """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
     from dagster_versioned.cli import rows
@@ -184,7 +200,8 @@ def changes(
 
     if output is not None:
         rows.export_format(output)
-    found = read_changes(table, _place(first), None if last is None else _place(last), profile=session.profile)
+    end = None if last is None else _place(last)
+    found = read_changes(table, _place(first), end, profile=session.profile, allow=allow or ())
     document: dict[str, Any] = {"table": table, "total_rows": found.num_rows}
     if output is not None:
         rows.check_exportable(found.schema, output)
@@ -239,11 +256,11 @@ def features(session: Session, table: _Folder) -> None:
         )
 
 
-def checkpoint(session: Session, table: _Folder) -> None:
+def checkpoint(session: Session, table: _Folder, allow: _Allow = None) -> None:
     """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
     from dagster_versioned.cli.documents import print_json
 
-    opened = _opened(session, table)
+    opened = _opened(session, table, allow)
     version = opened.checkpoint()
     if session.json:
         print_json({"table": opened.store.uri, "version": version})
@@ -294,6 +311,7 @@ def vacuum(
         bool, typer.Option("--force", help="Allow less than the table says; only where nobody else uses it.")
     ] = False,
     apply: Apply = False,
+    allow: _Allow = None,
 ) -> None:
     """Delete files that neither the newest version needs nor a recent one. A dry run unless --apply is given.
 
@@ -302,7 +320,7 @@ def vacuum(
     from dagster_versioned.cli.documents import print_json
 
     retention = None if min_age is None else parse_span(min_age)
-    opened = _opened(session, table)
+    opened = _opened(session, table, allow)
     report = opened.vacuum(retention, dry_run=not apply, force=force)
     if session.json:
         document = {"table": opened.store.uri, "applied": apply, "size_bytes": report.size_bytes}
@@ -317,10 +335,10 @@ def vacuum(
         session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
 
 
-def _opened(session: Session, table: str) -> "Table":
+def _opened(session: Session, table: str, allow: Sequence[str] | None = None) -> "Table":
     from dagster_versioned.delta.table import Table
 
-    return Table(table, profile=session.profile)
+    return Table(table, profile=session.profile, allow=allow or ())
 
 
 def _described(table: "Table", snapshot: "Snapshot") -> dict[str, Any]:

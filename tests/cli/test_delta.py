@@ -1,5 +1,7 @@
 """The verbs for any Delta table, by its folder."""
 
+import shutil
+
 import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,6 +55,17 @@ def test_files_lists_what_a_version_consists_of(delta, lake):
     limited = delta("files", lake, "--limit", 1)
     assert "1 of 3 files" in limited.err
     assert "city=Bern" in limited.out
+
+
+def test_files_outside_the_folder_are_followed_where_that_is_allowed(delta, lake, tmp_path):
+    clone, base = tmp_path / "clone", f"{lake}/city=Rome"
+    shutil.copytree(f"{lake}/_delta_log", clone / "_delta_log")
+    for log in (clone / "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace('"path":"city', f'"path":"file://{lake}/city'))
+    assert f"allow=['{lake}/city=" in delta("files", clone, ok=2).err
+    assert "city=Bern" in delta("files", clone, "--allow", base, ok=2).err
+    assert delta("files", clone, "--allow", tmp_path, "--json").json["total"] == 3
+    assert delta("describe", clone, "--allow", base, "--allow", f"{lake}/city=Bern", "--json").json["rows"] == 3
 
 
 def test_history_tells_each_commit(delta, lake):
