@@ -22,13 +22,13 @@ from dagster_versioned.delta.actions import (
 from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.checksum import put_checksum
 from dagster_versioned.delta.log import commit_key, list_log
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, write_checksum
+from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
 from dagster_versioned.engines.spark import log_plan
 from dagster_versioned.engines.spark.log_plan import plan_if_large, plan_log
 from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
+from support.delta_logs import SCHEMA, content, put_commit
 
-SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
 FEATURES = ("deletionVectors", "v2Checkpoint")
 VECTOR = DeletionVector("u", "x", 1, 1, 4)
 HISTORY: list[list[Action]] = [
@@ -46,24 +46,14 @@ HISTORY: list[list[Action]] = [
     [Add("f2", {}, 8, 8, False), Remove("./a%20b", True, 10**15), Txn("app", 2)],
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def put(folder: Path, *more: list[Action]) -> LocalStore:
     store = LocalStore(folder)
     for version, actions in enumerate([*HISTORY, *more]):
-        store.put(commit_key(version), b"\n".join(map(encode_action, [CommitInfo({"n": version}), *actions])))
+        put_commit(store, version, [CommitInfo({"n": version}), *actions])
     return store
-
-
-def content(snapshot: Snapshot) -> object:
-    def rows(table: pa.Table) -> list[str]:
-        return sorted(map(repr, table.to_pylist()))
-
-    return (
-        (snapshot.version, snapshot.protocol, snapshot.metadata, snapshot.schema, snapshot.txns, snapshot.domains),
-        (snapshot.timestamp_ms, snapshot.commit_sha256, rows(snapshot.files), rows(snapshot.tombstones)),
-    )
 
 
 @pytest.mark.parametrize("form", ["none", "classic", "sidecars"])
