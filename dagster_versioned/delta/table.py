@@ -41,7 +41,8 @@ class Table:
         clone has them, those below the folders of ``allow``. A table with such files is never given new rows. Raises
         `InvalidInput` for a URI that names no store.
         """
-        self.store = reaching(open_store(uri, profile=profile), allow, profile=profile) if isinstance(uri, str) else uri
+        store = open_store(uri, profile=profile) if isinstance(uri, str) else uri
+        self.store = reaching(store, allow, profile=profile) if allow or isinstance(uri, str) else store
         self._newest: Snapshot | None = None
 
     def __repr__(self) -> str:
