@@ -208,6 +208,11 @@ class Cdc:
     data_change: bool = False
     tags: PartitionValues | None = None
 
+    @property
+    def key(self) -> str:
+        """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
+        return decode_path(self.path)
+
     @classmethod
     def parse(cls, members: "Members") -> Self:
         return cls(

@@ -120,10 +120,13 @@ class ArrowEngine:
         incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
 
         def write(rows: pa.Table) -> Written:
-            return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(base.schema.names)))
+            return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(rows.column_names)))
+
+        def measure(rows: pa.Table) -> Contents:
+            return self.measure(rows, base.schema)
 
         return merge_tables(
-            incoming, base, key, write, lambda rows: self.measure(rows, base.schema), vectors=options.deletion_vectors
+            incoming, base, key, write, measure, vectors=options.deletion_vectors, tells=options.change_feed
         )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dagster_versioned.delta.changes import CHANGE_TYPE, ChangeType
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.increment import (
@@ -52,6 +53,7 @@ def merge_tables(
     measure: Callable[[pa.Table], Contents],
     *,
     vectors: bool,
+    tells: bool,
 ) -> Increment:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
     require_key(base.schema, key)
@@ -64,6 +66,7 @@ def merge_tables(
     replaced: set[str] = set()
     deleted: dict[str, Positions] = {}
     updated: list[Rows] = []
+    preimages: list[pa.Table] = []
     touched: list[int] = np.unique(matches.file).tolist()
     for file in touched:
         old = read_table(replace(base, files=(base.files[file],)))
@@ -73,6 +76,8 @@ def merge_tables(
             continue
         updated.append(rows[differ])
         gone = positions[differ]
+        if tells:
+            preimages.append(_taken(old, gone))
         key_of = base.files[file].key
         lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors else None
         if lost is not None:
@@ -87,6 +92,12 @@ def merge_tables(
     changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
     new = np.setdiff1d(np.arange(frame.num_rows), matches.row)
     rows = np.union1d(changed, new)
+
+    def changes() -> Written:
+        told = [_told(old, "update_preimage") for old in preimages]
+        told += [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
+        return write(pa.concat_tables(told))
+
     return Increment(
         frozenset(replaced),
         _sum(base.schema, before),
@@ -94,7 +105,12 @@ def merge_tables(
         inserted=len(new),
         updated=len(changed),
         deleted=deleted,
+        changes=changes if tells else None,
     )
+
+
+def _told(rows: pa.Table, kind: ChangeType) -> pa.Table:
+    return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 
 def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:

@@ -35,7 +35,8 @@ class Increment:
     ``replaced`` are the keys of the files that are no longer part of the table; ``deleted`` has, for files that stay
     without some of their rows, the positions of all that they have lost. ``before`` is what the files that are replaced
     and the rows that are deleted now said. ``written`` holds the remaining rows of the former and the new ones.
-    ``inserted`` and ``updated`` count the new ones.
+    ``inserted`` and ``updated`` count the new ones. ``changes``, where it was asked for, writes what was inserted and
+    updated, with a column that tells which (`CHANGE_TYPE`).
     """
 
     replaced: frozenset[str]
@@ -44,6 +45,7 @@ class Increment:
     inserted: int
     updated: int
     deleted: Mapping[str, Positions] = field(default_factory=dict[str, Positions])
+    changes: Callable[[], Written] | None = None
 
     def contents(self, base: Contents) -> Contents:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""

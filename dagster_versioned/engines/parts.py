@@ -63,8 +63,8 @@ class WriteOptions:
     the Dagster partition the parts belong to; it and the ordinals, counted from ``first_ordinal``, are part of their
     bytes. ``partition_columns`` are those by whose values rows are told apart: each combination has parts of its own,
     each time numbered from ``first_ordinal``. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
-    as encoded. ``deletion_vectors`` says that rows may be taken out of a file without writing it anew. Raises
-    `InvalidInput`.
+    as encoded. ``deletion_vectors`` says that rows may be taken out of a file without writing it anew, ``change_feed``
+    that a merge is to be able to tell what it changed. Raises `InvalidInput`.
     """
 
     row_order: RowOrder | None = None
@@ -80,6 +80,7 @@ class WriteOptions:
     allow_empty: bool = False
     first_ordinal: int = 0
     deletion_vectors: bool = False
+    change_feed: bool = False
 
     def __post_init__(self) -> None:
         if self.sort_rows and self.row_order == "ignored":

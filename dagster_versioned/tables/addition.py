@@ -1,5 +1,6 @@
 """Rows appended to the head of a table, or merged into it by key: parts to which nothing happened are kept."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,15 +11,16 @@ from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.increment import Increment, grown_schema, nothing
 from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
-from dagster_versioned.engines.parts import Contents
+from dagster_versioned.engines.parts import Contents, Part, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Added
-from dagster_versioned.tables.configuration import DELETION_VECTORS, is_set
+from dagster_versioned.tables.configuration import CHANGE_FEED, DELETION_VECTORS, is_set
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parts import change_key
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.write import Base, Description, Proposal
 
@@ -49,6 +51,7 @@ class Addition(Proposal):
         refuse_no_rows(self._given.nrow, allow_empty=options.allow_empty)
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
+        self._changes: Callable[[], Written] | None = None
         super().__init__(partition, description, self._given, "ignored", None, _never)
 
     def repeats(self, own: Version) -> bool:
@@ -69,12 +72,19 @@ class Addition(Proposal):
 
     def onto(self, base: Base) -> tuple[Add, ...]:
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
-        what = tuple(add.identity for add in base.parts), is_set(base.properties, DELETION_VECTORS)
+        what = tuple(add.identity for add in base.parts), self._switches(base)
         if what != self._onto:
             _require_own(base)
             self._kept = self._add_to(base)
             self._onto = what
         return self._kept
+
+    def write_changes(self) -> Mapping[str, Part]:
+        """What became of the head's rows, by key; written now if it was not yet."""
+        if self._changes is not None:
+            self.change_files = {change_key(part): part for part in self._changes().parts}
+            self._changes = None
+        return self.change_files
 
     def _add_to(self, base: Base) -> tuple[Add, ...]:
         known = self._schema if base.head is None else _recorded_schema(base.head)
@@ -82,6 +92,7 @@ class Addition(Proposal):
         scan = scan_of(self._staging.store, schema, base.parts)
         increment = self._increment(scan, base)
         self._written = increment.written
+        self._changes, self.change_files = increment.changes, {}
         self.contents = increment.contents(self._contents_of(base.head, scan))
         self.added = Added(self._options.mode, self._given.digest.text, increment.inserted, increment.updated)
         vectors = named_by_content(increment.deleted)
@@ -97,12 +108,17 @@ class Addition(Proposal):
 
         return tuple(without_deleted(add) for add in base.parts if add.key not in increment.replaced)
 
+    @staticmethod
+    def _switches(base: Base) -> tuple[bool, ...]:
+        return tuple(is_set(base.properties, key) for key in (DELETION_VECTORS, CHANGE_FEED))
+
     def _increment(self, scan: Scan, base: Base) -> Increment:
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),
             first_ordinal=1 + max(map(ordinal_of, base.parts), default=-1),
             deletion_vectors=is_set(base.properties, DELETION_VECTORS),
+            change_feed=is_set(base.properties, CHANGE_FEED),
         )
         if self._options.mode == "merge":
             return self._engine.merge(self._frame, scan, self._options.merge_key, self._staging, options)

@@ -13,15 +13,17 @@ between two intents leaves objects that nothing claims: `Collector.vacuum` takes
 import uuid
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from dagster_versioned.delta.log import Commit, read_commits
+from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
@@ -80,6 +82,7 @@ class Claims:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._lives: dict[str, list[_Life]] = defaultdict(list)
+        self.changes = ChangeFiles()
         self.sizes: dict[str, int] = {}
         self.log_version = -1
 
@@ -87,6 +90,8 @@ class Claims:
         """Take later commits into account, each once, in their order."""
         for commit in commits:
             self.log_version = commit.version
+            self.changes.advance(commit)
+            self.sizes.update((confined_key(cdc.path), cdc.size) for cdc in commit.cdcs)
             for remove in commit.removes:
                 self._end(remove.key, commit.version)
             for add in commit.adds:
@@ -384,9 +389,12 @@ class Collector:
                 f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
                 f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
             )
+        # They tell how rows were, so they go, whichever version they belong to.
+        wanted |= claims.changes.telling_of(staying, state.history.versions).keys()
         gone = [v for v in chosen if v.gone is not None]
         if gone:
             left = claims.of(gone) - claims.of(others)
+            left |= claims.changes.telling_of(gone, state.history.versions).keys()
             wanted |= left & {info.key for info in self._data_objects()} if left else set()
         return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
 
@@ -396,12 +404,15 @@ class Collector:
             return {}
         claims = self._claims(state)
         needed = self._needed(state, leaving=set(versions))
-        return {path: claims.sizes[path] for path in claims.of(versions) - needed}
+        had = claims.of(versions) | claims.changes.of(versions).keys()
+        return {path: claims.sizes[path] for path in had - needed}
 
-    def _needed(self, state: TableState, leaving: Container[Version] = frozenset()) -> frozenset[str]:
+    def _needed(self, state: TableState, leaving: Set[Version] = frozenset()) -> frozenset[str]:
         """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
-        return frozenset(self._claims(state).of(kept) | self._current(state))
+        claims = self._claims(state)
+        changes = claims.changes.needed(state.history.versions, leaving)
+        return frozenset(claims.of(kept) | self._current(state) | changes.keys())
 
     def _current(self, state: TableState) -> set[str]:
         return objects_of(self._store, parts_of(state.snapshot))

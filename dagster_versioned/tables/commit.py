@@ -19,8 +19,8 @@ from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 from dagster_versioned.tables.history import MEMBER
 from dagster_versioned.tables.state import StateCache, TableState
 
-_OBEYED = ("checkConstraints",)
-"""Rules for rows that `tables.constraints` sees to."""
+_OBEYED = ("changeDataFeed", "checkConstraints")
+"""Rules for rows that `tables.write` and `tables.constraints` see to."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from dagster_versioned.delta.actions import Metadata
+from dagster_versioned.delta.changes import ENABLED as CHANGE_FEED
 
 CONSTRAINT = "delta.constraints."
 """Prefix of the properties that hold a constraint's SQL. Protocol: *CHECK Constraints*."""
@@ -23,6 +24,7 @@ SETTABLE = frozenset(
         "delta.dataSkippingNumIndexedCols",
         "delta.dataSkippingStatsColumns",
         DELETION_VECTORS,
+        CHANGE_FEED,
     }
 )
 """Properties of the protocol that a user may set; those of other prefixes are all the user's."""

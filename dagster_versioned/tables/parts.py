@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.actions import Add, Remove
+from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.deletion_vectors import vector_key
 from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files import to_adds
@@ -30,7 +30,12 @@ def part_key(part: Part) -> str:
     return f"{folder}/{part.sha256}.parquet" if folder else f"{part.sha256}.parquet"
 
 
-def part_sha(add: Add) -> str | None:
+def change_key(part: Part) -> str:
+    """The final name of a file of changes. Protocol: *Change Data Files*."""
+    return f"_change_data/{part_key(part)}"
+
+
+def part_sha(add: Add | Cdc) -> str | None:
     """The SHA-256 that a part's bytes must have: from its tag if it was adopted, else from its name.
 
     ``None`` for a file of another program that was not adopted.

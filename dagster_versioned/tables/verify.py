@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, replayed
@@ -23,6 +23,7 @@ from dagster_versioned.errors import (
     VersionedError,
 )
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.head import Head, read_head
 from dagster_versioned.tables.history import MEMBER, Version
 from dagster_versioned.tables.parts import part_sha, parts_of, vector_sha_of
@@ -39,7 +40,7 @@ _READERS = 4
 _CHUNK = 8 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) units of work; units are parts, deletion vectors and documents."""
+"""Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def verify_table(
     parts = {add.key: add for add in parts.values()}
     looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
     looked_at += (*(partial(_vector, table.store, add) for add in vectors.values()),)
+    changes = _changes(state, commits, versions)
+    looked_at += (*(partial(_part, table.store, one) for one in changes.values()),)
     total = len(looked_at) + documents
     for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
         findings += found
@@ -242,7 +245,16 @@ def _in_parallel(looks: Sequence[Callable[[], list[Finding]]]) -> Iterator[list[
             yield looking.result()
 
 
-def _part(store: ObjectStore, add: Add) -> list[Finding]:
+def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Version]) -> dict[str, Cdc]:
+    """The files of changes that belong to versions and must be there, by key."""
+    files = ChangeFiles()
+    for commit in commits:
+        files.advance(commit)
+    belonging = files.of(versions)
+    return {key: one for key, one in files.needed(state.history.versions).items() if key in belonging}
+
+
+def _part(store: ObjectStore, add: Add | Cdc) -> list[Finding]:
     expected = part_sha(add)
     try:
         info = store.head(add.key)

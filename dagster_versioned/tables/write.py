@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata, Remove, Txn
+from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.features import merge_protocol, protocol_for
 from dagster_versioned.delta.paths import encode_path
 from dagster_versioned.delta.protocol_upgrade import protocol_with
@@ -35,7 +36,7 @@ from dagster_versioned.identity.version import (
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
-from dagster_versioned.tables.configuration import configuration, constraints_of
+from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
@@ -133,6 +134,7 @@ class Proposal:
         self.single_part = single_part
         self.bytes_uploaded = 0
         self.vector_files: Mapping[str, bytes] = {}
+        self.change_files: Mapping[str, Part] = {}
         self._written = written
         self._write = write
         self._promoted: dict[str, int] = {}
@@ -151,9 +153,14 @@ class Proposal:
             self._written = self._write()
         return self._written.parts
 
+    def write_changes(self) -> Mapping[str, Part]:
+        """Files, by key, that tell which rows were updated; none where parts that come and go say all there is."""
+        return {}
+
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
-        """Give parts and vectors their final names, unless that was done and no collection has named them since."""
-        by_key = {part_key(part): part for part in self.parts()}
+        """Give parts, vectors and changes their final names, unless that was done and no collection has named them
+        since."""
+        by_key = {part_key(part): part for part in self.parts()} | dict(self.change_files)
         wanted = [
             key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
         ]
@@ -220,9 +227,7 @@ class Writing:
         self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
-        for collection in history.open_collections:
-            if used & collection.paths:
-                raise CollectionInProgress(collection)
+        _require_free(used, history)
         for plan in self.planned:
             if plan.fresh:
                 plan.proposal.promote(self._staging, plan.fresh, history)
@@ -230,6 +235,7 @@ class Writing:
         properties = self._properties(state, changing)
         if not changing:
             return _configuring(state, timestamp, properties)
+        changes = self._changes(changing, properties, history)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
             operation="WRITE",
@@ -243,12 +249,27 @@ class Writing:
                 ),
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
+                *changes,
                 *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
             ],
             info={"versions": entries, **whole_sha(history, entries)},
             parameters={"mode": "Overwrite"},
         )
+
+    def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
+        """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
+
+        They do unless rows were updated: these would look as if they had been deleted, and others inserted.
+        """
+        updates = any(plan.proposal.added is not None and plan.proposal.added.updated for plan in changing)
+        if not updates or not is_set(properties, CHANGE_FEED):
+            return []
+        told = [(plan.proposal, plan.proposal.write_changes()) for plan in changing]
+        _require_free({key for _, files in told for key in files}, history)
+        for proposal, files in told:
+            proposal.promote(self._staging, tuple(files), history)
+        return [_cdc(key, part, proposal.partition) for proposal, files in told for key, part in files.items()]
 
     def _properties(self, state: TableState | None, changing: Sequence[Planned]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
@@ -257,6 +278,8 @@ class Writing:
         """
         known = state.snapshot.metadata if state else None
         properties = configuration(known, self._options.properties, self._options.constraints)
+        if is_set(properties, CHANGE_FEED):
+            _require_feed_columns(_merged_schema(state, changing).names)
         constraints = constraints_of(properties)
         if not constraints.items() <= self._satisfied.items():
             raise CommitConflict(
@@ -488,6 +511,25 @@ def _add(part: Part, partition: str | None, timestamp: int) -> Add:
     )
 
 
+def _cdc(key: str, part: Part, partition: str | None) -> Cdc:
+    tags = {PARTITION_TAG: partition} if partition is not None else None
+    return Cdc(encode_path(key), dict(part.partition_values), part.size, data_change=False, tags=tags)
+
+
+def _require_feed_columns(names: Sequence[str]) -> None:
+    if taken := {field.name for field in FEED} & {name.lower() for name in names}:
+        raise InvalidInput(
+            f"{CHANGE_FEED} is set, but the table has columns {sorted(taken)} of its own, which a change has, too. "
+            "Nothing was written. Rename them, or leave the property out."
+        )
+
+
+def _require_free(keys: set[str], history: History) -> None:
+    for collection in history.open_collections:
+        if keys & collection.paths:
+            raise CollectionInProgress(collection)
+
+
 def _held_message(partition: str | None, configuration: str) -> str:
     held = orjson.loads(configuration)
     of = "" if partition is None else f" of partition {partition!r}"
@@ -523,6 +565,8 @@ def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
 
 def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:
     """The table's schema after the commit: the frame's, or, for partitions, the union of all partitions'."""
+    if not changing and state is not None:
+        return state.snapshot.schema
     replaced = {plan.proposal.partition for plan in changing}
     schemas = [plan.proposal.contents.schema for plan in changing]
     if state is not None and not set(state.history.heads) <= replaced:

@@ -25,7 +25,11 @@ from support.frames import numbered
 SMALL_PARTS = TableOptions(row_group_bytes=1_500, target_part_bytes=1)
 """A part for every 1,500 bytes of rows in memory."""
 
-BY_VECTORS = TableOptions(mode="merge", merge_key=("n",), properties={"delta.enableDeletionVectors": "true"})
+BY_VECTORS = TableOptions(
+    mode="merge",
+    merge_key=("n",),
+    properties={"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
+)
 
 WRITING = frozenset({"put", "put_file", "put_if_absent", "put_if_match", "copy", "delete"})
 

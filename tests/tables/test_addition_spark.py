@@ -7,11 +7,14 @@ import pytest
 from pyspark.sql import DataFrame
 
 from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.changes import read_changes as arrow_changes
+from dagster_versioned.engines.spark.changes import read_changes as spark_changes
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.spark import spark
+from support.stores import contents
 
 __all__ = ["spark"]
 pytestmark = pytest.mark.spark
@@ -79,7 +82,10 @@ def test_merges_by_deletion_vectors_are_those_of_arrow(
     spark: Any, project: Project, partition_columns: tuple[str, ...]
 ) -> None:
     options = MERGE.model_copy(
-        update={"properties": {"delta.enableDeletionVectors": "true"}, "partition_columns": partition_columns}
+        update={
+            "properties": {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"},
+            "partition_columns": partition_columns,
+        }
     )
     tables = project.table("spark"), project.table("arrow")
     for given in (rows(0, 40), rows(35, 10, "y"), rows(0, 3), rows(30, 9, "z"), rows(2, 30, "y")):
@@ -93,6 +99,14 @@ def test_merges_by_deletion_vectors_are_those_of_arrow(
     assert marked[0] == marked[1] != []
     assert rows_of(tables[0].read(as_type=DataFrame).toArrow()) == rows_of(tables[1].read())
     same_rows(tables[0], tables[1].read(), spark)
+    told = [sorted(key for key in contents(table.store) if key.startswith("_change_data/")) for table in tables]
+    assert told[0] == told[1] != []
+    folders = [str(table.project.data.local_path(str(table.name))) for table in tables]
+    by_spark, by_arrow = spark_changes(spark, folders[0], 1, 3).toArrow(), arrow_changes(folders[1], 1, 3)
+    left_out = ["_commit_timestamp", "tags"]
+    feeds = [sorted(map(str, feed.drop_columns(left_out).to_pylist())) for feed in (by_spark, by_arrow)]
+    assert feeds[0] == feeds[1]
+    assert {"insert", "update_preimage", "update_postimage"} == set(by_spark["_change_type"].to_pylist())
 
 
 def test_a_table_with_a_column_named_like_row_ids_is_merged_all_the_same(spark: Any, project: Project) -> None:

@@ -11,7 +11,9 @@ from dagster_versioned.delta.conflicts import NOTHING
 from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.row_tracking import backfill, new_columns
 from dagster_versioned.delta.transaction import Transaction, commit
+from dagster_versioned.engines.arrow import read_changes
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 
 IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
@@ -20,7 +22,6 @@ IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 @pytest.mark.parametrize(
     ("feature", "properties", "of_column"),
     [
-        ("changeDataFeed", {"delta.enableChangeDataFeed": "true"}, {}),
         ("invariants", {}, {"delta.invariants": '{"expression":{"expression":"delay > 0"}}'}),
         ("generatedColumns", {}, {"delta.generationExpression": "1"}),
         ("identityColumns", {}, IDENTITY),
@@ -57,6 +58,22 @@ def test_rules_are_refused_by_name(
         fresh.write(more)
     assert fresh.state.log_version == 1
     assert fresh.read().num_rows == 3
+
+
+def test_a_change_feed_that_another_program_asked_for_is_written(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    snapshot = table.state.snapshot
+    asked = {**snapshot.metadata.configuration, "delta.enableChangeDataFeed": "true"}
+    protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("changeDataFeed",)))
+    metadata = replace(snapshot.metadata, configuration=asked)
+    commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata], "SET", NOTHING))
+    fresh = table.project.table("flights")
+    merge = TableOptions(mode="merge", merge_key=("carrier",))
+    fresh.write(pa.table({"carrier": ["AA"], "delay": [9]}), options=merge)
+    folder = table.project.data.local_path("flights")
+    told = read_changes(str(folder), 2)
+    kinds = dict(zip(told["_change_type"].to_pylist(), told["delay"].to_pylist(), strict=True))
+    assert kinds == {"update_preimage": 1, "update_postimage": 9}
 
 
 def test_a_constraint_of_another_program_is_obeyed(table: VersionedTable, rows: pa.Table, more: pa.Table) -> None:

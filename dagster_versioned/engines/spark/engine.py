@@ -88,15 +88,22 @@ class SparkEngine:
         """See `merge_frames`; three jobs over keys, one that writes the files that change."""
         from dagster_versioned.engines.spark.upsert import merge_frames
 
-        settled = replace(options, allow_empty=True, columns=tuple(base.schema.names))
-
         def read_here(scan: Scan) -> "DataFrame":
             return read(scan, frame.sparkSession, check=self._check, s3_scheme=self._s3_scheme)
 
         def write_here(rows: "DataFrame") -> Written:
+            settled = replace(options, allow_empty=True, columns=tuple(rows.columns))
             return write(rows, staging, settled, "ignored")
 
-        return merge_frames(frame, base, key, read_here, write_here, vectors=options.deletion_vectors)
+        return merge_frames(
+            frame,
+            base,
+            key,
+            read_here,
+            write_here,
+            vectors=options.deletion_vectors,
+            tells=options.change_feed,
+        )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """A frame pinned to the scan's files; see `dagster_versioned.engines.spark.read.read`."""

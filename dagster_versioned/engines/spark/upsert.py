@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
+from dagster_versioned.delta.changes import CHANGE_TYPE, ChangeType
 from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.increment import (
     EXAMPLES,
@@ -44,6 +45,7 @@ def merge_frames(
     write: "Callable[[DataFrame], Written]",
     *,
     vectors: bool,
+    tells: bool,
 ) -> Increment:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, key)
@@ -89,6 +91,17 @@ def merge_frames(
         written = write(rows.toDF(*names))
     finally:
         joined.unpersist()
+
+    def changes() -> Written:
+        differing = joined.where(sf.col(_DIFFERS)).select(*keys)
+        told = [
+            _told(new.join(differing, keys, "left_semi"), names, "update_postimage"),
+            _told(new.join(joined.select(*keys), keys, "left_anti"), names, "insert"),
+        ]
+        if changed:
+            told.append(_told(stored(changed).join(differing, keys, "left_semi"), names, "update_preimage"))
+        return write(reduce(lambda one, other: one.unionAll(other), told))
+
     return Increment(
         frozenset(base.files[i].key for i in replaced),
         before,
@@ -96,7 +109,12 @@ def merge_frames(
         inserted,
         sum(changed.values()),
         {base.files[i].key: positions for i, positions in deleted.items()},
+        changes if tells else None,
     )
+
+
+def _told(rows: "DataFrame", names: Mapping[str, str], kind: ChangeType) -> "DataFrame":
+    return rows.select(*names.values()).toDF(*names).withColumn(CHANGE_TYPE, sf.lit(kind))
 
 
 def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dict[int, Positions]:

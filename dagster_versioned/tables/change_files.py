@@ -1,0 +1,59 @@
+"""Files of changes: which versions need them, and whose rows they hold."""
+
+from collections.abc import Iterable, Iterator
+
+from dagster_versioned.delta.actions import Cdc
+from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.paths import confined_key
+from dagster_versioned.engines.part_order import PARTITION_TAG
+from dagster_versioned.tables.history import Version
+
+
+class ChangeFiles:
+    """The files of changes that a log names.
+
+    One belongs to the version that its commit made, and tells rows of the version before as well: how they were.
+    """
+
+    def __init__(self) -> None:
+        self._by_commit: dict[int, list[tuple[str | None, str, Cdc]]] = {}
+
+    def advance(self, commit: Commit) -> None:
+        """Take a later commit into account."""
+        if commit.cdcs:
+            self._by_commit[commit.version] = [
+                ((cdc.tags or {}).get(PARTITION_TAG), confined_key(cdc.path), cdc) for cdc in commit.cdcs
+            ]
+
+    def of(self, versions: Iterable[Version]) -> dict[str, Cdc]:
+        """By key, what belongs to the versions."""
+        return {key: cdc for version in versions for key, cdc in self._at(version)}
+
+    def telling_of(self, versions: Iterable[Version], history: Iterable[Version]) -> dict[str, Cdc]:
+        """By key, what tells rows of the versions: what belongs to them, or to those that came next."""
+        going = list(versions)
+        if not self._by_commit or not going:
+            return {}
+        every = sorted(history, key=lambda version: version.log_version)
+        followed = [
+            next((one for one in every if one.log_version > version.log_version and _continues(one, version)), version)
+            for version in going
+        ]
+        return self.of((*going, *followed))
+
+    def needed(self, history: Iterable[Version], leaving: Iterable[Version] = ()) -> dict[str, Cdc]:
+        """By key, what must be there: what belongs to versions that stay, but for what tells of purged ones."""
+        every, leaving = list(history), set(leaving)
+        purged = [version for version in every if version.gone == "purge"]
+        kept = self.of(version for version in every if version.gone is None and version not in leaving)
+        erased = self.telling_of(purged, every)
+        return {key: cdc for key, cdc in kept.items() if key not in erased}
+
+    def _at(self, version: Version) -> Iterator[tuple[str, Cdc]]:
+        for partition, key, cdc in self._by_commit.get(version.log_version, ()):
+            if version.partition is None or partition == version.partition:
+                yield key, cdc
+
+
+def _continues(later: Version, version: Version) -> bool:
+    return later.partition is None or version.partition is None or later.partition == version.partition
