@@ -181,7 +181,8 @@ def _of_column(node: Comparison | IsNull | StartsWith | In, bounds: Bounds) -> _
         case IsNull():
             return _Judged(bounds.may_null, bounds.may_value, _nowhere(bounds))
         case Comparison():
-            true, false = _compared(node.operator, bounds, _scalar(node.low), _scalar(node.high), node.exact)
+            low, high, exact = _within_type(node.low, node.high, bounds.low.type)
+            true, false = _compared(node.operator, bounds, _scalar(low), _scalar(high), exact)
         case StartsWith():
             true, false = _prefixed(node, bounds)
         case In():
@@ -232,8 +233,22 @@ def _prefixed(node: StartsWith, bounds: Bounds) -> tuple[Mask, Mask]:
     return true, compute.invert(compute.fill_null(compute.and_(*both), False))
 
 
+def _within_type(low: Value, high: Value, compared: pa.DataType) -> tuple[Value, Value, bool]:
+    """A value's limits in the type of the bounds, and whether they are one: Arrow compares no fraction with an integer
+    that a float does not hold."""
+    if not pa.types.is_integer(compared) or not (isinstance(low, float) or isinstance(high, float)):
+        return low, high, low == high
+    first, last = -(1 << 63), (1 << 63) - 1
+    down = max(math.floor(low), first) if isinstance(low, int | float) and math.isfinite(low) else first
+    up = min(math.ceil(high), last) if isinstance(high, int | float) and math.isfinite(high) else last
+    return min(down, last), max(up, first), down == low == high == up
+
+
 def _listed(node: In, bounds: Bounds) -> tuple[Mask, Mask]:
     given: list[Any] = [_scalar(value).as_py() for value in node.values]
+    if pa.types.is_integer(bounds.low.type) and any(isinstance(value, float) for value in given):
+        # What is no integer is no value of the column.
+        given = [int(value) for value in given if float(value).is_integer() and -(1 << 63) <= value < 1 << 63]
     values = cast("Any", pa.array(given, bounds.low.type))
     extremes: Any = compute.min_max(values)
     true, _ = _compared("=", bounds, extremes["min"], extremes["max"], False)

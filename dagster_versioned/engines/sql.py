@@ -6,6 +6,7 @@ dialects would give different values, the expression is rewritten to Spark's mea
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,6 +43,7 @@ _SAME = frozenset(
 
 _INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 _TEXTS = {"TEXT", "VARCHAR", "CHAR", "NVARCHAR"}
+_DAY_OF_WEEK = ("DOW", "DAYOFWEEK")
 _COLOURS = re.compile(r"\x1b\[\d*m")
 
 
@@ -186,13 +188,7 @@ class Names:
             case exp.CurrentDate():
                 return _cast(exp.Literal.string(self._now.date().isoformat()), "DATE")
             case exp.Div() | exp.IntDiv() | exp.Mod():
-                divisor = node.expression
-                if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
-                    return node
-                fails = exp.Case().when(exp.EQ(this=exp.Paren(this=divisor.copy()), expression=_zero()), _error(text))
-                guarded = node.copy()
-                guarded.set("safe", False)
-                return exp.Paren(this=fails.else_(guarded))
+                return self._divided(self._in_double(node), text)
             case exp.Like() | exp.ILike() if not isinstance(node.parent, exp.Escape):
                 pattern = node.expression
                 if isinstance(pattern, exp.Literal) and "\\" not in pattern.name:
@@ -200,8 +196,47 @@ class Names:
                 return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
             case exp.Cast():
                 return self._cast_as_spark(node, text)
+            case exp.Predicate() | exp.Add() | exp.Sub() | exp.Mul():
+                if isinstance(node, exp.LT | exp.LTE | exp.GT | exp.GTE):
+                    self._require_ordered(node.this, text)
+                return self._in_double(node)
+            case exp.Func():
+                return _function_as_spark(node, text)
             case _:
                 return node
+
+    def _divided(self, node: "Expr", text: str) -> "Expr":
+        from sqlglot import exp
+
+        divisor = node.expression
+        if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
+            return node
+        fails = exp.Case().when(exp.EQ(this=exp.Paren(this=divisor.copy()), expression=_zero()), _error(text))
+        guarded = node.copy()
+        guarded.set("safe", False)
+        return exp.Paren(this=fails.else_(guarded))
+
+    def _require_ordered(self, operand: "Expr", text: str) -> None:
+        held = self._type_of(operand)
+        if held.endswith("]") or held.startswith(("STRUCT", "MAP")):
+            raise _refused(text, "it orders lists, maps or structs, whose nulls have another order in DuckDB")
+
+    def _in_double(self, node: "Expr") -> "Expr":
+        """Single floats beside other numbers are compared and computed with as doubles."""
+        from sqlglot import exp
+
+        operands = [child for child in node.iter_expressions() if isinstance(child, exp.Condition)]
+        if pa.float32() not in self._rows.schema.types or len(operands) < 2:
+            return node
+        types = [self._type_of(operand) for operand in operands]
+        if "FLOAT" not in types or set(types) == {"FLOAT"}:
+            return node
+        changed = node.copy()
+        copies = [child for child in changed.iter_expressions() if isinstance(child, exp.Condition)]
+        for held, operand in zip(types, copies, strict=True):
+            if held == "FLOAT":
+                operand.replace(_cast(operand.copy(), "DOUBLE"))
+        return changed
 
     def _cast_as_spark(self, node: "Expr", text: str) -> "Expr":
         from sqlglot import exp
@@ -271,9 +306,20 @@ def parse_expression(text: str) -> "Expr":
             raise _refused(text, f"{node.sql('spark')} is not the same each time")
         if isinstance(node, exp.Star | exp.Columns | exp.Placeholder | exp.Parameter | exp.Command):
             raise _refused(text, f"{node.sql('spark')} is no value")
+        if isinstance(node, _others()) or (isinstance(node, exp.DateDiff) and node.unit is not None):
+            raise _refused(text, f"{node.sql('spark')} has another value in DuckDB, which evaluates it")
         if isinstance(node, exp.Anonymous) and node.name.lower() not in _SAME:
             raise _refused(text, f"the function {node.name} is not known here")
     return tree
+
+
+@cache
+def _others() -> tuple[type, ...]:
+    """Functions that have other values in DuckDB: by other units, orders, names, or by bytes."""
+    from sqlglot import exp
+
+    units = exp.TimestampDiff, exp.DatetimeDiff, exp.MonthsBetween
+    return *units, exp.Levenshtein, exp.Typeof, exp.ArrayDistinct, exp.ArrayIntersect
 
 
 def _sole(trees: "Sequence[Expr | None]") -> "Expr | None":
@@ -335,6 +381,57 @@ def _cast(tree: "Expr", kind: str) -> "Expr":
     from sqlglot import exp
 
     return exp.Cast(this=tree, to=exp.DataType.build(kind))
+
+
+def _function_as_spark(node: "Expr", text: str) -> "Expr":
+    from sqlglot import exp
+
+    match node:
+        case exp.Substring():
+            return _substring(node)
+        case exp.Left() | exp.Right():
+            return _built(f"{type(node).__name__}(s, greatest(n, 0))", s=node.this, n=node.expression)
+        case exp.Lower() | exp.Upper():
+            strange = exp.Literal.string(_strange_letters(type(node).__name__.lower()))
+            found = exp.Anonymous(this="regexp_matches", expressions=[node.this.copy(), strange])
+            return exp.Paren(this=exp.Case().when(found, _error(text)).else_(node.copy()))
+        case exp.DayOfWeek() | exp.Extract() if isinstance(node, exp.DayOfWeek) or node.name.upper() in _DAY_OF_WEEK:
+            return exp.Paren(this=exp.Add(this=node.copy(), expression=exp.Literal.number(1)))  # Sunday is 1
+        case _:
+            return node
+
+
+def _substring(node: "Expr") -> "Expr":
+    """Positions count from the end where they are negative, and 0 is 1; what lies before the text counts, too."""
+    from sqlglot import exp
+
+    start, length = node.args["start"], node.args.get("length")
+    if isinstance(start, exp.Literal) and start.is_int and int(start.name) > 0 and length is None:
+        return node
+    first = "CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END"
+    if length is None:
+        return _built(f"CASE WHEN p IS NOT NULL THEN substring(s, greatest({first}, 0) + 1) END", s=node.this, p=start)
+    count = f"greatest({first} + n - greatest({first}, 0), 0)"
+    text = f"CASE WHEN p IS NOT NULL AND n IS NOT NULL THEN substring(s, greatest({first}, 0) + 1, {count}) END"
+    return _built(text, s=node.this, p=start, n=length)
+
+
+def _built(sql: str, **operands: "Expr") -> "Expr":
+    """An expression of DuckDB's dialect with others in the place of its columns."""
+    import sqlglot
+    from sqlglot import exp
+
+    def filled(node: "Expr") -> "Expr":
+        return exp.Paren(this=operands[node.name].copy()) if isinstance(node, exp.Column) else node
+
+    return exp.Paren(this=sqlglot.parse_one(sql, dialect="duckdb").transform(filled))
+
+
+@cache
+def _strange_letters(case: str) -> str:
+    """Letters that become several, or other ones at the end of a word: not so in DuckDB."""
+    changed = [chr(code) for code in range(sys.maxunicode) if len(getattr(chr(code), case)()) > 1]
+    return f"[{''.join(changed)}{'Σ' if case == 'lower' else ''}]"
 
 
 def _zero() -> "Expr":

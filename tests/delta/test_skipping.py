@@ -368,6 +368,12 @@ TENS = [
         ("l <=> null", []),
         ("l <=> 3", [0]),
         (f"l in ({', '.join(map(str, range(20, 100)))})", [2, 3]),
+        ("l > 29.5", [2, 3]),
+        ("l >= 29.0", [2, 3]),
+        ("l < 9.5 or l = 15.0", [0, 1]),
+        ("l in (15.0, 2.5)", [0, 1]),
+        ("l < 1e300", [0, 1, 2, 3]),
+        ("l > 1e300", []),
         ("s is null", [3]),
         ("s is not null", [0, 1, 2]),
         ("s like 'k1%'", [1]),
@@ -394,6 +400,12 @@ TENS = [
 )
 def test_files_are_passed_over(sql: str, expected: list[int]) -> None:
     assert kept(TENS, sql) == expected
+
+
+@pytest.mark.parametrize("sql", ["l = 3.0", "l > 2.5", "not (l = 3.0)", "l in (3.0, 0.5)", "l <> 9.3e18", "l < 9.3e18"])
+def test_fractions_beside_integers_that_no_float_holds(sql: str) -> None:
+    bounds = {"minValues": {"l": -(2**63)}, "maxValues": {"l": 2**63 - 1}, "nullCount": {"l": 0}}
+    assert kept([add(0, {}, numRecords=2, **bounds)], sql) == [0]
 
 
 def test_only_statistics_of_files_in_the_partition_are_asked() -> None:
