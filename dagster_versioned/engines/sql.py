@@ -197,9 +197,7 @@ class Names:
             case exp.Cast():
                 return self._cast_as_spark(node, text)
             case exp.Predicate() | exp.Add() | exp.Sub() | exp.Mul():
-                if isinstance(node, exp.LT | exp.LTE | exp.GT | exp.GTE):
-                    self._require_ordered(node.this, text)
-                return self._in_double(node)
+                return self._in_double(self._ordered(node, text))
             case exp.Func():
                 return _function_as_spark(node, text)
             case _:
@@ -216,10 +214,14 @@ class Names:
         guarded.set("safe", False)
         return exp.Paren(this=fails.else_(guarded))
 
-    def _require_ordered(self, operand: "Expr", text: str) -> None:
-        held = self._type_of(operand)
-        if held.endswith("]") or held.startswith(("STRUCT", "MAP")):
-            raise _refused(text, "it orders lists, maps or structs, whose nulls have another order in DuckDB")
+    def _ordered(self, node: "Expr", text: str) -> "Expr":
+        from sqlglot import exp
+
+        if isinstance(node, exp.LT | exp.LTE | exp.GT | exp.GTE):
+            held = self._type_of(node.this)
+            if held.endswith("]") or held.startswith(("STRUCT", "MAP")):
+                raise _refused(text, "it orders lists, maps or structs, whose nulls have another order in DuckDB")
+        return node
 
     def _in_double(self, node: "Expr") -> "Expr":
         """Single floats beside other numbers are compared and computed with as doubles."""
