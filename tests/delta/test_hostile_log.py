@@ -138,6 +138,12 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
         "version 4",
         "'byte' to 'longer'",
     ),
+    "decimal with too few digits": (
+        widened({"fromType": "byte", "toType": "decimal(4,1)"}),
+        UnsupportedFeature,
+        "version 4",
+        "'byte' to 'decimal",
+    ),
     "change of type that is a text": (widened("wider"), UnsupportedFeature, "version 4", "None to 'wider'"),
     "gap": (lambda table: table.commit(2).unlink(), LogCorrupt, THIRD, "missing"),
     "version far beyond": (
