@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from conformance.delta_spark import canonical
 
@@ -92,3 +94,17 @@ def test_a_version_and_a_time_are_read_from_a_plan(spark, tens, monkeypatch):
     for frame in (read_delta(spark, tens, 4), read_delta(spark, tens, timestamp=before.timestamp)):
         assert planned(frame)
         assert sorted(row.n for row in frame.collect()) == list(range(50))
+
+
+@pytest.mark.parametrize("damage", ["twice", "cut"])
+def test_a_checkpoint_that_is_wrong_is_passed_over_as_ever(spark, tens, monkeypatch, damage):
+    (checkpoint,) = Path(tens, "_delta_log").glob("*.checkpoint.parquet")
+    table = pq.read_table(checkpoint)
+    if damage == "twice":
+        pq.write_table(pa.concat_tables([table, table.filter(pc.is_valid(table["add"])).slice(0, 1)]), checkpoint)
+    else:
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    monkeypatch.setenv("DAGSTER_VERSIONED_LARGE_LOG", "0")
+    frame = read_delta(spark, tens)
+    assert not planned(frame)
+    assert sorted(row.n for row in frame.collect()) == list(range(60))

@@ -255,7 +255,7 @@ def _count(store: ObjectStore, checkpoint: CheckpointFiles, large: int) -> int:
     for key in checkpoint.keys:
         metadata = None if key.endswith(".json") else _metadata(store, key)
         count += 0 if metadata is None else metadata.num_rows
-        if metadata is None or "sidecar" in metadata.schema.to_arrow_schema().names:
+        if metadata is None or "sidecar" in _columns(metadata, key):
             sidecars += [SIDECARS + name for name in sidecar_names(store, key)]
     for key in sidecars:
         if count > large:
@@ -276,6 +276,13 @@ def _metadata(store: ObjectStore, key: str) -> pq.FileMetaData:
         footer: Any = pa.BufferReader(store.get_range(key, max(size - length, 0), length))
         return pq.read_metadata(footer)
     except (pa.ArrowException, OSError) as error:
+        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
+
+
+def _columns(metadata: pq.FileMetaData, key: str) -> list[str]:
+    try:
+        return metadata.schema.to_arrow_schema().names
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
 
 
