@@ -4,7 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -133,6 +133,20 @@ class StructType:
     def drop(self, names: Sequence[str]) -> "StructType":
         """The schema without the named fields."""
         return StructType(tuple(member for member in self.fields if member.name not in names))
+
+    def without_void(self) -> "StructType":
+        """The columns, and fields of structs at any depth, that have a type, as the protocol advises readers; all where
+        none has one. Protocol: *Primitive Types*."""
+        kept: list[StructField] = []
+        for member in self.fields:
+            if isinstance(member.type, StructType):
+                inner = member.type.without_void()
+                if inner is not member.type:
+                    member = replace(member, type=inner)
+            elif member.type == "void":
+                continue
+            kept.append(member)
+        return self if not kept or tuple(kept) == self.fields else StructType(kept)
 
     def all_nullable(self) -> "StructType":
         """The same columns, everything nullable at every depth and no field metadata."""

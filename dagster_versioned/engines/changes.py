@@ -66,7 +66,7 @@ def place(given: Place) -> int | datetime:
 
 def change_scans(store: ObjectStore, plan: ChangePlan, columns: Sequence[str] | None = None) -> list[Scan]:
     """The scans that read a plan's changes: of files that tell what each change is, and of those that do not."""
-    schema = StructType([*plan.schema.fields, *FEED])
+    schema = StructType([*plan.schema.without_void().fields, *FEED])
     asked = None if columns is None else (*columns, *(field.name for field in FEED if field.name not in columns))
     named = {name: physical_name(plan.schema.field(name), plan.mapping) for name in plan.partition_columns}
     told = [_file(store, file, named) for file in plan.files if file.change is None]

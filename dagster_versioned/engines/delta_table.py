@@ -42,8 +42,8 @@ def read_delta(
     their partition values and statistics are not read. ``row_ids`` adds the columns `_row_id` and
     `_row_commit_version` of a table that tracks its rows. ``timestamp`` is a `datetime` with a zone, or ISO 8601.
 
-    Partition values are columns, in the place that the schema gives them. Rows of tables written by this package come
-    in their order; Delta gives other tables' files none, so theirs come in path order. ``profile`` names a profile of
+    Partition values are columns, in the place that the schema gives them; columns of type ``void`` are left out. Rows
+    of tables written by this package come in their order; Delta gives other tables' files none, so theirs come in path order. ``profile`` names a profile of
     the AWS configuration files, ``allow`` the folders outside the table's own that its files may be in. Raises
     `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput` for a filter or column that the
     table cannot answer, and `UnsupportedFeature`, by name, for what the table needs and is not implemented, before a
@@ -100,6 +100,7 @@ def delta_scan(
         predicate = parse_predicate(filter, schema)
         files = candidates(files, predicate, schema, mapping, snapshot.partition_columns)
     named = {name: physical_name(schema.field(name), mapping) for name in snapshot.partition_columns}
+    schema = schema.without_void()
     tracked = _tracked(snapshot) if row_ids else {}
     if tracked:
         # No file has a column that is called so, whatever its columns are called.

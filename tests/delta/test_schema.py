@@ -247,3 +247,13 @@ def test_a_user_defined_type_is_the_type_it_is_made_of() -> None:
 
 def test_decimal_without_arguments_is_hives_default() -> None:
     assert parse_schema(field_json("decimal")).field("x").type == "decimal(10,0)"
+
+
+def test_columns_without_a_type_are_left_out() -> None:
+    inner = StructType([StructField("x", "long"), StructField("y", "void")])
+    schema = StructType([StructField("a", "void"), StructField("s", inner), StructField("b", "string")])
+    assert schema.without_void() == StructType(
+        [StructField("s", StructType([StructField("x", "long")])), StructField("b", "string")]
+    )
+    assert StructType([StructField("a", "void")]).without_void().names == ("a",)
+    assert inner.drop(["y"]).without_void() == inner.drop(["y"])

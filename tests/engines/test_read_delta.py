@@ -105,3 +105,16 @@ def test_files_come_by_partition_and_ordinal_where_they_are_tagged(tmp_path):
     scan = delta_scan(LocalStore(tmp_path), load_snapshot(LocalStore(tmp_path)), ["a"])
     assert [file.key for file in scan.files] == ["3.parquet", "2.parquet", "1.parquet", "0.parquet"]
     assert sorted(DeltaTable(tmp_path).to_pyarrow_table()["a"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_columns_without_a_type_are_left_out(tmp_path):
+    write_deltalake(str(tmp_path), pa.table({"id": [1, 2]}))
+    log = tmp_path / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    (metadata,) = [line["metaData"] for line in lines if "metaData" in line]
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"].append({"name": "nothing", "type": "void", "nullable": True, "metadata": {}})
+    metadata["schemaString"] = json.dumps(schema)
+    log.write_text("\n".join(map(json.dumps, lines)))
+    assert read_delta(str(tmp_path)).to_pydict() == {"id": [1, 2]}
+    assert read_delta(str(tmp_path), filter="id > 1").to_pydict() == {"id": [2]}
