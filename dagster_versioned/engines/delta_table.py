@@ -43,11 +43,11 @@ def read_delta(
     `_row_commit_version` of a table that tracks its rows. ``timestamp`` is a `datetime` with a zone, or ISO 8601.
 
     Partition values are columns, in the place that the schema gives them; columns of type ``void`` are left out. Rows
-    of tables written by this package come in their order; Delta gives other tables' files none, so theirs come in path order. ``profile`` names a profile of
-    the AWS configuration files, ``allow`` the folders outside the table's own that its files may be in. Raises
-    `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput` for a filter or column that the
-    table cannot answer, and `UnsupportedFeature`, by name, for what the table needs and is not implemented, before a
-    row is returned.
+    of tables written by this package come in their order; Delta gives other tables' files none, so theirs come in path
+    order. ``profile`` names a profile of the AWS configuration files, ``allow`` the folders outside the table's own
+    that its files may be in. Raises `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput`
+    for a filter or column that the table cannot answer, and `UnsupportedFeature`, by name, for what the table needs and
+    is not implemented, before a row is returned.
     """
     table = Table(uri, profile=profile, allow=allow)
     snapshot = table.snapshot(version, timestamp)
