@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from dagster_versioned.delta.actions import Metadata
 from dagster_versioned.delta.changes import ENABLED as CHANGE_FEED
+from dagster_versioned.delta.properties import require_values
 
 CONSTRAINT = "delta.constraints."
 """Prefix of the properties that hold a constraint's SQL. Protocol: *CHECK Constraints*."""
@@ -33,7 +34,11 @@ SETTABLE = frozenset(
 def configuration(
     known: Metadata | None, properties: Mapping[str, str], constraints: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The table's properties once these are set; constraints of ``None`` are those that the table has."""
+    """The table's properties once these are set; constraints of ``None`` are those that the table has.
+
+    Raises `InvalidInput` for a value that means nothing.
+    """
+    require_values(properties)
     merged = {**OWN, **(known.configuration if known is not None else {}), **properties}
     if constraints is None:
         return merged

@@ -184,6 +184,13 @@ def test_without_the_property_parts_are_written_again(table: VersionedTable) -> 
     table.verify().require_ok()
 
 
+def test_a_property_that_means_nothing_is_refused(table: VersionedTable) -> None:
+    unclear = MERGE.model_copy(update={"properties": {"delta.enableDeletionVectors": "yes"}})
+    with pytest.raises(InvalidInput, match="'true' or 'false'"):
+        table.write(frame([1]), options=unclear)
+    assert not table.exists()
+
+
 def test_a_revert_brings_vectors_back(table: VersionedTable, stored: str) -> None:
     table.write(frame(range(100)), options=MERGE)
     merged = table.write(frame([3], 1), options=MERGE).version
