@@ -1,6 +1,5 @@
 """Where the columns of a Spark frame come from."""
 
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import Window
