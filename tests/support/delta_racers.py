@@ -5,7 +5,7 @@ from typing import Any
 
 from dagster_versioned.delta import table as table_module
 from dagster_versioned.delta.transaction import commit
-from dagster_versioned.engines import commands
+from dagster_versioned.engines.commands import command
 from dagster_versioned.errors import CommitConflict
 from support.delta_model import (
     TYPES,
@@ -44,7 +44,7 @@ def random_steps(uri: str, who: int, count: int, *, seed: int = 0) -> tuple[list
         versions.append(committed.version)
         return snapshot, committed
 
-    commands.commit = table_module.commit = recorded  # type: ignore[assignment]
+    command.commit = table_module.commit = recorded  # type: ignore[assignment]
     done: list[Done] = []
     refused: list[str] = []
     for number in range(count):
