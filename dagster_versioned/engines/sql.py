@@ -269,7 +269,7 @@ class Names:
         """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
         import duckdb
 
-        with _cursor() as cursor:
+        with database() as cursor:
             cursor.register("nothing", self._rows)
             try:
                 described = cursor.execute(f"DESCRIBE SELECT {tree.sql('duckdb')} FROM nothing").fetchall()
@@ -469,7 +469,7 @@ def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType 
     """
     import duckdb
 
-    with _cursor() as cursor:
+    with database() as cursor:
         cursor.register("given", rows)
         columns: dict[str, Any] = {}
         texts: list[str] = []
@@ -506,7 +506,7 @@ def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapp
     import duckdb
 
     chosen = ", ".join(f'"{column}" AS "{name}"' for name, column in columns.items())
-    with _cursor() as cursor:
+    with database() as cursor:
         cursor.register("target", target)
         cursor.register("source", source)
         try:
@@ -569,6 +569,7 @@ def _database() -> "DuckDBPyConnection":
     return connection
 
 
-def _cursor() -> "DuckDBPyConnection":
-    """A connection of its own: registered tables are seen by it alone, and threads do not wait for each other."""
+def database() -> "DuckDBPyConnection":
+    """A connection of its own to a database in memory: registered tables are seen by it alone, and threads do not wait
+    for each other."""
     return _database().cursor()

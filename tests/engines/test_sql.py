@@ -180,7 +180,7 @@ def test_no_file_is_within_reach(tmp_path):
 
     from dagster_versioned.engines import sql
 
-    with sql._cursor() as cursor:
+    with sql.database() as cursor:
         for statement in (
             f"SELECT * FROM read_csv('{secret}')",
             f"SELECT * FROM '{secret}'",

@@ -1,0 +1,282 @@
+"""Versions of samples in Arrow tables, computed by DuckDB."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.engines.samples import (
+    DATA_VERSION_BY_FIELD,
+    EXAMPLES,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SEPARATOR,
+    SYSTEM_COLUMNS,
+    Counts,
+    FieldText,
+    SampleChanges,
+    SampleHash,
+    SamplePlan,
+    Upstream,
+    refuse_bad_ids,
+    refuse_equal_names,
+    require_columns,
+    require_equal_types,
+)
+from dagster_versioned.engines.sql import Names, database, is_true, stored
+from dagster_versioned.errors import InvalidInput
+
+_STATUS = "metaxy_status"
+_JOINED = f" || '{SEPARATOR}' || "
+
+
+def resolve(plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Table | None) -> SampleChanges:
+    """Compare what the upstreams, by name, say with the samples that are stored; ``None``: there are none.
+
+    Raises `InvalidInput` for ids that do not identify, that have several types, and columns that are missing or come
+    twice.
+    """
+    frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
+    return _compared(plan, frames, current, _expected(plan, frames))
+
+
+def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None) -> SampleChanges:
+    """As `resolve`, for a feature without upstreams, whose samples bring their provenance by field."""
+    require_columns("The frame of samples", samples.column_names, (*plan.ids, PROVENANCE_BY_FIELD))
+    _require_ids("the frame", plan.ids, samples)
+    fields = [_member(samples, PROVENANCE_BY_FIELD, member).fill_null("") for member in plan.members]
+    own = [name for name in samples.column_names if name not in SYSTEM_COLUMNS]
+    return _compared(plan, {"the frame": samples}, current, _versioned(plan, samples.select(own), fields))
+
+
+# --- what is expected ------------------------------------------------------------------------------------------------
+
+
+def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table:
+    """The upstream's columns by their new names, and its data versions by field, each in a column of its own."""
+    what = f"Upstream {upstream.name!r}"
+    require_columns(what, frame.column_names, [*upstream.rename, DATA_VERSION_BY_FIELD])
+    versions = {member: _member(frame, DATA_VERSION_BY_FIELD, member) for member in upstream.fields}
+    names = [name for name in frame.column_names if name not in SYSTEM_COLUMNS]
+    table = frame.select(names).rename_columns([upstream.rename.get(name, name) for name in names])
+    require_columns(what, table.column_names, [*upstream.ids, *upstream.on, *(upstream.select or ())])
+    for member, values in versions.items():
+        table = table.append_column(_of(member, upstream), values)
+    if upstream.filter is not None:
+        table = _filtered(upstream, table)
+    _require_ids(what, upstream.ids, table)
+    if upstream.select is not None:
+        kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
+        table = table.select([*kept, *(_of(member, upstream) for member in upstream.fields)])
+    return _grouped(plan, upstream, table) if upstream.grouped else table
+
+
+def _filtered(upstream: Upstream, table: pa.Table) -> pa.Table:
+    side = "upstream"
+    named = table.rename_columns([stored(side, name) for name in table.column_names])
+    condition = Names({side: schema_from_arrow(table.schema)}).resolve(upstream.filter or "")
+    return table.filter(cast("Any", pa.array(is_true(named, condition))))
+
+
+def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
+    data = {
+        each.name: [name for name in frames[each.name].column_names if name not in _version_columns(each)]
+        for each in plan.upstreams
+    }
+    refuse_equal_names(plan, data)
+    require_equal_types(plan, {repr(name): _types(frame) for name, frame in frames.items()})
+    on = ", ".join(map(_quoted, plan.on))
+    # Those that every sample has come first: an optional one never decides which samples there are beside them.
+    order = sorted(plan.upstreams, key=lambda each: each.optional)
+    kind = "FULL" if all(each.optional for each in order) else "LEFT"
+    with database() as connection:
+        for position, each in enumerate(order):
+            connection.register(f"t{position}", frames[each.name])
+        joined = "t0"
+        for position, each in enumerate(order[1:], 1):
+            joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
+        columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
+        texts = {each.member: _text(each) for each in plan.fields}
+        named = [f"{texts[member]} AS f{position}" for position, member in enumerate(plan.members)]
+        rows = connection.execute(
+            f"SELECT {', '.join([*map(_quoted, columns), *named])} FROM {joined}"
+        ).to_arrow_table()
+    hashed = [_hashed(plan.hash, rows.column(len(columns) + position)) for position in range(len(plan.members))]
+    return _versioned(plan, rows.select(list(range(len(columns)))), hashed)
+
+
+def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
+    """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
+    on, order = (", ".join(map(_quoted, names)) for names in (upstream.on, upstream.ids))
+    names = [_of(member, upstream) for member in upstream.fields]
+    texts = ", ".join(
+        f"string_agg({_quoted(name)}, '{SEPARATOR}' ORDER BY {order}) AS {_quoted(name)}" for name in names
+    )
+    with database() as connection:
+        connection.register("given", table)
+        groups = connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}").to_arrow_table()
+        for name in names:
+            position = groups.column_names.index(name)
+            groups = groups.set_column(position, name, _hashed(plan.hash, groups.column(name)))
+        connection.register("groups", groups)
+        rest = ", ".join(_quoted(name) for name in table.column_names if name not in names)
+        joined = (
+            f"SELECT {', '.join([rest, *map(_quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
+        )
+        return connection.execute(joined).to_arrow_table()
+
+
+def _text(field: FieldText) -> str:
+    """The text of a field, in SQL."""
+    pieces = [
+        _literal(piece) if isinstance(piece, str) else f"coalesce({_quoted(f'{piece[0]}.{piece[1]}')}, '')"
+        for piece in field.pieces
+    ]
+    return _JOINED.join(pieces)
+
+
+def _versioned(plan: SamplePlan, rows: pa.Table, fields: Sequence[Any]) -> pa.Table:
+    """The rows with their four columns of versions; data versions are as the provenance until somebody sets them."""
+    packed = pa.StructArray.from_arrays([each.combine_chunks() for each in fields], list(plan.members))
+    whole = _hashed(plan.hash, pc.call_function("binary_join_element_wise", [*fields, pa.scalar(SEPARATOR)]))
+    for name, values in zip(SYSTEM_COLUMNS, (packed, whole, packed, whole), strict=True):
+        rows = rows.append_column(name, values)
+    return rows
+
+
+def _hashed(how: SampleHash, texts: Any) -> Any:
+    if how.algorithm == "xxh32":
+        # For stores of others only; what we write is hashed by the database.
+        digits = (str(xxhash.xxh32_intdigest(text.encode()))[: how.length] for text in texts.to_pylist())
+        return pa.chunked_array([pa.array(digits, pa.string())])
+    with database() as connection:
+        connection.register("given", pa.table({"x": texts}))
+        hashed = connection.execute(f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given")
+        return hashed.to_arrow_table()["x"]
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    plan: SamplePlan, frames: Mapping[str, pa.Table], current: pa.Table | None, expected: pa.Table
+) -> SampleChanges:
+    if current is None:
+        nothing = expected.slice(0, 0)
+        return SampleChanges(expected, nothing, nothing.select(list(plan.on)), Counts(new=_units(plan, expected)))
+    require_columns(f"The table of feature {plan.feature!r}", current.column_names, (*plan.ids, *plan.on, PROVENANCE))
+    types = {**{repr(name): _types(frame) for name, frame in frames.items()}, "its table": _types(current)}
+    require_equal_types(plan, types)
+    on = ", ".join(map(_quoted, plan.on))
+    names = {member: f"metaxy_before.{member}" for member in plan.members}
+    ids = list(dict.fromkeys((*plan.on, *plan.ids)))
+    stored = current.select([*ids, PROVENANCE]).rename_columns([*ids, _STATUS])
+    for member, name in names.items():
+        stored = stored.append_column(name, _before(current, member))
+    held = ", ".join(f"any_value({_quoted(name)}) AS {_quoted(name)}" for name in (_STATUS, *names.values()))
+    with database() as connection:
+        connection.register("expected", expected)
+        connection.register("stored", stored)
+        changed = connection.execute(
+            f"SELECT * FROM expected LEFT JOIN (SELECT {on}, {held} FROM stored GROUP BY {on}) USING ({on})"
+            f" WHERE {_STATUS} IS DISTINCT FROM {PROVENANCE}"
+        ).to_arrow_table()
+        orphaned = connection.execute(
+            f"SELECT {', '.join(map(_quoted, ids))} FROM stored ANTI JOIN expected USING ({on})"
+        ).to_arrow_table()
+    is_new = pc.call_function("is_null", [changed[_STATUS]])
+    stale = changed.filter(pc.call_function("invert", [is_new]))
+    new = changed.filter(is_new).select(expected.column_names)
+    counts = Counts(
+        _units(plan, new),
+        _units(plan, stale),
+        _units(plan, orphaned),
+        _units(plan, expected) - _units(plan, changed),
+        {
+            member: count
+            for member, name in names.items()
+            if (count := _units(plan, stale.filter(_differs(stale, member, name))))
+        },
+    )
+    return SampleChanges(new, stale.select(expected.column_names), orphaned, counts)
+
+
+def _units(plan: SamplePlan, rows: pa.Table) -> int:
+    """How many samples there are, by the columns that they are matched by."""
+    return rows.num_rows if not rows.num_rows else len(rows.select(list(plan.on)).group_by(list(plan.on)).aggregate([]))
+
+
+def _before(current: pa.Table, member: str) -> Any:
+    """The stored provenance of a field; nulls for one that the feature did not have."""
+    if _position(current, PROVENANCE_BY_FIELD, member) < 0:
+        return pa.nulls(current.num_rows, pa.string())
+    return _member(current, PROVENANCE_BY_FIELD, member)
+
+
+def _differs(rows: pa.Table, member: str, before: str) -> Any:
+    equal = pc.call_function("equal", [_member(rows, PROVENANCE_BY_FIELD, member), rows[before]])
+    return pc.call_function("invert", [equal.fill_null(False)])
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
+    names = ", ".join(map(_quoted, ids))
+    is_null = " OR ".join(f"{_quoted(name)} IS NULL" for name in ids)
+    with database() as connection:
+        connection.register("given", table.select(list(ids)))
+        nulls, repeated = connection.execute(
+            f"SELECT (SELECT count(*) FROM given WHERE {is_null}),"
+            f" (SELECT count(*) FROM (SELECT 1 FROM given WHERE NOT ({is_null}) GROUP BY {names} HAVING count(*) > 1))"
+        ).fetchall()[0]
+
+        def examples() -> str:
+            found = connection.execute(
+                f"SELECT {names} FROM given GROUP BY {names} HAVING count(*) > 1 OR {is_null} ORDER BY ALL"
+                f" LIMIT {EXAMPLES}"
+            ).to_arrow_table()
+            return ", ".join(map(str, found.to_pylist()))
+
+        refuse_bad_ids(what, ids, nulls, repeated, examples)
+
+
+def _member(frame: pa.Table, column: str, member: str) -> Any:
+    position = _position(frame, column, member)
+    if position < 0:
+        kind = _types(frame)[column]
+        raise InvalidInput(
+            f"The column {column!r} has no version of the field {member!r}: it is of type {kind}. Nothing was computed"
+            " or written. It is a struct with a text by field."
+        )
+    text = pc.call_function("struct_field", [frame.column(column)], pc.StructFieldOptions([position]))
+    return text.cast(pa.string())
+
+
+def _position(frame: pa.Table, column: str, member: str) -> int:
+    kind = cast("pa.DataType", _types(frame)[column])
+    return kind.get_field_index(member) if pa.types.is_struct(kind) else -1
+
+
+def _version_columns(upstream: Upstream) -> set[str]:
+    return {_of(member, upstream) for member in upstream.fields}
+
+
+def _of(member: str, upstream: Upstream | None = None) -> str:
+    """The column of one version; no user's column is called like it."""
+    return f"metaxy_version.{member}" if upstream is None else f"{upstream.name}.{member}"
+
+
+def _types(table: pa.Table) -> dict[str, object]:
+    return dict(zip(table.schema.names, table.schema.types, strict=True))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

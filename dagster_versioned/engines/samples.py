@@ -1,0 +1,172 @@
+"""Versions of samples: what each field of a row was computed from, and which rows are stale by that.
+
+A sample's *provenance* of a field is the hash of a text: the field, its code version, and the data versions of the
+upstream fields that it is computed from. A stored sample whose provenance is another than the expected is stale.
+Source: seed 004 ("Samples"). The texts are Metaxy's, so that its tables can be taken over.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dagster_versioned.errors import InvalidInput
+
+PROVENANCE_BY_FIELD = "metaxy_provenance_by_field"
+PROVENANCE = "metaxy_provenance"
+DATA_VERSION_BY_FIELD = "metaxy_data_version_by_field"
+DATA_VERSION = "metaxy_data_version"
+SYSTEM_COLUMNS = (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD, DATA_VERSION)
+"""What is stored beside a sample: twice a struct of texts by field, and the hash of these."""
+
+SEPARATOR = "|"
+
+EXAMPLES = 5
+
+Side = Literal["new", "stale", "orphaned"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleHash:
+    """How texts become versions: their UTF-8 hashed, in hexadecimal digits, cut to ``length``.
+
+    ``xxh32`` is written in decimal digits; cut to 8 it is what Metaxy has by default. Of a million samples some ten
+    thousand share such a hash with another, so it is for reading a Metaxy store.
+    """
+
+    algorithm: Literal["sha256", "md5", "xxh32"] = "sha256"
+    length: int = 32
+
+    def __post_init__(self) -> None:
+        longest = {"sha256": 64, "md5": 32, "xxh32": 10}.get(self.algorithm)
+        if longest is None or not 8 <= self.length <= longest:
+            raise InvalidInput(
+                f"Samples cannot be hashed by {self.algorithm!r} cut to {self.length!r}. Nothing was read or written; "
+                "there are sha256 (8 to 64), md5 (8 to 32) and xxh32 (8 to 10)."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One upstream of a feature, as its samples meet those of the others.
+
+    ``rename``, ``select`` and ``filter`` (SQL, in the new names) are applied in this order. ``ids`` identify its
+    samples and ``on`` are the columns that they are matched by, both by the new names; where it is ``grouped``, all
+    samples that agree in ``on`` are one to the feature. ``fields`` are the members of its versions that are read.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    on: tuple[str, ...]
+    fields: tuple[str, ...]
+    rename: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
+    select: tuple[str, ...] | None = None
+    filter: str | None = None
+    optional: bool = False
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldText:
+    """The text of which a field's provenance is the hash: its pieces, joined by `SEPARATOR`.
+
+    A piece is a literal, or the name of an upstream and a member of its versions.
+    """
+
+    member: str
+    pieces: tuple[str | tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplePlan:
+    """All that decides which samples of a feature are stale; ``on`` are the columns that upstreams are matched by."""
+
+    feature: str
+    ids: tuple[str, ...]
+    on: tuple[str, ...]
+    upstreams: tuple[Upstream, ...]
+    fields: tuple[FieldText, ...]
+    hash: SampleHash = SampleHash()
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The fields by their names in the columns of versions, in the order in which the whole is hashed."""
+        return tuple(sorted(each.member for each in self.fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many samples there are of each kind; ``reasons`` has, by field, in how many stale ones it is another."""
+
+    new: int = 0
+    stale: int = 0
+    orphaned: int = 0
+    unchanged: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.new or self.stale or self.orphaned)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleChanges:
+    """What a feature's table lacks of what its upstreams say, as frames of the engine.
+
+    ``new`` and ``stale`` have the upstreams' columns and the expected `SYSTEM_COLUMNS`; ``orphaned`` has the ids of
+    stored samples that come from nothing any more. Where samples come from groups, or groups of samples from one, the
+    rows are the upstream's, and are counted by the columns that they are matched by.
+    """
+
+    new: Any
+    stale: Any
+    orphaned: Any
+    counts: Counts
+
+
+def require_columns(what: str, known: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless all columns are there."""
+    if missing := [name for name in wanted if name not in known]:
+        raise InvalidInput(
+            f"{what} has no column {missing[0]!r}. Nothing was computed or written. It has: "
+            f"{', '.join(map(repr, known)):.500}."
+        )
+
+
+def refuse_bad_ids(what: str, ids: Sequence[str], nulls: int, repeated: int, examples: Callable[[], object]) -> None:
+    """Raise `InvalidInput` if ``nulls`` rows have a null among their ids, or ``repeated`` ids several rows."""
+    if nulls or repeated:
+        raise InvalidInput(
+            f"The columns {list(ids)} do not identify the samples of {what}: {nulls} rows have a null in them, and "
+            f"{repeated} ids have more than one row, for example {examples()}. Nothing was computed or written. Drop "
+            "these rows, or add columns to the ids."
+        )
+
+
+def require_equal_types(plan: SamplePlan, types: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise `InvalidInput` unless the columns that samples are matched by have one type in all frames.
+
+    ``types`` are the types by column of each frame, by what it is called in the error.
+    """
+    for name in plan.on:
+        held = {what: columns[name] for what, columns in types.items() if name in columns}
+        if len(set(held.values())) > 1:
+            told = ", ".join(f"{kind} in {what}" for what, kind in held.items())
+            raise InvalidInput(
+                f"The samples of feature {plan.feature!r} cannot be matched by {name!r}, which is {told}. Nothing was "
+                "computed or written. Give it one type."
+            )
+
+
+def refuse_equal_names(plan: SamplePlan, columns: Mapping[str, Sequence[str]]) -> None:
+    """Raise `InvalidInput` if two upstreams bring a column of the same name that they are not matched by."""
+    seen: dict[str, str] = {}
+    for upstream, names in columns.items():
+        for name in names:
+            if name in plan.on:
+                continue
+            if name in seen:
+                raise InvalidInput(
+                    f"Feature {plan.feature!r} gets the column {name!r} from {seen[name]!r} and from {upstream!r}. "
+                    "Nothing was computed or written. Rename one of the two in its FeatureDep, or select others."
+                )
+            seen[name] = upstream

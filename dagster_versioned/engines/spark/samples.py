@@ -1,0 +1,224 @@
+"""Versions of samples in Spark frames: one plan of joins and hashes, all of it in the JVM."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from dagster_versioned.engines.samples import (
+    DATA_VERSION,
+    DATA_VERSION_BY_FIELD,
+    EXAMPLES,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SEPARATOR,
+    SYSTEM_COLUMNS,
+    Counts,
+    FieldText,
+    SampleChanges,
+    SampleHash,
+    SamplePlan,
+    Upstream,
+    refuse_bad_ids,
+    refuse_equal_names,
+    require_columns,
+    require_equal_types,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_STATUS, _BEFORE = "metaxy_status", "metaxy_before"
+
+
+def resolve(plan: SamplePlan, upstreams: "Mapping[str, DataFrame]", current: "DataFrame | None") -> SampleChanges:
+    """As `engines.arrow_samples.resolve`. The frames of changes are lazy; their counts are computed at once."""
+    frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
+    data = {each.name: _names(each, frames[each.name]) for each in plan.upstreams}
+    refuse_equal_names(plan, data)
+    require_equal_types(plan, {repr(name): dict(frame.dtypes) for name, frame in frames.items()})
+    return _compared(plan, frames, current, _expected(plan, frames, data))
+
+
+def resolve_samples(plan: SamplePlan, samples: "DataFrame", current: "DataFrame | None") -> SampleChanges:
+    """As `engines.arrow_samples.resolve_samples`."""
+    require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
+    _require_ids("the frame", plan.ids, samples)
+    given = _column(PROVENANCE_BY_FIELD)
+    fields = {member: sf.coalesce(given[member].cast("string"), sf.lit("")) for member in plan.members}
+    columns = [_column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
+    return _compared(plan, {"the frame": samples}, current, samples.select(*columns, *_versions(plan, fields)))
+
+
+# --- what is expected ------------------------------------------------------------------------------------------------
+
+
+def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "DataFrame":
+    """The upstream's columns by their new names, and its data versions by field, each in a column of its own."""
+    what = f"Upstream {upstream.name!r}"
+    require_columns(what, frame.columns, [*upstream.rename, DATA_VERSION_BY_FIELD])
+    own = [name for name in frame.columns if name not in SYSTEM_COLUMNS]
+    renamed = [upstream.rename.get(name, name) for name in own]
+    require_columns(what, renamed, [*upstream.ids, *upstream.on, *(upstream.select or ())])
+    versions = [
+        _column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(_of(member, upstream)) for member in upstream.fields
+    ]
+    table = frame.select(*(_column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
+    if upstream.filter is not None:
+        table = table.where(sf.expr(upstream.filter))
+    _require_ids(what, upstream.ids, table)
+    if upstream.select is not None:
+        kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
+        table = table.select(*map(_column, kept), *(_column(_of(member, upstream)) for member in upstream.fields))
+    return _grouped(plan, upstream, table) if upstream.grouped else table
+
+
+def _grouped(plan: SamplePlan, upstream: Upstream, table: "DataFrame") -> "DataFrame":
+    """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
+    names = [_of(member, upstream) for member in upstream.fields]
+    order = [_column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
+    rows = sf.array_sort(
+        sf.collect_list(sf.struct(*order, *(_column(name).alias(f"v{i}") for i, name in enumerate(names))))
+    )
+    groups = table.groupBy(*map(_column, upstream.on)).agg(rows.alias("rows"))
+    hashed = [
+        _hashed(plan.hash, sf.array_join(_column("rows")[f"v{i}"], SEPARATOR)).alias(name)
+        for i, name in enumerate(names)
+    ]
+    groups = groups.select(*map(_column, upstream.on), *hashed)
+    return table.drop(*names).join(groups, list(upstream.on))
+
+
+def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping[str, Sequence[str]]) -> "DataFrame":
+    # Those that every sample has come first: an optional one never decides which samples there are beside them.
+    order = sorted(plan.upstreams, key=lambda each: each.optional)
+    kind = "full" if all(each.optional for each in order) else "left"
+    joined = reduce(
+        lambda left, each: left.join(frames[each.name], list(plan.on), kind if each.optional else "inner"),
+        order[1:],
+        frames[order[0].name],
+    )
+    columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
+    hashed = [_hashed(plan.hash, _text(each)).alias(_of(each.member)) for each in plan.fields]
+    fields = {member: _column(_of(member)) for member in plan.members}
+    joined = joined.select(*map(_column, columns), *hashed)
+    return joined.select(*map(_column, columns), *_versions(plan, fields))
+
+
+def _text(field: FieldText) -> "Column":
+    """The text of a field."""
+    pieces = [
+        sf.lit(piece) if isinstance(piece, str) else sf.coalesce(_column(f"{piece[0]}.{piece[1]}"), sf.lit(""))
+        for piece in field.pieces
+    ]
+    return sf.concat_ws(SEPARATOR, *pieces)
+
+
+def _versions(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Column]":
+    """The four columns of versions; data versions are as the provenance until somebody sets them."""
+    packed = sf.struct(*(fields[member].alias(member) for member in plan.members))
+    whole = _hashed(plan.hash, sf.concat_ws(SEPARATOR, *(fields[member] for member in plan.members)))
+    return [
+        packed.alias(PROVENANCE_BY_FIELD),
+        whole.alias(PROVENANCE),
+        packed.alias(DATA_VERSION_BY_FIELD),
+        whole.alias(DATA_VERSION),
+    ]
+
+
+def _hashed(how: SampleHash, text: "Column") -> "Column":
+    if how.algorithm == "xxh32":
+        return _xxh32(how.length)(text)
+    digits = sf.sha2(text, 256) if how.algorithm == "sha256" else sf.md5(text)
+    return sf.substring(digits, 1, how.length)
+
+
+def _xxh32(length: int) -> "Callable[[Column], Column]":
+    # For stores of others only; what we write is hashed by the JVM.
+    def hashed(text: str | None) -> str | None:
+        import xxhash
+
+        return None if text is None else str(xxhash.xxh32_intdigest(text.encode()))[:length]
+
+    return sf.udf(hashed, "string")
+
+
+# --- what is stored --------------------------------------------------------------------------------------------------
+
+
+def _compared(
+    plan: SamplePlan, frames: "Mapping[str, DataFrame]", current: "DataFrame | None", expected: "DataFrame"
+) -> SampleChanges:
+    on = list(plan.on)
+    if current is None:
+        new = expected.select(*map(_column, on)).distinct().count()
+        nothing = expected.limit(0)
+        return SampleChanges(expected, nothing, nothing.select(*map(_column, on)), Counts(new=new))
+    require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, *on, PROVENANCE))
+    types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
+    require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
+    held: list[str] = current.select(f"{PROVENANCE_BY_FIELD}.*").columns
+    known = current.groupBy(*map(_column, on)).agg(
+        sf.any_value(_column(PROVENANCE)).alias(_STATUS), sf.any_value(_column(PROVENANCE_BY_FIELD)).alias(_BEFORE)
+    )
+    differs = [
+        ~_column(PROVENANCE_BY_FIELD)[member].eqNullSafe(_column(_BEFORE)[member]) if member in held else sf.lit(True)
+        for member in plan.members
+    ]
+    is_new, is_stale = _column(_STATUS).isNull(), ~_column(_STATUS).eqNullSafe(_column(PROVENANCE))
+    joined = expected.join(known, on, "left")
+    units = joined.select(
+        *map(_column, on), is_new.alias("n"), is_stale.alias("s"), *(d.alias(f"d{i}") for i, d in enumerate(differs))
+    )
+    if any(each.grouped for each in plan.upstreams) or set(on) != set(plan.ids):
+        units = units.dropDuplicates(on)
+    stale = ~_column("n") & _column("s")
+    counted = units.agg(
+        sf.count_if(_column("n")).alias("new"),
+        sf.count_if(stale).alias("stale"),
+        sf.count_if(~_column("s")).alias("unchanged"),
+        *(sf.count_if(stale & _column(f"d{i}")).alias(f"r{i}") for i in range(len(differs))),
+    ).collect()[0]
+    orphaned = current.select(*map(_column, dict.fromkeys((*on, *plan.ids)))).join(expected, on, "left_anti")
+    gone = orphaned.select(*map(_column, on)).distinct().count()
+    reasons = {member: counted[f"r{i}"] for i, member in enumerate(plan.members) if counted[f"r{i}"]}
+    columns = [_column(name) for name in expected.columns]
+    return SampleChanges(
+        joined.where(is_new).select(*columns),
+        joined.where(~is_new & is_stale).select(*columns),
+        orphaned,
+        Counts(counted["new"], counted["stale"], gone, counted["unchanged"], reasons),
+    )
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
+    names = [_column(name) for name in ids]
+    is_null = reduce(lambda left, right: left | right, (name.isNull() for name in names))
+    groups = table.groupBy(*names).count().where((sf.col("count") > 1) | is_null)
+    counted = groups.agg(
+        sf.coalesce(sf.sum(sf.when(is_null, sf.col("count"))), sf.lit(0)).alias("nulls"),
+        sf.count_if(~is_null).alias("repeated"),
+    ).collect()[0]
+
+    def examples() -> str:
+        return ", ".join(str(row.asDict()) for row in groups.select(*names).orderBy(*names).limit(EXAMPLES).collect())
+
+    refuse_bad_ids(what, ids, counted["nulls"], counted["repeated"], examples)
+
+
+def _names(upstream: Upstream, frame: "DataFrame") -> list[str]:
+    versions = {_of(member, upstream) for member in upstream.fields}
+    return [name for name in frame.columns if name not in versions]
+
+
+def _of(member: str, upstream: Upstream | None = None) -> str:
+    """The column of one version; no user's column is called like it."""
+    return f"metaxy_version.{member}" if upstream is None else f"{upstream.name}.{member}"
+
+
+def _column(name: str) -> "Column":
+    return sf.col(f"`{name.replace('`', '``')}`")

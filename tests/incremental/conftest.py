@@ -1,0 +1,5 @@
+"""Fixtures of the features' tests."""
+
+from support.spark import spark
+
+__all__ = ["spark"]
