@@ -25,6 +25,7 @@ from dagster_versioned.engines.samples import (
     refuse_equal_names,
     require_columns,
     require_equal_types,
+    version_column,
 )
 from dagster_versioned.engines.sql import Names, database, is_true, stored
 from dagster_versioned.errors import InvalidInput
@@ -64,13 +65,13 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table
     table = frame.select(names).rename_columns([upstream.rename.get(name, name) for name in names])
     require_columns(what, table.column_names, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     for member, values in versions.items():
-        table = table.append_column(_of(member, upstream), values)
+        table = table.append_column(version_column(member, upstream.name), values)
     if upstream.filter is not None:
         table = _filtered(upstream, table)
     _require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
-        table = table.select([*kept, *(_of(member, upstream) for member in upstream.fields)])
+        table = table.select([*kept, *(version_column(member, upstream.name) for member in upstream.fields)])
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
@@ -111,7 +112,7 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
 def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     on, order = (", ".join(map(_quoted, names)) for names in (upstream.on, upstream.ids))
-    names = [_of(member, upstream) for member in upstream.fields]
+    names = [version_column(member, upstream.name) for member in upstream.fields]
     texts = ", ".join(
         f"string_agg({_quoted(name)}, '{SEPARATOR}' ORDER BY {order}) AS {_quoted(name)}" for name in names
     )
@@ -132,7 +133,7 @@ def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
 def _text(field: FieldText) -> str:
     """The text of a field, in SQL."""
     pieces = [
-        _literal(piece) if isinstance(piece, str) else f"coalesce({_quoted(f'{piece[0]}.{piece[1]}')}, '')"
+        _literal(piece) if isinstance(piece, str) else f"coalesce({_quoted(version_column(piece[1], piece[0]))}, '')"
         for piece in field.pieces
     ]
     return _JOINED.join(pieces)
@@ -262,12 +263,7 @@ def _position(frame: pa.Table, column: str, member: str) -> int:
 
 
 def _version_columns(upstream: Upstream) -> set[str]:
-    return {_of(member, upstream) for member in upstream.fields}
-
-
-def _of(member: str, upstream: Upstream | None = None) -> str:
-    """The column of one version; no user's column is called like it."""
-    return f"metaxy_version.{member}" if upstream is None else f"{upstream.name}.{member}"
+    return {version_column(member, upstream.name) for member in upstream.fields}
 
 
 def _types(table: pa.Table) -> dict[str, object]:

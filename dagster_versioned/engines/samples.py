@@ -22,8 +22,6 @@ SEPARATOR = "|"
 
 EXAMPLES = 5
 
-Side = Literal["new", "stale", "orphaned"]
-
 
 @dataclass(frozen=True, slots=True)
 class SampleHash:
@@ -121,6 +119,11 @@ class SampleChanges:
     stale: Any
     orphaned: Any
     counts: Counts
+
+
+def version_column(member: str, upstream: str | None = None) -> str:
+    """What a column with one version is called while versions are computed; no user's column is called like it."""
+    return f"metaxy_version.{member}" if upstream is None else f"metaxy_version.{upstream}.{member}"
 
 
 def require_columns(what: str, known: Sequence[str], wanted: Sequence[str]) -> None:

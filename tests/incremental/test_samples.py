@@ -211,3 +211,15 @@ def test_an_upstream_without_rows_leaves_nothing(engine):
 def test_hashes_have_a_length(how):
     with pytest.raises(InvalidInput, match="Samples cannot be hashed"):
         SampleHash(*how)
+
+
+@pytest.mark.parametrize("name", ["count", "n", "rows", "f0", "x.y"])
+def test_ids_may_have_any_name(engine, name):
+    upper = Feature("upper", [name, "ts"], ["a"])
+    lower = Feature("lower", [name], ["b"], [FeatureDep(upper, lineage=Lineage.aggregation(on=[name]))])
+    graph = FeatureGraph([upper, lower])
+    frame = with_versions([({name: 1, "ts": ts}, {"a": str(ts)}) for ts in (1, 2)], "a")
+    new = engine.table(resolve_update(graph, "lower", engine, {"upper": frame}).new)
+    current = first_of(new, name).drop_columns(["ts"])
+    counts = resolve_update(graph, "lower", engine, {"upper": frame.slice(0, 1)}, current=current).counts
+    assert (counts.stale, counts.reasons) == (1, {"b": 1})

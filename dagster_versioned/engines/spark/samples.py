@@ -24,12 +24,15 @@ from dagster_versioned.engines.samples import (
     refuse_equal_names,
     require_columns,
     require_equal_types,
+    version_column,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_STATUS, _BEFORE = "metaxy_status", "metaxy_before"
+# Columns of ours beside the user's; no column of theirs begins like them.
+_STATUS, _BEFORE, _ROWS, _COUNT = "metaxy_status", "metaxy_before", "metaxy_rows", "metaxy_count"
+_NEW, _STALE, _DIFFERS = "metaxy_new", "metaxy_stale", "metaxy_differs"
 
 
 def resolve(plan: SamplePlan, upstreams: "Mapping[str, DataFrame]", current: "DataFrame | None") -> SampleChanges:
@@ -62,7 +65,8 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     renamed = [upstream.rename.get(name, name) for name in own]
     require_columns(what, renamed, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     versions = [
-        _column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(_of(member, upstream)) for member in upstream.fields
+        _column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(version_column(member, upstream.name))
+        for member in upstream.fields
     ]
     table = frame.select(*(_column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
     if upstream.filter is not None:
@@ -70,20 +74,22 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     _require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
-        table = table.select(*map(_column, kept), *(_column(_of(member, upstream)) for member in upstream.fields))
+        table = table.select(
+            *map(_column, kept), *(_column(version_column(member, upstream.name)) for member in upstream.fields)
+        )
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
 def _grouped(plan: SamplePlan, upstream: Upstream, table: "DataFrame") -> "DataFrame":
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
-    names = [_of(member, upstream) for member in upstream.fields]
+    names = [version_column(member, upstream.name) for member in upstream.fields]
     order = [_column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
     rows = sf.array_sort(
         sf.collect_list(sf.struct(*order, *(_column(name).alias(f"v{i}") for i, name in enumerate(names))))
     )
-    groups = table.groupBy(*map(_column, upstream.on)).agg(rows.alias("rows"))
+    groups = table.groupBy(*map(_column, upstream.on)).agg(rows.alias(_ROWS))
     hashed = [
-        _hashed(plan.hash, sf.array_join(_column("rows")[f"v{i}"], SEPARATOR)).alias(name)
+        _hashed(plan.hash, sf.array_join(_column(_ROWS)[f"v{i}"], SEPARATOR)).alias(name)
         for i, name in enumerate(names)
     ]
     groups = groups.select(*map(_column, upstream.on), *hashed)
@@ -100,8 +106,8 @@ def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping
         frames[order[0].name],
     )
     columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
-    hashed = [_hashed(plan.hash, _text(each)).alias(_of(each.member)) for each in plan.fields]
-    fields = {member: _column(_of(member)) for member in plan.members}
+    hashed = [_hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
+    fields = {member: _column(version_column(member)) for member in plan.members}
     joined = joined.select(*map(_column, columns), *hashed)
     return joined.select(*map(_column, columns), *_versions(plan, fields))
 
@@ -109,7 +115,9 @@ def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping
 def _text(field: FieldText) -> "Column":
     """The text of a field."""
     pieces = [
-        sf.lit(piece) if isinstance(piece, str) else sf.coalesce(_column(f"{piece[0]}.{piece[1]}"), sf.lit(""))
+        sf.lit(piece)
+        if isinstance(piece, str)
+        else sf.coalesce(_column(version_column(piece[1], piece[0])), sf.lit(""))
         for piece in field.pieces
     ]
     return sf.concat_ws(SEPARATOR, *pieces)
@@ -169,16 +177,19 @@ def _compared(
     is_new, is_stale = _column(_STATUS).isNull(), ~_column(_STATUS).eqNullSafe(_column(PROVENANCE))
     joined = expected.join(known, on, "left")
     units = joined.select(
-        *map(_column, on), is_new.alias("n"), is_stale.alias("s"), *(d.alias(f"d{i}") for i, d in enumerate(differs))
+        *map(_column, on),
+        is_new.alias(_NEW),
+        is_stale.alias(_STALE),
+        *(d.alias(f"{_DIFFERS}{i}") for i, d in enumerate(differs)),
     )
     if any(each.grouped for each in plan.upstreams) or set(on) != set(plan.ids):
         units = units.dropDuplicates(on)
-    stale = ~_column("n") & _column("s")
+    stale = ~_column(_NEW) & _column(_STALE)
     counted = units.agg(
-        sf.count_if(_column("n")).alias("new"),
+        sf.count_if(_column(_NEW)).alias("new"),
         sf.count_if(stale).alias("stale"),
-        sf.count_if(~_column("s")).alias("unchanged"),
-        *(sf.count_if(stale & _column(f"d{i}")).alias(f"r{i}") for i in range(len(differs))),
+        sf.count_if(~_column(_STALE)).alias("unchanged"),
+        *(sf.count_if(stale & _column(f"{_DIFFERS}{i}")).alias(f"r{i}") for i in range(len(differs))),
     ).collect()[0]
     orphaned = current.select(*map(_column, dict.fromkeys((*on, *plan.ids)))).join(expected, on, "left_anti")
     gone = orphaned.select(*map(_column, on)).distinct().count()
@@ -198,9 +209,9 @@ def _compared(
 def _require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     names = [_column(name) for name in ids]
     is_null = reduce(lambda left, right: left | right, (name.isNull() for name in names))
-    groups = table.groupBy(*names).count().where((sf.col("count") > 1) | is_null)
+    groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
     counted = groups.agg(
-        sf.coalesce(sf.sum(sf.when(is_null, sf.col("count"))), sf.lit(0)).alias("nulls"),
+        sf.coalesce(sf.sum(sf.when(is_null, sf.col(_COUNT))), sf.lit(0)).alias("nulls"),
         sf.count_if(~is_null).alias("repeated"),
     ).collect()[0]
 
@@ -211,13 +222,8 @@ def _require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
 
 
 def _names(upstream: Upstream, frame: "DataFrame") -> list[str]:
-    versions = {_of(member, upstream) for member in upstream.fields}
+    versions = {version_column(member, upstream.name) for member in upstream.fields}
     return [name for name in frame.columns if name not in versions]
-
-
-def _of(member: str, upstream: Upstream | None = None) -> str:
-    """The column of one version; no user's column is called like it."""
-    return f"metaxy_version.{member}" if upstream is None else f"{upstream.name}.{member}"
 
 
 def _column(name: str) -> "Column":
