@@ -23,18 +23,15 @@ from dagster_versioned.delta.transaction import Committed, Transaction, now_ms
 from dagster_versioned.engines.delta_table import read_delta
 from dagster_versioned.errors import LogCorrupt, TableNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.storage.local import LocalStore
+from support.delta_tables import ABSENT, EXPECTED, ROOT
 
 deltalake = pytest.importorskip("deltalake")
 pl = pytest.importorskip("polars")
 
 pytestmark = pytest.mark.conformance
 
-ROOT = (Path(__file__).resolve().parents[3] / "shared" / "conformance" / "delta").resolve()
-EXPECTED: dict[str, Any] = json.loads((ROOT / "expected.json").read_text()) if ROOT.is_dir() else {}
-
-
 if not EXPECTED:
-    pytest.skip("../shared/conformance/delta is not here (CI has it, a clone has not)", allow_module_level=True)
+    pytest.skip(ABSENT, allow_module_level=True)
 
 
 # --- tables of others, read by us

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.errors import IntegrityError, LogCorrupt, UnsupportedFeature, VersionedError
 
-ROOT = Path(__file__).resolve().parents[3] / "shared" / "conformance" / "delta"
+ROOT = (Path(__file__).resolve().parents[3] / "shared" / "conformance" / "delta").resolve()  # peers resolve links, too
 ABSENT = "../shared/conformance/delta is not here (CI has it, a clone has not)"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
 

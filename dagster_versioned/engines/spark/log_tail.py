@@ -153,10 +153,10 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- positions ---
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name, as those below
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         return asdict(self._beginning())
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         position, newest = Position(**start), self._newest()
         files = bytes_ = 0
         bounded = not isinstance(limit, ReadAllAvailable)
@@ -171,13 +171,13 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             position = replace(position, version=position.version + 1, index=0)
         return asdict(position)
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         return ReadMaxFiles(self.options.max_files)
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         return {"version": self._newest() + 1, "index": 0}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
         self.last = list_log(self.store).version
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

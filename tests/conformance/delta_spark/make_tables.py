@@ -110,14 +110,16 @@ def changes(spark: Any, folder: Path, properties: dict[str, str], versions: dict
     """The change feed of all the versions that have one."""
     if properties.get("delta.enableChangeDataFeed") != "true":
         return None
+    failure: Exception | None = None
     for first in map(int, versions):
         reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first)
         try:
             lines = canonical.lines_of_frame(reader.load(str(folder)).drop("_commit_timestamp"))
-        except Exception:  # noqa: BLE001, S112 - the feed begins later
+        except Exception as error:  # noqa: BLE001 - the feed begins later, or never, which is raised below
+            failure = error
             continue
         return {"from": first, "lines": lines}
-    return None
+    raise failure or ValueError(f"{folder} has no versions")
 
 
 def row_ids(spark: Any, folder: Path, properties: dict[str, str]) -> list[str] | None:
