@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self, cast
 
 from dagster_versioned.errors import InvalidInput
 
@@ -16,10 +16,24 @@ SYSTEM_PREFIX = "metaxy_"
 _PART = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
-def key_text(key: "str | Sequence[str] | Feature") -> str:
-    """A feature's or field's key as text, its parts joined by ``/``. Raises `InvalidInput`."""
+class Asset(Protocol):
+    """An asset that is a feature: whatever has a key with a path, such as Dagster's definitions of assets."""
+
+    @property
+    def key(self) -> Any:
+        """The key, whose ``path`` are the parts."""
+        ...
+
+
+def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:
+    """A feature's or field's key as text, its parts joined by ``/``. Raises `InvalidInput`.
+
+    The key of an asset is that of the feature that it is.
+    """
     if isinstance(key, Feature):
         return key.key
+    if not isinstance(key, str | Sequence):
+        key = cast("Sequence[str]", getattr(getattr(key, "key", None), "path", None) or [repr(key)])
     parts = key.split("/") if isinstance(key, str) else list(key)
     if not parts or not all(_PART.fullmatch(part) for part in parts):
         raise InvalidInput(
@@ -37,7 +51,7 @@ class FieldDep:
     fields: tuple[str, ...] | None = None
 
     def __init__(
-        self, feature: "str | Sequence[str] | Feature", fields: Iterable[str | Sequence[str]] | None = None
+        self, feature: "str | Sequence[str] | Feature | Asset", fields: Iterable[str | Sequence[str]] | None = None
     ) -> None:
         object.__setattr__(self, "feature", key_text(feature))
         object.__setattr__(self, "fields", None if fields is None else tuple(sorted(map(key_text, fields))))
@@ -45,6 +59,11 @@ class FieldDep:
     def to_json(self) -> dict[str, Any]:
         """The dependency as JSON."""
         return {"feature": self.feature} | ({} if self.fields is None else {"fields": list(self.fields)})
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The dependency that `to_json` gave."""
+        return cls(members["feature"], members.get("fields"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +96,7 @@ class Field:
                 f"Field {self.key!r} has the code version {code_version!r:.100}. Nothing was read or written; a code"
                 " version is a text without '|'."
             )
+        _require_own_name(self.member, "a field is called")
 
     @property
     def member(self) -> str:
@@ -88,6 +108,17 @@ class Field:
         deps = {} if self.deps is None else {"deps": [dep.to_json() for dep in self.deps]}
         columns = {"columns": list(self.columns)} if self.columns else {}
         return {"key": self.key, "code_version": self.code_version, **deps, **columns}
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The definition that `to_json` gave."""
+        deps = members.get("deps")
+        return cls(
+            members["key"],
+            members["code_version"],
+            None if deps is None else [FieldDep.from_json(dep) for dep in deps],
+            members.get("columns", ()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +188,17 @@ class FieldsMapping:
             **({"mapping": {own: sorted(keys) for own, keys in self.mapping.items()}} if self.mapping else {}),
         }
 
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The mapping that `to_json` gave."""
+        mapping: Mapping[str, Iterable[str]] = members.get("mapping", {})
+        return cls(
+            members.get("kind", "default"),
+            members.get("match_suffix", False),
+            frozenset(members.get("excluded", ())),
+            {own: frozenset(keys) for own, keys in mapping.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
@@ -188,6 +230,12 @@ class Lineage:
         """The lineage as JSON."""
         return {"kind": self.kind} | ({"on": list(self.on)} if self.on is not None else {})
 
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The lineage that `to_json` gave."""
+        on = members.get("on")
+        return cls(members["kind"], None if on is None else tuple(on))
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureDep:
@@ -195,7 +243,7 @@ class FeatureDep:
 
     ``rename`` gives columns of the upstream other names here, ``select`` leaves out those not listed (by their new
     names; ids stay), ``filter`` (SQL) passes over samples. Samples that an ``optional`` upstream lacks are computed
-    nonetheless.
+    nonetheless. ``source`` is what the dependency was made of: a feature, an asset that is one, or its key.
     """
 
     feature: str
@@ -205,10 +253,11 @@ class FeatureDep:
     optional: bool = False
     lineage: Lineage = Lineage()
     fields_mapping: FieldsMapping = FieldsMapping()
+    source: Any = field(default=None, compare=False, repr=False)
 
     def __init__(
         self,
-        feature: "str | Sequence[str] | Feature",
+        feature: "str | Sequence[str] | Feature | Asset",
         rename: Mapping[str, str] | None = None,
         select: Iterable[str] | None = None,
         filter: str | None = None,  # noqa: A002 - the seed's own word
@@ -223,6 +272,7 @@ class FeatureDep:
         object.__setattr__(self, "optional", optional)
         object.__setattr__(self, "lineage", lineage or Lineage())
         object.__setattr__(self, "fields_mapping", fields_mapping or FieldsMapping())
+        object.__setattr__(self, "source", feature)
         if len(set(self.rename.values())) < len(self.rename):
             raise InvalidInput(
                 f"The dependency on {self.feature!r} renames two columns to one: {dict(self.rename)}. Nothing was read"
@@ -244,6 +294,20 @@ class FeatureDep:
             **({"fields_mapping": mapping} if mapping else {}),
         }
 
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The dependency that `to_json` gave."""
+        lineage = members.get("lineage")
+        return cls(
+            members["feature"],
+            members.get("rename"),
+            members.get("select"),
+            members.get("filter"),
+            members.get("optional", False),
+            None if lineage is None else Lineage.from_json(lineage),
+            FieldsMapping.from_json(members.get("fields_mapping", {})),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:
@@ -263,7 +327,7 @@ class Feature:
         key: str | Sequence[str],
         id_columns: Iterable[str],
         fields: Iterable[Field | str] = ("default",),
-        deps: "Iterable[FeatureDep | Feature | str]" = (),
+        deps: "Iterable[FeatureDep | Feature | Asset | str]" = (),
     ) -> None:
         object.__setattr__(self, "key", key_text(key))
         object.__setattr__(self, "id_columns", tuple(id_columns))
@@ -318,6 +382,16 @@ class Feature:
             "fields": [each.to_json() for each in self.fields],
             **({"deps": [dep.to_json() for dep in self.deps]} if self.deps else {}),
         }
+
+    @classmethod
+    def from_json(cls, members: Mapping[str, Any]) -> Self:
+        """The definition that `to_json` gave."""
+        return cls(
+            members["key"],
+            members["id_columns"],
+            [Field.from_json(each) for each in members["fields"]],
+            [FeatureDep.from_json(each) for each in members.get("deps", ())],
+        )
 
 
 def _require_own_name(name: str, where: str) -> None:

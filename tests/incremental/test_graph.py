@@ -1,6 +1,7 @@
 """Definitions of features and what follows from them."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping
+from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
 from dagster_versioned.incremental.graph import FeatureGraph
 
 RECORDED = Path(__file__).parents[3] / "shared" / "conformance" / "metaxy" / "recorded_run.txt"
@@ -153,6 +154,28 @@ def test_versions_do_not_depend_on_the_order_of_definitions(features, random):
     assert FeatureGraph(shuffled).project_version == FeatureGraph(features).project_version
 
 
+@given(graphs())
+def test_definitions_come_back_from_json(features):
+    assert [Feature.from_json(json.loads(json.dumps(feature.to_json()))) for feature in features] == features
+
+
+def test_all_of_a_definition_comes_back_from_json():
+    dep = FeatureDep(
+        "u",
+        {"a": "b"},
+        ["b"],
+        "b > 1",
+        optional=True,
+        lineage=Lineage.aggregation(["b"]),
+        fields_mapping=FieldsMapping.specific({"c": ["d"]}),
+    )
+    field = Field("c", "2", [FieldDep("u", ["d"]), FieldDep("v")])
+    feature = Feature("f", ["id"], [field, Field("e")], [dep, FeatureDep("v", fields_mapping=FieldsMapping.suffix())])
+    assert Feature.from_json(json.loads(json.dumps(feature.to_json()))) == feature
+    root = Feature("r", ["id"], [Field("a", columns=["x", "y"])])
+    assert Feature.from_json(root.to_json()) == root
+
+
 @given(graphs(), st.data())
 def test_a_bump_changes_the_versions_of_exactly_the_fields_that_depend_on_it(features, data):
     before = FeatureGraph(features)
@@ -185,6 +208,7 @@ REFUSED = {
     "no ids": (lambda: Feature("f", []), "its id columns are"),
     "an id twice": (lambda: Feature("f", ["id", "id"]), "its id columns are"),
     "an id of ours": (lambda: Feature("f", ["metaxy_id"]), "belong to the columns of versions"),
+    "a field of ours": (lambda: Field("metaxy_provenance"), "belong to the columns of versions"),
     "no field": (lambda: Feature("f", ["id"], []), "it has no field"),
     "a field twice": (lambda: Feature("f", ["id"], ["a", "a"]), "have one name"),
     "fields of one name": (lambda: Feature("f", ["id"], ["a/b", "a_b"]), "have one name"),

@@ -1,0 +1,1 @@
+"""Dagster's assets as features: only what is stale is computed."""
