@@ -167,13 +167,13 @@ def _compared(
 ) -> SampleChanges:
     if current is None:
         nothing = expected.slice(0, 0)
-        return SampleChanges(expected, nothing, nothing.select(list(plan.on)), Counts(new=_units(plan, expected)))
-    require_columns(f"The table of feature {plan.feature!r}", current.column_names, (*plan.ids, *plan.on, PROVENANCE))
+        return SampleChanges(expected, nothing, nothing.select(list(plan.units)), Counts(new=_units(plan, expected)))
+    require_columns(f"The table of feature {plan.feature!r}", current.column_names, (*plan.ids, PROVENANCE))
     types = {**{repr(name): _types(frame) for name, frame in frames.items()}, "its table": _types(current)}
     require_equal_types(plan, types)
-    on = ", ".join(map(_quoted, plan.on))
+    on = ", ".join(map(_quoted, plan.units))
     names = {member: f"metaxy_before.{member}" for member in plan.members}
-    ids = list(dict.fromkeys((*plan.on, *plan.ids)))
+    ids = list(plan.ids)
     stored = current.select([*ids, PROVENANCE]).rename_columns([*ids, _STATUS])
     for member, name in names.items():
         stored = stored.append_column(name, _before(current, member))
@@ -207,7 +207,11 @@ def _compared(
 
 def _units(plan: SamplePlan, rows: pa.Table) -> int:
     """How many samples there are, by the columns that they are matched by."""
-    return rows.num_rows if not rows.num_rows else len(rows.select(list(plan.on)).group_by(list(plan.on)).aggregate([]))
+    return (
+        rows.num_rows
+        if not rows.num_rows
+        else len(rows.select(list(plan.units)).group_by(list(plan.units)).aggregate([]))
+    )
 
 
 def _before(current: pa.Table, member: str) -> Any:

@@ -76,11 +76,17 @@ class FieldText:
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """All that decides which samples of a feature are stale; ``on`` are the columns that upstreams are matched by."""
+    """All that decides which samples of a feature are stale.
+
+    ``on`` are the columns that upstreams are matched by, ``units`` those ids of the feature that come from them: by
+    these a sample is expected, and compared with what is stored. They are fewer than the ids where one unit has several
+    samples.
+    """
 
     feature: str
     ids: tuple[str, ...]
     on: tuple[str, ...]
+    units: tuple[str, ...]
     upstreams: tuple[Upstream, ...]
     fields: tuple[FieldText, ...]
     hash: SampleHash = SampleHash()
@@ -150,7 +156,7 @@ def require_equal_types(plan: SamplePlan, types: Mapping[str, Mapping[str, objec
 
     ``types`` are the types by column of each frame, by what it is called in the error.
     """
-    for name in plan.on:
+    for name in dict.fromkeys((*plan.on, *plan.units)):
         held = {what: columns[name] for what, columns in types.items() if name in columns}
         if len(set(held.values())) > 1:
             told = ", ".join(f"{kind} in {what}" for what, kind in held.items())

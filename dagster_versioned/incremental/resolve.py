@@ -71,7 +71,8 @@ def sample_plan(graph: FeatureGraph, key: str, how: SampleHash) -> SamplePlan:
         FieldText(field.member, (field.key, field.code_version, *_pieces(graph, parents[field.key])))
         for field in feature.fields
     )
-    return SamplePlan(feature.key, feature.id_columns, _matched_by(feature, upstreams), upstreams, texts, how)
+    on = _matched_by(feature, upstreams)
+    return SamplePlan(feature.key, feature.id_columns, on, _units(feature, upstreams), upstreams, texts, how)
 
 
 def _pieces(graph: FeatureGraph, parents: tuple[FieldRef, ...]) -> list[str | tuple[str, str]]:
@@ -119,3 +120,31 @@ def _matched_by(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str,
             " Nothing was computed or written. Rename some in its FeatureDeps, or state their lineage."
         )
     return tuple(common)
+
+
+def _units(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
+    """The feature's ids that come from its upstreams: what tells its units apart.
+
+    Raises `InvalidInput` where several samples of an upstream, or groups of them, would be one unit, and where a unit
+    might lack an id.
+    """
+    if not upstreams:
+        return feature.id_columns
+    required = [each for each in upstreams if not each.optional]
+    found = {name for each in upstreams for name in each.on}
+    units = tuple(name for name in feature.id_columns if name in found)
+    for each in upstreams:
+        if lost := [name for name in (each.on if each.grouped else each.ids) if name not in units]:
+            raise InvalidInput(
+                f"Feature {feature.key!r} has the id columns {list(feature.id_columns)}, so samples of {each.name!r} "
+                f"that differ in {lost} would be one. Nothing was computed or written. Make these columns ids of the "
+                "feature, or state Lineage.aggregation() in its FeatureDep."
+            )
+    for each in required or upstreams:
+        units_of = {name for one in required or [each] for name in one.on}
+        if lost := [name for name in units if name not in units_of]:
+            raise InvalidInput(
+                f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples would "
+                "have none. Nothing was computed or written. Make one of these upstreams required."
+            )
+    return units

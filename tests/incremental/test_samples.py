@@ -165,6 +165,48 @@ def test_data_versions_that_somebody_set_are_what_counts_downstream(engine):
     assert resolved(engine, two_upstreams(), right=other) == before
 
 
+def test_samples_that_have_more_ids_than_one_of_their_upstreams_are_told_apart(engine):
+    video = Feature("video", ["video"], ["sound"])
+    frame = Feature("frame", ["video", "n"], ["image"])
+    graph = FeatureGraph([video, frame, Feature("both", ["video", "n"], ["f"], [video, frame])])
+    videos = with_versions([({"video": 1}, {"sound": "s"})], "sound")
+
+    def frames(*numbers):
+        return with_versions([({"video": 1, "n": n}, {"image": f"i{n}"}) for n in numbers], "image")
+
+    first = resolve_update(graph, "both", engine, {"video": videos, "frame": frames(1, 2)})
+    assert first.counts.new == 2
+    current = engine.table(first.new)
+    again = resolve_update(graph, "both", engine, {"video": videos, "frame": frames(2, 3)}, current=current)
+    counts = again.counts
+    assert (counts.new, counts.stale, counts.orphaned, counts.unchanged) == (1, 0, 1, 1)
+    assert engine.table(again.new)["n"].to_pylist() == [3]
+    assert engine.table(again.orphaned).to_pylist() == [{"video": 1, "n": 1}]
+
+
+UNITS = {
+    "fewer ids than upstream": (
+        lambda: Feature("f", ["sensor"], ["x"], [READING]),
+        r"differ in \['ts'\] would be one",
+    ),
+    "groups by more": (
+        lambda: Feature("f", ["sensor"], ["x"], [FeatureDep(READING, lineage=Lineage.aggregation(["sensor", "ts"]))]),
+        r"differ in \['ts'\] would be one",
+    ),
+    "an id from an optional upstream": (
+        lambda: Feature("f", ["sensor", "ts"], ["x"], [HOURLY, FeatureDep(READING, optional=True)]),
+        r"has the id columns \['ts'\] from optional upstreams only",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNITS)
+def test_features_whose_samples_cannot_be_told_apart_are_refused(what):
+    define, message = UNITS[what]
+    with pytest.raises(InvalidInput, match=message):
+        resolve_update(FeatureGraph([READING, HOURLY, define()]), "f", arrow_samples, {"s/reading": FIRST})
+
+
 def changed(table, **columns):
     for name, values in columns.items():
         table = table.set_column(table.column_names.index(name), name, pa.array(values))

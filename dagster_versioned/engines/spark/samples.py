@@ -158,12 +158,12 @@ def _xxh32(length: int) -> "Callable[[Column], Column]":
 def _compared(
     plan: SamplePlan, frames: "Mapping[str, DataFrame]", current: "DataFrame | None", expected: "DataFrame"
 ) -> SampleChanges:
-    on = list(plan.on)
+    on = list(plan.units)
     if current is None:
         new = expected.select(*map(_column, on)).distinct().count()
         nothing = expected.limit(0)
         return SampleChanges(expected, nothing, nothing.select(*map(_column, on)), Counts(new=new))
-    require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, *on, PROVENANCE))
+    require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, PROVENANCE))
     types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
     require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
     held: list[str] = current.select(f"{PROVENANCE_BY_FIELD}.*").columns
@@ -191,7 +191,7 @@ def _compared(
         sf.count_if(~_column(_STALE)).alias("unchanged"),
         *(sf.count_if(stale & _column(f"{_DIFFERS}{i}")).alias(f"r{i}") for i in range(len(differs))),
     ).collect()[0]
-    orphaned = current.select(*map(_column, dict.fromkeys((*on, *plan.ids)))).join(expected, on, "left_anti")
+    orphaned = current.select(*map(_column, plan.ids)).join(expected, on, "left_anti")
     gone = orphaned.select(*map(_column, on)).distinct().count()
     reasons = {member: counted[f"r{i}"] for i, member in enumerate(plan.members) if counted[f"r{i}"]}
     columns = [_column(name) for name in expected.columns]
