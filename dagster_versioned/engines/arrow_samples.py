@@ -47,8 +47,8 @@ def resolve(plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Tab
 def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None) -> SampleChanges:
     """As `resolve`, for a feature without upstreams, whose samples bring their provenance by field."""
     require_columns("The frame of samples", samples.column_names, (*plan.ids, PROVENANCE_BY_FIELD))
-    _require_ids("the frame", plan.ids, samples)
-    fields = [_member(samples, PROVENANCE_BY_FIELD, member).fill_null("") for member in plan.members]
+    require_ids("the frame", plan.ids, samples)
+    fields = [member_of(samples, PROVENANCE_BY_FIELD, member).fill_null("") for member in plan.members]
     own = [name for name in samples.column_names if name not in SYSTEM_COLUMNS]
     return _compared(plan, {"the frame": samples}, current, _versioned(plan, samples.select(own), fields))
 
@@ -60,22 +60,23 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table
     """The upstream's columns by their new names, and its data versions by field, each in a column of its own."""
     what = f"Upstream {upstream.name!r}"
     require_columns(what, frame.column_names, [*upstream.rename, DATA_VERSION_BY_FIELD])
-    versions = {member: _member(frame, DATA_VERSION_BY_FIELD, member) for member in upstream.fields}
+    versions = {member: member_of(frame, DATA_VERSION_BY_FIELD, member) for member in upstream.fields}
     names = [name for name in frame.column_names if name not in SYSTEM_COLUMNS]
     table = frame.select(names).rename_columns([upstream.rename.get(name, name) for name in names])
     require_columns(what, table.column_names, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     for member, values in versions.items():
         table = table.append_column(version_column(member, upstream.name), values)
     if upstream.filter is not None:
-        table = _filtered(upstream, table)
-    _require_ids(what, upstream.ids, table)
+        table = filtered(upstream, table)
+    require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
         table = table.select([*kept, *(version_column(member, upstream.name) for member in upstream.fields)])
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
-def _filtered(upstream: Upstream, table: pa.Table) -> pa.Table:
+def filtered(upstream: Upstream, table: pa.Table) -> pa.Table:
+    """The rows of an upstream, by their new names, that pass its filter."""
     side = "upstream"
     named = table.rename_columns([stored(side, name) for name in table.column_names])
     condition = Names({side: schema_from_arrow(table.schema)}).resolve(upstream.filter or "")
@@ -89,7 +90,7 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
     }
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): _types(frame) for name, frame in frames.items()})
-    on = ", ".join(map(_quoted, plan.on))
+    on = ", ".join(map(quoted, plan.on))
     # Those that every sample has come first: an optional one never decides which samples there are beside them.
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "FULL" if all(each.optional for each in order) else "LEFT"
@@ -102,30 +103,26 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
         columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
         texts = {each.member: _text(each) for each in plan.fields}
         named = [f"{texts[member]} AS f{position}" for position, member in enumerate(plan.members)]
-        rows = connection.execute(
-            f"SELECT {', '.join([*map(_quoted, columns), *named])} FROM {joined}"
-        ).to_arrow_table()
-    hashed = [_hashed(plan.hash, rows.column(len(columns) + position)) for position in range(len(plan.members))]
-    return _versioned(plan, rows.select(list(range(len(columns)))), hashed)
+        rows = connection.execute(f"SELECT {', '.join([*map(quoted, columns), *named])} FROM {joined}").to_arrow_table()
+    fields = [hashed(plan.hash, rows.column(len(columns) + position)) for position in range(len(plan.members))]
+    return _versioned(plan, rows.select(list(range(len(columns)))), fields)
 
 
 def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
-    on, order = (", ".join(map(_quoted, names)) for names in (upstream.on, upstream.ids))
+    on, order = (", ".join(map(quoted, names)) for names in (upstream.on, upstream.ids))
     names = [version_column(member, upstream.name) for member in upstream.fields]
-    texts = ", ".join(
-        f"string_agg({_quoted(name)}, '{SEPARATOR}' ORDER BY {order}) AS {_quoted(name)}" for name in names
-    )
+    texts = ", ".join(f"string_agg({quoted(name)}, '{SEPARATOR}' ORDER BY {order}) AS {quoted(name)}" for name in names)
     with database() as connection:
         connection.register("given", table)
         groups = connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}").to_arrow_table()
         for name in names:
             position = groups.column_names.index(name)
-            groups = groups.set_column(position, name, _hashed(plan.hash, groups.column(name)))
+            groups = groups.set_column(position, name, hashed(plan.hash, groups.column(name)))
         connection.register("groups", groups)
-        rest = ", ".join(_quoted(name) for name in table.column_names if name not in names)
+        rest = ", ".join(quoted(name) for name in table.column_names if name not in names)
         joined = (
-            f"SELECT {', '.join([rest, *map(_quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
+            f"SELECT {', '.join([rest, *map(quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
         )
         return connection.execute(joined).to_arrow_table()
 
@@ -133,7 +130,7 @@ def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
 def _text(field: FieldText) -> str:
     """The text of a field, in SQL."""
     pieces = [
-        _literal(piece) if isinstance(piece, str) else f"coalesce({_quoted(version_column(piece[1], piece[0]))}, '')"
+        _literal(piece) if isinstance(piece, str) else f"coalesce({quoted(version_column(piece[1], piece[0]))}, '')"
         for piece in field.pieces
     ]
     return _JOINED.join(pieces)
@@ -142,13 +139,14 @@ def _text(field: FieldText) -> str:
 def _versioned(plan: SamplePlan, rows: pa.Table, fields: Sequence[Any]) -> pa.Table:
     """The rows with their four columns of versions; data versions are as the provenance until somebody sets them."""
     packed = pa.StructArray.from_arrays([each.combine_chunks() for each in fields], list(plan.members))
-    whole = _hashed(plan.hash, pc.call_function("binary_join_element_wise", [*fields, pa.scalar(SEPARATOR)]))
+    whole = hashed(plan.hash, pc.call_function("binary_join_element_wise", [*fields, pa.scalar(SEPARATOR)]))
     for name, values in zip(SYSTEM_COLUMNS, (packed, whole, packed, whole), strict=True):
         rows = rows.append_column(name, values)
     return rows
 
 
-def _hashed(how: SampleHash, texts: Any) -> Any:
+def hashed(how: SampleHash, texts: Any) -> Any:
+    """Each text as a version."""
     if how.algorithm == "xxh32":
         # For stores of others only; what we write is hashed by the database.
         digits = (str(xxhash.xxh32_intdigest(text.encode()))[: how.length] for text in texts.to_pylist())
@@ -171,13 +169,13 @@ def _compared(
     require_columns(f"The table of feature {plan.feature!r}", current.column_names, (*plan.ids, PROVENANCE))
     types = {**{repr(name): _types(frame) for name, frame in frames.items()}, "its table": _types(current)}
     require_equal_types(plan, types)
-    on = ", ".join(map(_quoted, plan.units))
+    on = ", ".join(map(quoted, plan.units))
     names = {member: f"metaxy_before.{member}" for member in plan.members}
     ids = list(plan.ids)
     stored = current.select([*ids, PROVENANCE]).rename_columns([*ids, _STATUS])
     for member, name in names.items():
         stored = stored.append_column(name, _before(current, member))
-    held = ", ".join(f"any_value({_quoted(name)}) AS {_quoted(name)}" for name in (_STATUS, *names.values()))
+    held = ", ".join(f"any_value({quoted(name)}) AS {quoted(name)}" for name in (_STATUS, *names.values()))
     with database() as connection:
         connection.register("expected", expected)
         connection.register("stored", stored)
@@ -186,7 +184,7 @@ def _compared(
             f" WHERE {_STATUS} IS DISTINCT FROM {PROVENANCE}"
         ).to_arrow_table()
         orphaned = connection.execute(
-            f"SELECT {', '.join(map(_quoted, ids))} FROM stored ANTI JOIN expected USING ({on})"
+            f"SELECT {', '.join(map(quoted, ids))} FROM stored ANTI JOIN expected USING ({on})"
         ).to_arrow_table()
     is_new = pc.call_function("is_null", [changed[_STATUS]])
     stale = changed.filter(pc.call_function("invert", [is_new]))
@@ -218,20 +216,21 @@ def _before(current: pa.Table, member: str) -> Any:
     """The stored provenance of a field; nulls for one that the feature did not have."""
     if _position(current, PROVENANCE_BY_FIELD, member) < 0:
         return pa.nulls(current.num_rows, pa.string())
-    return _member(current, PROVENANCE_BY_FIELD, member)
+    return member_of(current, PROVENANCE_BY_FIELD, member)
 
 
 def _differs(rows: pa.Table, member: str, before: str) -> Any:
-    equal = pc.call_function("equal", [_member(rows, PROVENANCE_BY_FIELD, member), rows[before]])
+    equal = pc.call_function("equal", [member_of(rows, PROVENANCE_BY_FIELD, member), rows[before]])
     return pc.call_function("invert", [equal.fill_null(False)])
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
 
 
-def _require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
-    names = ", ".join(map(_quoted, ids))
-    is_null = " OR ".join(f"{_quoted(name)} IS NULL" for name in ids)
+def require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
+    """Raise `InvalidInput` unless the columns identify the rows."""
+    names = ", ".join(map(quoted, ids))
+    is_null = " OR ".join(f"{quoted(name)} IS NULL" for name in ids)
     with database() as connection:
         connection.register("given", table.select(list(ids)))
         nulls, repeated = connection.execute(
@@ -249,7 +248,8 @@ def _require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
         refuse_bad_ids(what, ids, nulls, repeated, examples)
 
 
-def _member(frame: pa.Table, column: str, member: str) -> Any:
+def member_of(frame: pa.Table, column: str, member: str) -> Any:
+    """The versions of one field. Raises `InvalidInput` where the column has none."""
     position = _position(frame, column, member)
     if position < 0:
         kind = _types(frame)[column]
@@ -274,7 +274,8 @@ def _types(table: pa.Table) -> dict[str, object]:
     return dict(zip(table.schema.names, table.schema.types, strict=True))
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A column's name in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -18,6 +18,9 @@ DATA_VERSION = "metaxy_data_version"
 SYSTEM_COLUMNS = (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD, DATA_VERSION)
 """What is stored beside a sample: twice a struct of texts by field, and the hash of these."""
 
+SYSTEM_PREFIX = "metaxy_"
+"""What the names of these begin with, and of no column of a user."""
+
 SEPARATOR = "|"
 
 EXAMPLES = 5
@@ -179,3 +182,49 @@ def refuse_equal_names(plan: SamplePlan, columns: Mapping[str, Sequence[str]]) -
                     "Nothing was computed or written. Rename one of the two in its FeatureDep, or select others."
                 )
             seen[name] = upstream
+
+
+def require_plain_columns(plan: SamplePlan, what: str, known: Sequence[str], members: Sequence[str]) -> None:
+    """Raise `InvalidInput` for a column that is named like ours, and for data versions (``members``) of no field."""
+    if taken := [name for name in known if name.startswith(SYSTEM_PREFIX) and name not in SYSTEM_COLUMNS]:
+        raise InvalidInput(
+            f"{what} has the column {taken[0]!r}: names with {SYSTEM_PREFIX!r} belong to the columns of versions. "
+            "Nothing was written. Rename it."
+        )
+    if unknown := [name for name in members if name not in plan.members]:
+        raise InvalidInput(
+            f"{what} says data versions of {unknown}, but the feature has the fields {list(plan.members)}. Nothing was "
+            "written. Check the names."
+        )
+
+
+def require_types(what: str, names: Sequence[str], found: Mapping[str, object], wanted: Mapping[str, object]) -> None:
+    """Raise `InvalidInput` unless the columns have the types that they have where the samples came from."""
+    for name in names:
+        if found[name] != wanted[name]:
+            raise InvalidInput(
+                f"{what} has the id {name!r} as {found[name]}, but it was asked for as {wanted[name]}. Nothing was "
+                "written. Leave the type of ids as it is."
+            )
+
+
+def refuse_other_samples(
+    feature: str,
+    others: int,
+    dropped: int,
+    other_examples: Callable[[], object],
+    dropped_examples: Callable[[], object],
+) -> None:
+    """Raise `InvalidInput` if ``others`` rows are of samples that nobody asked for, or ``dropped`` ones are missing."""
+    if others:
+        raise InvalidInput(
+            f"Feature {feature!r} returned {others} rows of samples that were not asked for, for example "
+            f"{other_examples()}. Nothing was written. Return rows for what is in increment.new and increment.stale "
+            "alone."
+        )
+    if dropped:
+        raise InvalidInput(
+            f"Feature {feature!r} returned no row for {dropped} samples that were asked for, for example "
+            f"{dropped_examples()}. Nothing was written. Return one for each; to leave samples out for good, filter "
+            "the upstream in its FeatureDep."
+        )

@@ -5,13 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, cast
 
+from dagster_versioned.engines.samples import SYSTEM_PREFIX
 from dagster_versioned.errors import InvalidInput
 
 INITIAL_CODE_VERSION = "__metaxy_initial__"
 """The code version of a field that states none (seed 004, "Field Level")."""
-
-SYSTEM_PREFIX = "metaxy_"
-"""What the names of the columns begin with that hold the versions of samples."""
 
 _PART = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
 

@@ -144,7 +144,7 @@ def _units(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]
         units_of = {name for one in required or [each] for name in one.on}
         if lost := [name for name in units if name not in units_of]:
             raise InvalidInput(
-                f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples would "
-                "have none. Nothing was computed or written. Make one of these upstreams required."
+                f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples "
+                "would have none. Nothing was computed or written. Make one of these upstreams required."
             )
     return units
