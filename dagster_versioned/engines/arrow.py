@@ -1,7 +1,7 @@
 """The engine for pyarrow, pandas and Polars."""
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,7 +23,7 @@ from dagster_versioned.engines.delta_writes import optimize_delta as optimize_de
 from dagster_versioned.engines.delta_writes import update_delta as update_delta
 from dagster_versioned.engines.delta_writes import write_delta as write_delta
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame
-from dagster_versioned.engines.increment import Increment
+from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order, order_rows
@@ -115,9 +115,12 @@ class ArrowEngine:
         needed = {stored(side, name): rows[name] for side, name in condition.columns}
         return rows.num_rows - int(is_true(table_of(needed, rows.num_rows), condition).sum())
 
-    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
         """See `merge_tables`; holds the frame, the table's keys, and the files whose rows change in memory."""
         incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
+        if matching.gone is not None:
+            units = base.schema.select(matching.on)
+            matching = replace(matching, gone=_table(conform_all(matching.gone.to_batches(), units), units))
 
         def write(rows: pa.Table) -> Written:
             return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(rows.column_names)))
@@ -126,7 +129,7 @@ class ArrowEngine:
             return self.measure(rows, base.schema)
 
         return merge_tables(
-            incoming, base, key, write, measure, vectors=options.deletion_vectors, tells=options.change_feed
+            incoming, base, matching, write, measure, vectors=options.deletion_vectors, tells=options.change_feed
         )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:

@@ -15,6 +15,7 @@ from dagster_versioned.engines.arrow_scan import read_table
 from dagster_versioned.engines.increment import (
     EXAMPLES,
     Increment,
+    Matching,
     Positions,
     as_examples,
     deleted_from,
@@ -32,9 +33,13 @@ from dagster_versioned.identity.digest import row_lanes
 Rows = NDArray[np.int64]
 
 
+_ALONE = -1
+"""In the place of the frame's row, for a row of the table that goes although none has its key."""
+
+
 @dataclass(frozen=True)
 class _Matches:
-    """Pairs of equal keys, sorted by the table's row: its position in its file, the file, and the frame's row."""
+    """The table's rows that go unless they stay the same, sorted: the file, the position there, and the frame's row."""
 
     file: Rows
     position: Rows
@@ -48,7 +53,7 @@ class _Matches:
 def merge_tables(
     frame: pa.Table,
     base: Scan,
-    key: Sequence[str],
+    matching: Matching,
     write: Callable[[pa.Table], Written],
     measure: Callable[[pa.Table], Contents],
     *,
@@ -56,30 +61,34 @@ def merge_tables(
     tells: bool,
 ) -> Increment:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
-    require_key(base.schema, key)
-    keys = _join_keys(frame, key)
-    _check_frame(frame, keys, key)
-    matches = _matches(base, keys, key)
-    _check_table(frame, matches, key)
+    require_key(base.schema, matching.key, matching.named)
+    keys = _join_keys(frame, matching.key)
+    _check_frame(frame, keys, matching)
+    matches = _matches(frame, keys, base, matching)
     remaining: list[pa.Table] = []
     before: list[Contents] = []
     replaced: set[str] = set()
     deleted: dict[str, Positions] = {}
     updated: list[Rows] = []
-    preimages: list[pa.Table] = []
-    touched: list[int] = np.unique(matches.file).tolist()
+    removed = 0
+    told: list[pa.Table] = []
+    touched: list[int] = list(range(len(base.files))) if matching.rewrite else np.unique(matches.file).tolist()
     for file in touched:
         old = read_table(replace(base, files=(base.files[file],)))
         positions, rows = matches.of(file)
-        differ = _differ(_taken(old, positions), _taken(frame, rows))
-        if not differ.any():
+        alone = rows == _ALONE
+        changes_to = ~alone
+        changes_to[~alone] = _differ(_taken(old, positions[~alone]), _taken(frame, rows[~alone]))
+        if not (matching.rewrite or alone.any() or changes_to.any()):
             continue
-        updated.append(rows[differ])
-        gone = positions[differ]
+        updated.append(rows[changes_to])
+        removed += int(alone.sum())
+        gone = positions[alone | changes_to]
         if tells:
-            preimages.append(_taken(old, gone))
+            told += [_told(_taken(old, positions[changes_to]), "update_preimage")]
+            told += [_told(_taken(old, positions[alone]), "delete")]
         key_of = base.files[file].key
-        lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors else None
+        lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors and not matching.rewrite else None
         if lost is not None:
             deleted[key_of] = lost
             before.append(measure(_taken(old, gone)))
@@ -94,9 +103,8 @@ def merge_tables(
     rows = np.union1d(changed, new)
 
     def changes() -> Written:
-        told = [_told(old, "update_preimage") for old in preimages]
-        told += [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
-        return write(pa.concat_tables(told))
+        come = [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
+        return write(pa.concat_tables([*told, *come]))
 
     return Increment(
         frozenset(replaced),
@@ -104,6 +112,7 @@ def merge_tables(
         write(pa.concat_tables([*remaining, _taken(frame, rows)])),
         inserted=len(new),
         updated=len(changed),
+        removed=removed,
         deleted=deleted,
         changes=changes if tells else None,
     )
@@ -126,7 +135,7 @@ def _join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
     return pa.table(columns)
 
 
-def _check_frame(frame: pa.Table, keys: pa.Table, key: Sequence[str]) -> None:
+def _check_frame(frame: pa.Table, keys: pa.Table, matching: Matching) -> None:
     is_null = np.zeros(keys.num_rows, np.bool_)
     for column in keys.columns:
         is_null |= column.is_null().to_numpy()
@@ -138,31 +147,44 @@ def _check_frame(frame: pa.Table, keys: pa.Table, key: Sequence[str]) -> None:
 
     def examples() -> str:
         rows = np.sort(np.concatenate([repeated, np.flatnonzero(is_null)]))[:EXAMPLES]
-        return as_examples(_taken(frame.select(list(key)), rows).to_pylist())
+        return as_examples(_taken(frame.select(list(matching.key)), rows).to_pylist())
 
-    refuse_bad_rows(key, int(is_null.sum()), len(repeated), examples)
+    refuse_bad_rows(matching, int(is_null.sum()), len(repeated), examples)
 
 
-def _matches(base: Scan, keys: pa.Table, key: Sequence[str]) -> _Matches:
-    scan, file = marked(base, tuple(key))
+def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) -> _Matches:
+    gone: pa.Table | None = matching.gone
+    if not frame.num_rows and (gone is None or not gone.num_rows):
+        return _Matches(*[np.empty(0, np.int64)] * 3)
+    scan, file = marked(base, tuple(dict.fromkeys((*matching.key, *matching.on))))
     stored = read_table(scan)
     files: Rows = stored.column(file).to_numpy().astype(np.int64)
     # Files come one after the other, so that a row's position in its own is counted from where that begins.
     positions = np.arange(len(files)) - np.searchsorted(files, files)
-    old = _join_keys(stored, key).append_column("old", cast("Any", pa.array(np.arange(len(files)))))
+    numbers: Any = pa.array(np.arange(len(files)))
+    old = _join_keys(stored, matching.key).append_column("old", numbers)
     new = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
     joined = old.join(new, keys.column_names, join_type="inner").select(["old", "row"]).sort_by("old")
     found: Rows = joined["old"].to_numpy()
-    return _Matches(files[found], positions[found], joined["row"].to_numpy())
+    rows: Rows = joined["row"].to_numpy()
+    _check_table(frame, rows, matching)
+    if matching.on:
+        units = pa.concat_tables(_join_keys(side, matching.on) for side in (frame, gone) if side is not None)
+        of_units = _join_keys(stored, matching.on).append_column("old", numbers)
+        going = of_units.join(units, units.column_names, join_type="left semi")["old"].to_numpy()
+        alone = np.setdiff1d(going, found)
+        order = np.argsort(found := np.concatenate([found, alone]))
+        found, rows = found[order], np.concatenate([rows, np.full(len(alone), _ALONE)])[order]
+    return _Matches(files[found], positions[found], rows)
 
 
-def _check_table(frame: pa.Table, matches: _Matches, key: Sequence[str]) -> None:
-    rows, counts = np.unique(matches.row, return_counts=True)
+def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
+    rows, counts = np.unique(matched, return_counts=True)
     repeated = rows[counts > 1]
     refuse_repeated_in_table(
-        key,
+        matching,
         len(repeated),
-        lambda: as_examples(_taken(frame.select(list(key)), repeated[:EXAMPLES]).to_pylist()),
+        lambda: as_examples(_taken(frame.select(list(matching.key)), repeated[:EXAMPLES]).to_pylist()),
     )
 
 

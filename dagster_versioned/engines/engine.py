@@ -1,11 +1,10 @@
 """The one interface between tables and frames."""
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.engines.increment import Increment
+from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
@@ -51,8 +50,8 @@ class Engine(Protocol):
         """In how many rows of a pinned frame a condition, in Spark's SQL, is false or null. Raises `InvalidInput`."""
         ...
 
-    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
-        """Put the rows of a pinned frame among those of ``base``, in the place of the row with the same key if any.
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
+        """Put the rows of a pinned frame among those of ``base``, in the place of those that match.
 
         Files in which no row changes are not replaced; with ``options.deletion_vectors``, nor are those that lose no
         more than half of their rows. The frame's columns are those of the scan, by name. Raises

@@ -29,14 +29,30 @@ Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
+class Matching:
+    """Which rows of a table go as those of a frame come: the ones with the same ``key``.
+
+    With ``on``, also all others that agree in these columns with a row of the frame, or of ``gone``: a pinned frame of
+    the same engine that has them in the table's types. ``named`` is what errors call the key. ``rewrite`` says that the
+    table's files do not hold the types of the scan, so that none stays as it is.
+    """
+
+    key: tuple[str, ...]
+    named: str = "merge_key"
+    on: tuple[str, ...] = ()
+    gone: Any = None
+    rewrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Increment:
     """What rows do to the files of a scan.
 
     ``replaced`` are the keys of the files that are no longer part of the table; ``deleted`` has, for files that stay
     without some of their rows, the positions of all that they have lost. ``before`` is what the files that are replaced
     and the rows that are deleted now said. ``written`` holds the remaining rows of the former and the new ones.
-    ``inserted`` and ``updated`` count the new ones. ``changes``, where it was asked for, writes what was inserted and
-    updated, with a column that tells which (`CHANGE_TYPE`).
+    ``inserted`` and ``updated`` count the new ones, ``removed`` those in whose place none came. ``changes``, where it
+    was asked for, writes what was inserted, updated and removed, with a column that tells which (`CHANGE_TYPE`).
     """
 
     replaced: frozenset[str]
@@ -44,6 +60,7 @@ class Increment:
     written: Written
     inserted: int
     updated: int
+    removed: int = 0
     deleted: Mapping[str, Positions] = field(default_factory=dict[str, Positions])
     changes: Callable[[], Written] | None = None
 
@@ -108,35 +125,35 @@ def grown_schema(table: StructType, frame: StructType) -> StructType:
     return table.union(frame)
 
 
-def require_key(schema: StructType, key: Sequence[str]) -> None:
+def require_key(schema: StructType, key: Sequence[str], named: str = "merge_key") -> None:
     """Raise `InvalidInput` unless the key names plain columns of the schema."""
     for name in key:
         if name not in schema.names:
             raise InvalidInput(
-                f"merge_key names {name!r}, which is no column. Nothing was written. The frame has: "
+                f"{named} names {name!r}, which is no column. Nothing was written. The frame has: "
                 f"{', '.join(map(repr, schema.names))}."
             )
         if not isinstance(schema.field(name).type, str):
-            raise InvalidInput(f"merge_key names {name!r}, a nested column. Nothing was written. Name plain columns.")
+            raise InvalidInput(f"{named} names {name!r}, a nested column. Nothing was written. Name plain columns.")
 
 
-def refuse_bad_rows(key: Sequence[str], nulls: int, repeated: int, examples: Callable[[], object]) -> None:
+def refuse_bad_rows(matching: Matching, nulls: int, repeated: int, examples: Callable[[], object]) -> None:
     """Raise `InvalidInput` if ``nulls`` rows of a frame have no key or ``repeated`` keys have several rows."""
     if nulls or repeated:
         raise InvalidInput(
-            f"The merge_key {list(key)} does not identify the rows of the frame: {nulls} rows have a null in it, and "
-            f"{repeated} keys have more than one row, for example {examples()}. Nothing was written. Add columns to "
-            "the key, or drop these rows."
+            f"The {matching.named} {list(matching.key)} does not identify the rows of the frame: {nulls} rows have a "
+            f"null in it, and {repeated} keys have more than one row, for example {examples()}. Nothing was written. "
+            "Add columns to the key, or drop these rows."
         )
 
 
-def refuse_repeated_in_table(key: Sequence[str], repeated: int, examples: Callable[[], object]) -> None:
+def refuse_repeated_in_table(matching: Matching, repeated: int, examples: Callable[[], object]) -> None:
     """Raise `InvalidInput` if ``repeated`` keys of the frame have several rows in the table."""
     if repeated:
         raise InvalidInput(
-            f"The merge_key {list(key)} does not identify the rows of the table: {repeated} keys of the frame have "
-            f"more than one row there, for example {examples()}. Nothing was written. Add columns to the key, or "
-            "replace the table once with rows that the key identifies."
+            f"The {matching.named} {list(matching.key)} does not identify the rows of the table: {repeated} keys of "
+            f"the frame have more than one row there, for example {examples()}. Nothing was written. Add columns to "
+            "the key, or replace the table once with rows that the key identifies."
         )
 
 

@@ -217,17 +217,18 @@ class Run:
 class Added:
     """How rows came to those of the head: the ``mode``, the ``digest`` of what was given, and what came of it.
 
-    ``inserted`` and ``updated`` count rows; a row that was given but is there already is neither.
+    ``inserted``, ``updated`` and ``removed`` count rows; a row that was given but is there already is none of them.
     """
 
     mode: str
     digest: str
     inserted: int
     updated: int
+    removed: int = 0
 
     def __post_init__(self) -> None:
         _check_texts("added", mode=self.mode, digest=self.digest)
-        _check_counts("added", inserted=self.inserted, updated=self.updated)
+        _check_counts("added", inserted=self.inserted, updated=self.updated, removed=self.removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +300,7 @@ class Facts:
                     "digest": self.added.digest,
                     "inserted": self.added.inserted,
                     "updated": self.added.updated,
+                    **({"removed": self.added.removed} if self.added.removed else {}),
                 },
             },
             self.unknown,
@@ -331,7 +333,8 @@ class Facts:
             run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int})
             known["run"] = Run(**run)
         if "added" in known:
-            added, _ = _split(known["added"], {"mode": str, "digest": str, "inserted": int, "updated": int})
+            counts = {"inserted": int, "updated": int, "removed": int}
+            added, _ = _split(known["added"], {"mode": str, "digest": str, **counts})
             known["added"] = Added(**added)
         return cls(**known, unknown=unknown)
 

@@ -9,7 +9,7 @@ from dagster_versioned.delta.deletion_vectors import named_by_content, with_vect
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.increment import Increment, grown_schema, nothing
+from dagster_versioned.engines.increment import Increment, Matching, grown_schema, nothing
 from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
 from dagster_versioned.engines.parts import Contents, Part, Written
 from dagster_versioned.engines.scan import Scan
@@ -29,7 +29,7 @@ class Addition(Proposal):
     """Rows on their way into the head of a table, or of one of its partitions, as `TableOptions.mode` says.
 
     What comes of them depends on the head, so it is computed anew where that has moved. ``frame`` is pinned
-    (`Engine.pinned`). Raises `EmptyTable`, `UnsupportedType`.
+    (`Engine.pinned`). ``mode`` is what the facts call it. Raises `EmptyTable`, `UnsupportedType`.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class Addition(Proposal):
         engine: Engine,
         staging: Staging,
         options: TableOptions,
+        mode: str | None = None,
     ) -> None:
+        self._mode = mode or options.mode
         self._frame = frame
         self._engine = engine
         self._staging = staging
@@ -60,9 +62,9 @@ class Addition(Proposal):
         Raises `CommitConflict` where it appended others, which a retry was to replace, not to add to.
         """
         known = own.facts.added
-        if known is not None and (known.mode, known.digest) == (self._options.mode, self._given.digest.text):
+        if known is not None and (known.mode, known.digest) == (self._mode, self._given.digest.text):
             return True
-        if self._options.mode == "append":
+        if self._mode == "append":
             raise CommitConflict(
                 f"An earlier attempt of this step has committed version {own.short}, of other rows than this one would "
                 "append. Nothing was written. Start a new run to append these too; to have them instead of the others, "
@@ -87,14 +89,18 @@ class Addition(Proposal):
         return self.change_files
 
     def _add_to(self, base: Base) -> tuple[Add, ...]:
-        known = self._schema if base.head is None else _recorded_schema(base.head)
-        schema = grown_schema(known, self._schema)
-        scan = scan_of(self._staging.store, schema, base.parts)
-        increment = self._increment(scan, base)
+        known = None if base.head is None else _recorded_schema(base.head)
+        scan = scan_of(self._staging.store, self._schema_beside(known), base.parts)
+        matching = self._matching(known, scan.schema)
+        increment = self._increment(scan, base, matching)
         self._written = increment.written
         self._changes, self.change_files = increment.changes, {}
-        self.contents = increment.contents(self._contents_of(base.head, scan))
-        self.added = Added(self._options.mode, self._given.digest.text, increment.inserted, increment.updated)
+        self.changes_rows = bool(increment.updated or increment.replaced)
+        rewritten = matching is not None and matching.rewrite
+        written = increment.written.contents
+        self.contents = written if rewritten else increment.contents(self._contents_of(base.head, scan))
+        counts = increment.inserted, increment.updated, increment.removed
+        self.added = Added(self._mode, self._given.digest.text, *counts)
         vectors = named_by_content(increment.deleted)
         self.vector_files = vectors.files
         rows = {file.key: file.num_records for file in scan.files}
@@ -112,7 +118,15 @@ class Addition(Proposal):
     def _switches(base: Base) -> tuple[bool, ...]:
         return tuple(is_set(base.properties, key) for key in (DELETION_VECTORS, CHANGE_FEED))
 
-    def _increment(self, scan: Scan, base: Base) -> Increment:
+    def _schema_beside(self, known: StructType | None) -> StructType:
+        """The schema of the version, beside rows with this one."""
+        return grown_schema(known or self._schema, self._schema)
+
+    def _matching(self, known: StructType | None, schema: StructType) -> Matching | None:
+        """Which rows go; ``None`` where they all stay."""
+        return Matching(self._options.merge_key) if self._mode == "merge" else None
+
+    def _increment(self, scan: Scan, base: Base, matching: Matching | None) -> Increment:
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),
@@ -120,8 +134,8 @@ class Addition(Proposal):
             deletion_vectors=is_set(base.properties, DELETION_VECTORS),
             change_feed=is_set(base.properties, CHANGE_FEED),
         )
-        if self._options.mode == "merge":
-            return self._engine.merge(self._frame, scan, self._options.merge_key, self._staging, options)
+        if matching is not None:
+            return self._engine.merge(self._frame, scan, matching, self._staging, options)
         written = self._engine.write(self._frame, self._staging, options)
         return Increment(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
 

@@ -15,6 +15,7 @@ from dagster_versioned.tables.addition import Addition
 from dagster_versioned.tables.constraints import require_frame
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.sample_update import SampleUpdate, propose_update
 from dagster_versioned.tables.write import Description, Proposal
 
 logger = logging.getLogger("dagster_versioned")
@@ -36,14 +37,19 @@ def staged(store: ObjectStore) -> Generator[Staging]:
             logger.warning("The staged files of write %s could not be deleted.", staging.write_id, exc_info=True)
 
 
-def check_partitions(keys: Iterable[object]) -> None:
+def check_partitions(frames: Mapping[Any, Any]) -> None:
     """Raise `InvalidInput` unless these can be written together: one whole table (``None``), or partitions."""
-    keys = list(keys)
+    keys = list(frames)
     if wrong := [key for key in keys if key is not None and not isinstance(key, str)]:
         raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
     if len(keys) > 1 and None in keys:
         raise InvalidInput(
             "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
+        )
+    if len({isinstance(frame, SampleUpdate) for frame in frames.values()}) > 1:
+        raise InvalidInput(
+            "One write holds a SampleUpdate and a frame that replaces a partition. Nothing was written. Write them one "
+            "after the other."
         )
 
 
@@ -103,6 +109,8 @@ def propose(
     pinned: ExitStack,
 ) -> Proposal:
     """The frame as a proposal, which can be used until ``pinned`` is closed."""
+    if isinstance(frame, SampleUpdate):
+        return propose_update(frame, partition, description, staging, options, constraints, pinned)
     engine = engine_for(frame)
     if constraints or options.mode != "replace":
         frame = pinned.enter_context(engine.pinned(frame))

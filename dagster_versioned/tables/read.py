@@ -17,6 +17,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import data_line, part_sha, parts_of, vector_sha_of
+from dagster_versioned.tables.sample_schema import lost_columns
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
     recorded = [parse_schema(one.raw["identity"]["schema"]) for one in chosen.versions if one.raw is not None]
     if len(recorded) == 1:
         return recorded[0]
-    fields = current.all_nullable().fields
-    if lost := [field.name for schema in recorded for field in schema.fields if field not in fields]:
+    if lost := [name for schema in recorded for name in lost_columns(current, schema)]:
         raise IntegrityError(
             f"The table's schema at @{chosen.log_version} has no column {lost[0]!r} as its versions recorded it. "
             "No row was returned. Run verify on the table."

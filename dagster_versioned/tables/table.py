@@ -101,7 +101,8 @@ class VersionedTable:
     ) -> WriteResult:
         """Make the frame the current version of the table, or of one of its partitions.
 
-        The frame is a pyarrow Table or RecordBatchReader, a pandas, Polars or PySpark frame. ``parents`` are what it
+        The frame is a pyarrow Table or RecordBatchReader, a pandas, Polars or PySpark frame; or a `SampleUpdate` of
+        such frames, which is committed against the version that it was computed from. ``parents`` are what it
         was built from (`upstream`); ``asset_key`` defaults to the table's. A ``run`` whose earlier attempt
         committed the same version gets that one back. Nothing is committed where the frame is the head already.
 

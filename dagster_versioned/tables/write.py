@@ -51,6 +51,7 @@ from dagster_versioned.tables.parts import (
     parts_of,
     stored_bytes,
 )
+from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 
 REUSE_WINDOW = 64
@@ -116,6 +117,8 @@ class Proposal:
     """
 
     added: Added | None = None
+    changes_rows = False
+    """Whether the parts that come and go do not tell what became of the rows: some are in both, or were updated."""
 
     def __init__(
         self,
@@ -260,10 +263,10 @@ class Writing:
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
         """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
 
-        They do unless rows were updated: these would look as if they had been deleted, and others inserted.
+        Else rows that were updated, or are in another part now, would look as if they had been deleted, and others
+        inserted.
         """
-        updates = any(plan.proposal.added is not None and plan.proposal.added.updated for plan in changing)
-        if not updates or not is_set(properties, CHANGE_FEED):
+        if not any(plan.proposal.changes_rows for plan in changing) or not is_set(properties, CHANGE_FEED):
             return []
         told = [(plan.proposal, plan.proposal.write_changes()) for plan in changing]
         _require_free({key for _, files in told for key in files}, history)
@@ -573,7 +576,7 @@ def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> Str
         schemas = [state.snapshot.schema, *schemas]
     merged = schemas[0]
     for schema in schemas[1:]:
-        merged = merged.union(schema)
+        merged = union_of_versions(merged, schema)
     return merged
 
 

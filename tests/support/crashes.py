@@ -18,6 +18,7 @@ from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
 from support.executioner import NEVER, Ended, Executioner, forking
 from support.frames import numbered
@@ -117,6 +118,14 @@ def merge(table: VersionedTable) -> None:
     table.write(pa.concat_tables([changed, numbered(5, 5000)]), options=options)
 
 
+def update_samples(table: VersionedTable) -> None:
+    some = numbered(90).take([3, 4, 40])
+    changed = some.set_column(1, "text", pa.array(["changed"] * 3))
+    frame, gone = pa.concat_tables([changed, numbered(5, 5000)]), numbered(90).take([50, 70]).select(["n"])
+    base = table.version().metadata_sha
+    table.write(SampleUpdate(frame, gone, ("n",), ("n",), base, {"feature": {"left": 0}}), options=SMALL_PARTS)
+
+
 def marked_parts(table: VersionedTable) -> None:
     """Two parts, of which one has lost rows, by a vector in a file."""
     table.write(numbered(3_000), options=BY_VECTORS)
@@ -213,6 +222,7 @@ OPERATIONS = {
     "parts": Operation(many_parts, more_parts),
     "one part to many": Operation(write_first, many_parts),
     "merge": Operation(many_parts, merge),
+    "update": Operation(many_parts, update_samples),
     "merge by vectors": Operation(marked_parts, merge_by_vectors),
     "partitions": Operation(partitions, more_partitions),
     "reuse": Operation(two_versions, write_first),

@@ -1,12 +1,12 @@
 """`SparkEngine`: frames of Spark to parts, and parts to frames of Spark."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.engines.increment import Increment
+from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
@@ -84,7 +84,7 @@ class SparkEngine:
                 "Nothing was written. Correct it, or the frame's columns."
             ) from error
 
-    def merge(self, frame: Any, base: Scan, key: Sequence[str], staging: Staging, options: WriteOptions) -> Increment:
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
         """See `merge_frames`; three jobs over keys, one that writes the files that change."""
         from dagster_versioned.engines.spark.upsert import merge_frames
 
@@ -98,7 +98,7 @@ class SparkEngine:
         return merge_frames(
             frame,
             base,
-            key,
+            matching,
             read_here,
             write_here,
             vectors=options.deletion_vectors,

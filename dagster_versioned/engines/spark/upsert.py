@@ -14,6 +14,7 @@ from dagster_versioned.delta.schema import StructField, StructType, schema_to_ar
 from dagster_versioned.engines.increment import (
     EXAMPLES,
     Increment,
+    Matching,
     Positions,
     as_examples,
     deleted_from,
@@ -29,6 +30,7 @@ from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _FILE, _DIFFERS = "_file", "_differs"
 def merge_frames(
     frame: "DataFrame",
     base: Scan,
-    key: Sequence[str],
+    matching: Matching,
     read: "Callable[[Scan], DataFrame]",
     write: "Callable[[DataFrame], Written]",
     *,
@@ -48,12 +50,15 @@ def merge_frames(
     tells: bool,
 ) -> Increment:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
-    require_key(base.schema, key)
+    key = matching.key
+    if matching.on:
+        raise InvalidInput("Rows of units cannot be replaced by Spark frames yet. Nothing was written.")
+    require_key(base.schema, key, matching.named)
     # Positional names: a user's may hold dots and backticks, and both sides have the same.
     names = {name: f"_c{i}" for i, name in enumerate(base.schema.names)}
     keys = [names[name] for name in key]
     new = frame.select(*(sf.col(f"`{name.replace('`', '``')}`") for name in names)).toDF(*names.values())
-    refuse_bad_rows(key, *bad_keys(new, keys, key))
+    refuse_bad_rows(matching, *bad_keys(new, keys, key))
     joined = _joined(new, base, keys, read).persist()
     try:
         by_file = joined.groupBy(_FILE).agg(
@@ -61,7 +66,7 @@ def merge_frames(
         )
         found = by_file.collect()
         matched = sum(row["matched"] for row in found)
-        _check_table(joined, keys, key, matched)
+        _check_table(joined, keys, matching, matched)
         changed: dict[int, int] = {row[_FILE]: row["changed"] for row in found if row["changed"]}
         deleted = _deleted(joined, base, changed) if vectors else {}
         replaced = sorted(changed.keys() - deleted.keys())
@@ -108,8 +113,8 @@ def merge_frames(
         written,
         inserted,
         sum(changed.values()),
-        {base.files[i].key: positions for i, positions in deleted.items()},
-        changes if tells else None,
+        deleted={base.files[i].key: positions for i, positions in deleted.items()},
+        changes=changes if tells else None,
     )
 
 
@@ -148,11 +153,11 @@ def _joined(new: "DataFrame", base: Scan, keys: list[str], read: "Callable[[Scan
     return old.join(new, on).select(*keys, *place, differ(old, new, pairs).alias(_DIFFERS))
 
 
-def _check_table(joined: "DataFrame", keys: list[str], key: Sequence[str], matched: int) -> None:
+def _check_table(joined: "DataFrame", keys: list[str], matching: Matching, matched: int) -> None:
     several = joined.groupBy(*keys).count().where("count > 1").select(*keys)
     if matched:
         repeated = several.count()
-        refuse_repeated_in_table(key, repeated, lambda: _examples(several, key))
+        refuse_repeated_in_table(matching, repeated, lambda: _examples(several, matching.key))
 
 
 def _examples(rows: "DataFrame", key: Sequence[str]) -> str:
