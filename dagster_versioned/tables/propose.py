@@ -15,7 +15,7 @@ from dagster_versioned.tables.addition import Addition
 from dagster_versioned.tables.constraints import require_frame
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.sample_update import SampleUpdate, propose_update
+from dagster_versioned.tables.sample_update import SampleUpdate, described_whole, propose_update
 from dagster_versioned.tables.write import Description, Proposal
 
 logger = logging.getLogger("dagster_versioned")
@@ -110,7 +110,10 @@ def propose(
 ) -> Proposal:
     """The frame as a proposal, which can be used until ``pinned`` is closed."""
     if isinstance(frame, SampleUpdate):
-        return propose_update(frame, partition, description, staging, options, constraints, pinned)
+        if frame.gone is not None:
+            return propose_update(frame, partition, description, staging, options, constraints, pinned)
+        description, options = described_whole(frame, description, options)
+        frame = frame.frame
     engine = engine_for(frame)
     if constraints or options.mode != "replace":
         frame = pinned.enter_context(engine.pinned(frame))

@@ -30,6 +30,8 @@ class SampleUpdate:
     either go, and those with the ids of a row of the frame; then the frame's rows are added. Both are frames of one
     engine, and either may have no rows. ``on`` are the ids, or fewer columns where one unit has several rows.
 
+    With ``gone=None`` the frame is all that there is: whatever is stored goes, columns that the frame lacks with it.
+
     ``base`` is the ``metadata_sha`` of the head that all this was computed from, ``None`` where there was none.
     ``custom`` becomes part of the version's identity, beside what `TableOptions` says. Raises `InvalidInput`.
     """
@@ -61,12 +63,7 @@ def propose_update(
     pinned: ExitStack,
 ) -> Proposal:
     """The update as a proposal, which can be used until ``pinned`` is closed. Raises `InvalidInput`."""
-    _require_set(options)
-    if both := sorted(options.custom.keys() & update.custom.keys()):
-        raise InvalidInput(
-            f"TableOptions.custom has the member {both[0]!r}, which the update says itself. Nothing was written. Call "
-            "it something else."
-        )
+    said = _said(update, description, options)
     engine = engine_for(update.frame)
     if not engine.accepts(update.gone):
         raise InvalidInput(
@@ -76,9 +73,30 @@ def propose_update(
     frame = pinned.enter_context(engine.pinned(update.frame))
     gone = pinned.enter_context(engine.pinned(update.gone))
     require_frame(engine, frame, constraints)
-    said = replace(description, custom={**description.custom, **update.custom})
     as_set = options.model_copy(update={"mode": "merge", "merge_key": update.ids, "allow_empty": True})
     return _Update(replace(update, frame=frame, gone=gone), partition, said, engine, staging, as_set)
+
+
+def described_whole(
+    update: SampleUpdate, description: Description, options: TableOptions
+) -> tuple[Description, TableOptions]:
+    """What is said of an update that is all that there is, and how its frame is written: as a set of rows.
+
+    It was computed from no version, so it goes onto any. Raises `InvalidInput`.
+    """
+    as_set = options.model_copy(update={"row_order": "ignored", "allow_empty": True})
+    return _said(update, description, options), as_set
+
+
+def _said(update: SampleUpdate, description: Description, options: TableOptions) -> Description:
+    """The description with what the update says. Raises `InvalidInput` for options that it cannot keep."""
+    _require_set(options)
+    if both := sorted(options.custom.keys() & update.custom.keys()):
+        raise InvalidInput(
+            f"TableOptions.custom has the member {both[0]!r}, which the update says itself. Nothing was written. Call "
+            "it something else."
+        )
+    return replace(description, custom={**description.custom, **update.custom})
 
 
 class _Update(Addition):
