@@ -1,6 +1,6 @@
 """Rows in the place of samples of a table: what is computed from a version goes onto that version, or nowhere."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,11 +45,11 @@ class SampleUpdate:
 
     def __post_init__(self) -> None:
         for name in ("ids", "on"):
-            columns: Any = getattr(self, name)  # which callers of other types may have given
-            if not columns or not isinstance(columns, tuple) or len(set(columns)) < len(columns):
+            columns: Sequence[str] = getattr(self, name)
+            if not columns or isinstance(columns, str) or len(set(columns)) < len(columns):
                 raise InvalidInput(
-                    f"{name} of a SampleUpdate must be a tuple of columns, each named once, not {columns!r:.100}. "
-                    "Nothing was written."
+                    f"{name} of a SampleUpdate must name columns, each once, and is {columns!r:.100}. Nothing was "
+                    "written."
                 )
 
 

@@ -1,0 +1,152 @@
+"""Versions of samples by their contents, and digests of the versions of all samples: from Arrow and Spark alike."""
+
+import datetime as dt
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.content_versions import content_versions, field_digests
+from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
+from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.identity.digest import BagDigest, RowsDigest
+
+ROWS = pa.table(
+    {
+        "id": pa.array([1, 2, 3, None], pa.int64()),
+        "a.text": ["x", None, "", "long " * 40],
+        "number": pa.array([0.0, -0.0, float("nan"), None], pa.float32()),
+        "amount": pa.array([Decimal("1.50"), None, Decimal("-1.50"), Decimal("0.00")], pa.decimal128(9, 2)),
+        "at": pa.array([dt.datetime(2013, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3, 4)], pa.timestamp("us", "UTC")),
+        "tags": pa.array([[("a", 1), ("b", 2)], [("b", 2), ("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "nested": pa.array([[{"x": 1}], [], None, [None]], pa.list_(pa.struct([("x", pa.int32())]))),
+    }
+)
+
+
+def versions(frame: pa.Table, *columns: str) -> list[Any]:
+    return content_versions(frame, columns).to_pylist()
+
+
+def test_a_content_version_is_the_digest_of_the_row_alone() -> None:
+    columns = ROWS.column_names
+    expected: list[str] = []
+    for i in range(ROWS.num_rows):
+        bag = BagDigest(ROWS.schema)
+        bag.update(ROWS.slice(i, 1).to_batches()[0])
+        expected.append(bag.finish().value)
+    assert versions(ROWS, *columns) == expected
+    assert len(set(expected)) == 4
+
+
+def test_a_content_version_stays_what_it_is() -> None:
+    """Stored in tables: another text for the same row would make every sample stale."""
+    assert versions(ROWS, "id", "a.text") == [
+        "d0d528433e3572bc40ea9082215d4b5f",
+        "c39ea7b4e78adbbde0a8233f13119f0f",
+        "4baeac43ae3fe9bcb8b0acf2511924af",
+        "2f09e8c96d9f32993bd10400709797da",
+    ]
+
+
+def test_other_columns_do_not_count_and_the_order_of_columns_does() -> None:
+    changed = ROWS.set_column(0, "id", pa.array([9, 9, 9, 9]))
+    assert versions(changed, "a.text", "tags") == versions(ROWS, "a.text", "tags")
+    assert versions(changed, "id") != versions(ROWS, "id")
+    assert versions(ROWS, "id", "a.text") != versions(ROWS, "a.text", "id")
+
+
+def test_equal_values_have_equal_versions_however_they_are_held() -> None:
+    held = pa.table(
+        {
+            "id": pa.chunked_array([pa.array([1], pa.int32()), pa.array([2, 3, None], pa.int32())]),
+            "a.text": ROWS["a.text"].dictionary_encode(),
+            "at": ROWS["at"].cast(pa.timestamp("ns", "Europe/Berlin")),
+        }
+    )
+    assert versions(held, "id", "a.text", "at") == versions(ROWS, "id", "a.text", "at")
+    assert versions(ROWS, "number")[:2] == [versions(ROWS, "number")[0]] * 2
+    assert versions(ROWS, "tags")[:2] == [versions(ROWS, "tags")[0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        (["id", "other"], InvalidInput, "no column 'other'"),
+        ([], InvalidInput, "by no columns"),
+        (["nothing"], UnsupportedType, "'nothing'"),
+    ],
+)
+def test_columns_that_say_nothing_are_refused(columns: Sequence[str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        content_versions(ROWS.append_column("nothing", pa.nulls(4)), columns)
+
+
+def test_a_frame_without_rows_has_no_versions() -> None:
+    assert content_versions(ROWS.slice(0, 0), ["id"]).type == pa.string()
+    assert versions(ROWS.slice(0, 0), "id") == []
+
+
+# --- field digests ---------------------------------------------------------------------------------------------------
+
+
+def samples(rows: Sequence[tuple[int, str, str | None, str | None]]) -> pa.Table:
+    ids, days, audio, frames = ([row[i] for row in rows] for i in range(4))
+    kinds = pa.struct([("audio", pa.string()), ("frames", pa.string())])
+    by_field = [{"audio": one, "frames": other} for one, other in zip(audio, frames, strict=True)]
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "a.day": pa.array(days, pa.string()),
+            DATA_VERSION_BY_FIELD: pa.array(by_field, kinds),
+        }
+    )
+
+
+TWO = samples([(1, "mon", "a1", "f1"), (2, "tue", "a2", None)])
+IDS, MEMBERS = ("id", "a.day"), ("audio", "frames")
+
+
+def test_a_field_digest_is_that_of_the_ids_with_the_fields_versions() -> None:
+    columns = TWO.select(list(IDS)).append_column("version", pa.array(["a1", "a2"]))
+    measured = ArrowEngine().measure(columns, stored_schema(columns.schema))
+    assert field_digests(TWO, IDS, MEMBERS)["audio"] == measured.digest.text
+    assert list(field_digests(TWO, IDS, MEMBERS)) == ["audio", "frames"]
+
+
+def test_a_field_digest_changes_with_its_field_and_its_samples_alone() -> None:
+    before = field_digests(TWO, IDS, MEMBERS)
+    other = field_digests(samples([(2, "tue", "a2", None), (1, "mon", "a1", "f2")]), IDS, MEMBERS)
+    assert (other["audio"] == before["audio"], other["frames"] == before["frames"]) == (True, False)
+    swapped = field_digests(samples([(1, "mon", "a2", "f1"), (2, "tue", "a1", None)]), IDS, MEMBERS)
+    assert swapped["audio"] != before["audio"]
+    fewer = field_digests(TWO.slice(0, 1), IDS, MEMBERS)
+    assert not set(fewer.values()) & set(before.values())
+
+
+@pytest.mark.parametrize(("ids", "members"), [(("id", "other"), ("audio",)), (("id",), ("audio", "other"))])
+def test_what_is_not_there_has_no_digest(ids: Sequence[str], members: Sequence[str]) -> None:
+    with pytest.raises(InvalidInput, match="no column 'other'"):
+        field_digests(TWO, ids, members)
+
+
+TEXTS = st.one_of(st.none(), st.sampled_from(["a", "b", "c"]))
+SAMPLES = st.lists(st.tuples(st.integers(0, 20), st.sampled_from(["mon", "tue"]), TEXTS, TEXTS), max_size=8)
+
+
+@settings(max_examples=50, deadline=None)
+@given(one=SAMPLES, other=SAMPLES)
+def test_field_digests_of_parts_add_up_to_that_of_the_whole(one: Any, other: Any) -> None:
+    parts = [field_digests(samples(rows), IDS, MEMBERS) for rows in (one, other)]
+    whole = field_digests(samples([*one, *other]), IDS, MEMBERS)
+    for member in MEMBERS:
+        bag = BagDigest(pa.schema([("x", pa.string())]))
+        for part in parts:
+            bag.merge(*RowsDigest.parse(part[member]).lanes)
+        assert bag.finish().text == whole[member]
