@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.tree import Tree
 
 _UNWRAPPED = 100_000
 """The width, in characters, of what is not a terminal: rows stay on one line for the program that reads them."""
@@ -43,6 +44,11 @@ def show_fields(fields: Iterable[tuple[str, object]]) -> None:
 def say(*lines: str) -> None:
     """Print lines, escaped, on stdout."""
     sys.stdout.write("".join(f"{plain(line)}\n" for line in lines))
+
+
+def show_tree(tree: "Tree") -> None:
+    """Print a tree on stdout, whose texts are escaped already."""
+    _console(sys.stdout).print(tree)
 
 
 def human_size(size: int | None) -> str | None:

@@ -1,0 +1,285 @@
+"""The verbs for graphs of features: what they are, what changed, what was pushed. Heavy imports wait until one runs."""
+
+from dataclasses import asdict
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dagster_versioned.cli.arguments import Why
+from dagster_versioned.cli.developing import DryRun
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.incremental.graph import FeatureGraph
+    from dagster_versioned.incremental.graph_diff import GraphDiff
+    from dagster_versioned.incremental.rendering import Drawing, Format
+    from dagster_versioned.incremental.snapshots import GraphHistory, Push
+
+PANEL = "Features"
+_SHORT = 12
+
+_Module = Annotated[
+    str | None,
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="MODULE",
+        help="The module with the definitions, such as the one that Dagster loads (or DAGSTER_VERSIONED_MODULE).",
+    ),
+]
+_Format = Annotated[
+    Literal["text", "mermaid", "dot", "svg"] | None,
+    typer.Option("--format", "-f", help="By default what FILE ends in (.mmd, .dot, .svg), else text."),
+]
+_Direction = Annotated[
+    Literal["TB", "LR"], typer.Option("--direction", help="From top to bottom, or from left to right; not of text.")
+]
+_File = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the picture to FILE.")]
+
+_FORMATS: dict[str, "Format"] = {
+    ".mmd": "mermaid",
+    ".mermaid": "mermaid",
+    ".dot": "dot",
+    ".gv": "dot",
+    ".svg": "svg",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group ``graph`` to the application."""
+    graph = typer.Typer(
+        no_args_is_help=True,
+        help="Features: what depends on what, what changed since it was pushed.",
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    verb(
+        graph,
+        panel=PANEL,
+        examples=["graph render -m my_project.definitions", "graph render @3", "graph render -m features -o graph.svg"],
+    )(render)
+    verb(
+        graph,
+        panel=PANEL,
+        examples=["graph diff -m my_project.definitions", "graph diff @3", "graph diff @3 @4 --format mermaid"],
+    )(diff)
+    verb(graph, panel=PANEL, examples=["graph history", "graph history --limit 5 --json"])(history)
+    verb(
+        graph,
+        panel=PANEL,
+        examples=[
+            "graph push -m my_project.definitions --dry-run",
+            "graph push -m my_project.definitions --why 'ticket 12'",
+        ],
+    )(push)
+    app.add_typer(graph, name="graph", rich_help_panel=PANEL)
+
+
+def render(
+    session: Session,
+    snapshot: Annotated[
+        str | None, typer.Argument(metavar="PUSH", help="Definitions that were pushed: @3, digits, or a time.")
+    ] = None,
+    module: _Module = None,
+    format: _Format = None,  # noqa: A002 - the option's own name
+    direction: _Direction = "TB",
+    output: _File = None,
+) -> None:
+    """Draw features, their fields and versions, and what they are computed from.
+
+    They are those of a PUSH, else of MODULE, else of the last push.
+    """
+    from dagster_versioned.incremental.rendering import draw
+
+    named = None if snapshot else _named(module)
+    graph = _current(named) if named else _pushed(_history(session), snapshot)[1]
+    _show(session, draw(graph), format, direction, output, _graph_document(graph))
+
+
+def diff(
+    session: Session,
+    before: Annotated[
+        str | None, typer.Argument(metavar="BEFORE", help="A push (@3, digits, a time); by default the last one.")
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Argument(metavar="AFTER", help="A push; by default the definitions of MODULE, else the last push."),
+    ] = None,
+    module: _Module = None,
+    format: _Format = None,  # noqa: A002
+    direction: _Direction = "TB",
+    output: _File = None,
+) -> None:
+    """Say which features and fields were added, removed and changed, and why."""
+    from dagster_versioned.incremental.graph_diff import graph_diff
+    from dagster_versioned.incremental.rendering import draw_diff
+
+    named = None if after else _named(module)
+    if before is None and named is None:
+        raise InvalidInput("Nothing to compare with. Name a push (@3), or the module with your definitions: -m MODULE.")
+    history = _history(session)
+    old_push, old = _pushed(history, before)
+    new_push, new = (None, _current(named)) if named else _pushed(history, after)
+    document = {
+        "before": old_push.to_json(),
+        "after": new_push.to_json() if new_push else None,
+        **_diff_document(graph_diff(old, new)),
+    }
+    _show(session, draw_diff(old, new), format, direction, output, document)
+
+
+def history(
+    session: Session, limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None
+) -> None:
+    """List what was pushed, newest first."""
+    pushes = _history(session).pushes(limit)
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        print_json({"pushes": [push.to_json() for push in pushes]})
+    elif pushes:
+        show_table(
+            ["push", "snapshot", "project version", "at", "by", "why"],
+            [
+                (f"@{p.number}", p.snapshot[:_SHORT], p.project_version, f"{p.at:%Y-%m-%d %H:%M}", p.by, p.why)
+                for p in pushes
+            ],
+        )
+    else:
+        session.note("Nothing was pushed.")
+
+
+def push(session: Session, module: _Module = None, why: Why = None, dry_run: DryRun = False) -> None:
+    """Record the definitions of MODULE with the project, and say what changed since the last push.
+
+    Where nothing changed, nothing is recorded.
+    """
+    from dagster_versioned.incremental.rendering import draw, draw_diff, tree
+
+    named = _named(module)
+    if named is None:
+        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was pushed.")
+    graph = _current(named)
+    pushes = _history(session)
+    report = pushes.push(graph, why=why, dry_run=dry_run)
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        print_json(
+            {
+                "applied": not dry_run,
+                "push": report.push.to_json() if report.push else None,
+                "before": report.before.to_json() if report.before else None,
+                "snapshot": report.snapshot,
+                **_diff_document(report.diff),
+            }
+        )
+        return
+    if report.is_same:
+        assert report.before is not None
+        say(f"Nothing changed since push @{report.before.number}.")
+        return
+    where = "Would be pushed" if report.push is None else f"Pushed as @{report.push.number}"
+    if report.before is None:
+        say(f"{where}, the first: {counted(len(report.diff.features), 'feature')}.")
+        show_tree(tree(draw(graph)))
+    else:
+        said = f"{counted(len(report.diff.features), 'feature')} changed since @{report.before.number}"
+        say(f"{where}: {said}.")
+        show_tree(tree(draw_diff(pushes.graph(report.before), graph)))
+    if dry_run:
+        session.note("Nothing was pushed: this is a dry run.")
+
+
+# --- small things ----------------------------------------------------------------------------------------------------
+
+
+def _named(module: str | None) -> str | None:
+    return module or environ.get("DAGSTER_VERSIONED_MODULE") or None
+
+
+def _current(module: str) -> "FeatureGraph":
+    from dagster_versioned.features.code_location import features_of_module
+
+    return features_of_module(module)
+
+
+def _history(session: Session) -> "GraphHistory":
+    from dagster_versioned.incremental.snapshots import GraphHistory
+
+    return GraphHistory(session.open())
+
+
+def _pushed(history: "GraphHistory", reference: str | None) -> "tuple[Push, FeatureGraph]":
+    push = history.find(reference)
+    return push, history.graph(push)
+
+
+def _show(
+    session: Session,
+    drawing: "Drawing",
+    format: "Format | None",  # noqa: A002
+    direction: Literal["TB", "LR"],
+    output: Path | None,
+    document: dict[str, Any],
+) -> None:
+    from dagster_versioned.incremental.rendering import render as picture
+    from dagster_versioned.incremental.rendering import tree
+
+    how = format or (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
+    if output:
+        try:
+            output.write_text(picture(drawing, how, direction), encoding="utf-8")
+        except OSError as error:
+            raise InvalidInput(f"{output} could not be written: {error.strerror}. Choose another FILE.") from error
+        document |= {"output": str(output), "format": how}
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        print_json(document)
+    elif output:
+        say(f"{counted(len(drawing.nodes), 'feature')} in {output}, {how}.")
+    elif how == "text":
+        show_tree(tree(drawing))
+    else:
+        say(*picture(drawing, how, direction).splitlines())
+
+
+def _graph_document(graph: "FeatureGraph") -> dict[str, Any]:
+    return {
+        "project_version": graph.project_version,
+        "features": [
+            feature.to_json()
+            | {"fields": _field_documents(graph, feature.key), **_version_document(graph, feature.key)}
+            for feature in graph
+        ],
+    }
+
+
+def _field_documents(graph: "FeatureGraph", key: str) -> list[dict[str, Any]]:
+    versions = graph.versions(key).fields
+    return [
+        {
+            **field.to_json(),
+            "version": versions[field.key],
+            "parents": [ref.text for ref in graph.parents(key, field.key)],
+        }
+        for field in graph[key].fields
+    ]
+
+
+def _version_document(graph: "FeatureGraph", key: str) -> dict[str, Any]:
+    versions = graph.versions(key)
+    return {"feature_version": versions.feature, "feature_code_version": versions.code}
+
+
+def _diff_document(diff: "GraphDiff") -> dict[str, Any]:
+    return {
+        "project_versions": {"before": diff.before, "after": diff.after},
+        "features": [asdict(change) for change in diff.features],
+        "unchanged": diff.unchanged,
+    }

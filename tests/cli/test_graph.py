@@ -1,0 +1,256 @@
+"""Features on the command line: drawn, compared, pushed."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.incremental.snapshots import GraphHistory
+from support.command_line import PROGRAM
+
+FEATURES = """
+from dagster_versioned.incremental.definitions import Feature, Field, FieldDep
+from dagster_versioned.incremental.graph import FeatureGraph
+
+video = Feature("video", ["video_id"], [Field("audio", "{audio}"), Field("frames", "1")])
+crop = Feature("crop", ["video_id"], [Field("audio", "1"), Field("frames", "1")], [video])
+faces = Feature("faces", ["video_id"], [Field("faces", "1", [FieldDep(crop, ["frames"])])], [crop])
+"""
+
+
+@pytest.fixture
+def features(tmp_path, monkeypatch):
+    """Writes the modules ``first`` and ``second`` into the working directory."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for name, audio in (("first", "1"), ("second", "2")):
+        (folder / f"{name}.py").write_text(FEATURES.replace("{audio}", audio))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield folder
+    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def pushed(cli, features):
+    """A project to which both were pushed."""
+    cli("graph", "push", "-m", "first", "--why", "ticket 12", ok=0)
+    cli("graph", "push", "-m", "second", ok=0)
+    return cli
+
+
+def test_features_of_a_module_are_drawn(cli, features):
+    out = cli("graph", "render", "-m", "first", ok=0).out
+    assert out.splitlines()[0].endswith("features: 3")
+    assert "── faces " in out
+    assert "from crop.frames" in out
+
+
+def test_the_module_may_be_given_by_the_environment(cli, features, monkeypatch):
+    monkeypatch.setenv("DAGSTER_VERSIONED_MODULE", "first")
+    assert "── faces " in cli("graph", "render", ok=0).out
+    cli("graph", "push", ok=0)
+
+
+def test_drawing_a_module_needs_no_project(features):
+    done = subprocess.run(
+        [*PROGRAM, "graph", "render", "-m", "first", "--format", "dot"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("digraph")
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("graph.mmd", "flowchart TB"), ("graph.dot", "digraph"), ("graph.txt", "project version")]
+)
+def test_a_picture_is_written_in_the_format_that_its_name_ends_in(cli, features, name, start):
+    out = cli("graph", "render", "-m", "first", "-o", name, ok=0).out
+    assert out.startswith(f"3 features in {name}")
+    assert Path(name).read_text().startswith(start)
+
+
+def test_a_format_that_is_asked_for_wins(cli, features):
+    cli("graph", "render", "-m", "first", "-o", "graph.txt", "-f", "mermaid", "--direction", "LR", ok=0)
+    assert Path("graph.txt").read_text().startswith("flowchart LR")
+    assert cli("graph", "render", "-m", "first", "-f", "mermaid", ok=0).out.startswith("flowchart TB")
+    assert cli("graph", "render", "-m", "first", "-f", "pdf").code == ExitCode.INVALID
+
+
+def test_svg_without_graphviz_is_refused(cli, features, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    outcome = cli("graph", "render", "-m", "first", "-o", "graph.svg", ok=ExitCode.INVALID)
+    assert "Install Graphviz" in outcome.err
+    assert not Path("graph.svg").exists()
+
+
+def test_svg_by_graphviz(cli, features):
+    if shutil.which("dot") is None:
+        pytest.skip("Graphviz is not installed")
+    cli("graph", "render", "-m", "first", "-o", "graph.svg", ok=0)
+    assert ET.parse("graph.svg").getroot().tag.endswith("svg")
+
+
+def test_a_push_says_what_changed(cli, features):
+    first = cli("graph", "push", "-m", "first", "--why", "ticket 12", ok=0).out
+    assert first.startswith("Pushed as @0, the first: 3 features.\n")
+    assert cli("graph", "push", "-m", "first", ok=0).out == "Nothing changed since push @0.\n"
+    dry = cli("graph", "push", "-m", "second", "--dry-run", ok=0)
+    assert dry.out.startswith("Would be pushed: 2 features changed since @0.\n")
+    assert "dry run" in dry.err
+    second = cli("graph", "push", "-m", "second", ok=0).out
+    assert second.startswith("Pushed as @1: 2 features changed since @0.\n")
+    assert "  code 1 -> 2\n" in second
+    assert "  with video.audio\n" in second
+
+
+def test_the_history_lists_pushes(pushed):
+    lines = pushed("graph", "history", ok=0).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["push", "@1", "@0"]
+    assert lines[2].rstrip().endswith("ticket 12")
+    assert len(pushed("graph", "history", "--limit", "1", ok=0).out.splitlines()) == 2
+
+
+def test_a_project_without_pushes(cli, features):
+    outcome = cli("graph", "history", ok=0)
+    assert (outcome.out, outcome.err) == ("", "Nothing was pushed.\n")
+    assert "there are 0" in cli("graph", "diff", "-m", "first", ok=ExitCode.NOT_FOUND).err
+    assert "there are 0" in cli("graph", "render", ok=ExitCode.NOT_FOUND).err
+
+
+def test_pushes_and_the_module_are_compared(pushed):
+    changed = "features changed: 2, unchanged: 1"
+    same = "features changed: 0, unchanged: 3"
+    for args, expected in (
+        (("@0", "@1"), changed),
+        (("@0",), changed),
+        (("@1",), same),
+        (("-m", "first"), changed),
+        (("-m", "second"), same),
+        (("@0", "-m", "first"), same),
+        (("@0", "@1", "-m", "first"), changed),
+    ):
+        assert pushed("graph", "diff", *args, ok=0).out.splitlines()[0].endswith(expected), args
+
+
+def test_a_comparison_may_be_a_picture(pushed):
+    assert ":::changed" in pushed("graph", "diff", "@0", "@1", "-f", "mermaid", ok=0).out
+    pushed("graph", "diff", "@0", "-o", "changes.dot", ok=0)
+    assert "fillcolor" in Path("changes.dot").read_text()
+
+
+def test_a_push_is_drawn(pushed, project):
+    first = GraphHistory(project).find("@0")
+    last = pushed("graph", "render", ok=0).out
+    assert "code 2" in last
+    for reference in ("@0", first.snapshot[:8], first.project_version):
+        out = pushed("graph", "render", reference, ok=0).out
+        assert first.project_version in out
+        assert "code 2" not in out
+
+
+def test_documents(pushed):
+    graph = pushed.json("graph", "render", "@1")
+    assert [feature["key"] for feature in graph["features"]] == ["video", "crop", "faces"]
+    assert graph["features"][2]["fields"][0]["parents"] == ["crop.frames"]
+    diff = pushed.json("graph", "diff", "@0", "@1")
+    assert (diff["before"]["number"], diff["after"]["number"], diff["unchanged"]) == (0, 1, 1)
+    assert diff["features"][0]["fields"][0]["code"] == ["1", "2"]
+    history = pushed.json("graph", "history")["pushes"]
+    assert [each["why"] for each in history] == [None, "ticket 12"]
+    again = pushed.json("graph", "push", "-m", "second")
+    assert (again["applied"], again["push"], again["before"]["number"]) == (True, None, 1)
+    written = pushed.json("graph", "render", "@1", "-o", "graph.mmd")
+    assert (written["output"], written["format"]) == ("graph.mmd", "mermaid")
+
+
+def test_what_cannot_be_is_refused(pushed, features):
+    (features / "broken.py").write_text("import nothing_of_this_name")
+    (features / "empty.py").write_text("x = 1")
+    (features / "two.py").write_text("from first import video\nfrom second import video as other")
+    for args, message in (
+        (("push",), "-m MODULE"),
+        (("diff",), "-m MODULE"),
+        (("render", "-m", "broken"), "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        (("render", "-m", "not_there"), "'not_there' could not be loaded"),
+        (("render", "-m", "empty"), "has no features"),
+        (("push", "-m", "two"), "two definitions of feature 'video'"),
+        (("render", "pin:audit"), "names no push"),
+        (("render", "-m", "first", "-o", "not/there.dot"), "could not be written"),
+    ):
+        outcome = pushed("graph", *args, ok=ExitCode.INVALID)
+        assert message in outcome.err, args
+        assert outcome.out == ""
+
+
+def test_assets_that_are_features(cli, features):
+    (features / "assets.py").write_text(
+        """
+import dagster as dg
+from dagster_versioned.features.definition import feature_metadata
+from dagster_versioned.incremental.graph import FeatureGraph
+from second import crop, video
+
+_graph = FeatureGraph([video, crop])
+
+@dg.asset(metadata=feature_metadata(_graph, "crop"))
+def crops(): ...
+
+@dg.asset
+def ordinary(): ...
+"""
+    )
+    (features / "eager.py").write_text("import dagster as dg, assets\ndefs = dg.Definitions(assets=[assets.crops])")
+    (features / "lazy.py").write_text(
+        "import dagster as dg, assets\n\n@dg.definitions\ndef defs():\n    return dg.Definitions(assets=[assets.crops])"
+    )
+    (features / "listed.py").write_text("import assets\nall_of_them = {'a': [assets.crops, assets.ordinary]}")
+    for module in ("eager", "lazy", "listed"):
+        graph = cli.json("graph", "render", "-m", module)
+        assert [feature["key"] for feature in graph["features"]] == ["video", "crop"], module
+
+
+def test_what_a_feature_depends_on_need_not_be_in_the_module(cli, features):
+    (features / "lower.py").write_text("from second import faces")
+    graph = cli.json("graph", "render", "-m", "lower")
+    assert [feature["key"] for feature in graph["features"]] == ["video", "crop", "faces"]
+
+
+def test_help_says_what_a_push_is(cli):
+    for verb in ("render", "diff", "history", "push"):
+        out = cli("graph", verb, "--help", ok=0).out
+        assert f"dagster-versioned graph {verb}" in out
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "feature-graphs.md"
+
+
+def test_the_page_works_as_it_is_written(tmp_path, monkeypatch):
+    """Its files and commands, in order; what it shows of their output is what they say."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # the second of two modules of one size within a second counts
+    said, names = "", {}
+    blocks = re.findall(r'^```(\w+)(?: title="([^"\n]*)")?\n(.*?)^```', PAGE.read_text(), re.M | re.S)
+    for language, title, block in blocks:
+        if title:
+            Path(title).write_text(block)
+        elif language == "python":
+            exec(block, names)
+        elif language == "text":
+            assert said.startswith(block.removesuffix("…\n"))
+        for line in block.splitlines() if language == "sh" else ():
+            program, *words = shlex.split(line)
+            if program == "export":
+                for setting in words:
+                    monkeypatch.setenv(*setting.split("=", 1))
+                continue
+            done = subprocess.run([*PROGRAM, *words], capture_output=True, text=True)
+            assert (done.returncode, done.stderr) == (0, ""), line
+            said = done.stdout
+    assert [feature.key for feature in names["pushed"]] == ["video", "crop", "transcript", "faces"]
+    assert len(said.splitlines()) == 3
