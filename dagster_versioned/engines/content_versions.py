@@ -1,8 +1,8 @@
 """Versions of samples by what they say, for those that bring no others; and digests of all samples' versions.
 
 A *content version* is the value of the digest of one row in some columns alone: it says whether two rows say the same
-in these, and is the same text wherever it is computed. A *field digest* is the digest of all samples' ids and their data
-versions of one field, without an order, so that the digest of a table is the sum of those of its parts.
+in these, and is the same text wherever it is computed. A *field digest* is the digest of all samples' ids and their
+data versions of one field, without an order, so that the digest of a table is the sum of those of its parts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ def field_digests(frame: pa.Table, ids: Sequence[str], members: Sequence[str]) -
     require_columns("The frame", frame.column_names, (*ids, DATA_VERSION_BY_FIELD))
     versions = frame[DATA_VERSION_BY_FIELD]
     kind: Any = versions.type
-    known: list[str] = [member.name for member in kind] if pa.types.is_struct(kind) else []
+    known: list[str] = [kind.field(i).name for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
     require_columns(f"The column {DATA_VERSION_BY_FIELD!r} of the frame", known, members)
     texts = [_call("struct_field", versions, pc.StructFieldOptions([known.index(each)])) for each in members]
     narrow = positional([*(frame[name] for name in ids), *(text.cast(pa.string()) for text in texts)])

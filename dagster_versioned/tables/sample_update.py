@@ -116,6 +116,12 @@ class _Update(Addition):
         require_key(self._schema, update.on, "on")
         units = engine.schema(update.gone, options.write_options(partition))
         require_columns("The frame of units that go", units.names, update.on)
+        for name in update.on:
+            if units.field(name).type != self._schema.field(name).type:
+                raise InvalidInput(
+                    f"The column {name!r} is {units.field(name).type} in the units that go, and "
+                    f"{self._schema.field(name).type} in the rows of the update. Nothing was written. Give it one type."
+                )
         given = dict(zip(self._schema.names, self._given.null_counts, strict=True))
         going = engine.measure(update.gone, units.select(update.on)).null_counts
         for nulls, what in ((sum(given[name] for name in update.on), "rows"), (sum(going), "units that go")):
