@@ -26,7 +26,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 
 def read_delta(
-    uri: str,
+    uri: str | ObjectStore,
     version: int | None = None,
     columns: Sequence[str] | None = None,
     filter: str | None = None,  # noqa: A002 - what it is called everywhere
