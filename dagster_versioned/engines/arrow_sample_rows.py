@@ -1,14 +1,18 @@
 """The rows of samples in Arrow tables: those that an increment asks for, and those that came of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import schema_from_arrow, schema_to_arrow
+from dagster_versioned.delta.schema import StructType, schema_from_arrow, schema_to_arrow
+from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.arrow_samples import filtered, hashed, member_of, quoted, require_ids
-from dagster_versioned.engines.frames import in_memory, stream
+from dagster_versioned.engines.content_versions import content_versions, field_digests
+from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.frames import in_memory, stream, to_frame
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
@@ -17,6 +21,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SEPARATOR,
     SYSTEM_COLUMNS,
+    SYSTEM_PREFIX,
     SamplePlan,
     Upstream,
     refuse_other_samples,
@@ -26,20 +31,78 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import database
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 _ROW = "metaxy_row"
 
 
-def rows_of(plan: SamplePlan, upstreams: Mapping[str, pa.RecordBatchReader], units: pa.Table) -> pa.Table:
+def own(frame: Any, like: pa.Table | None) -> pa.Table:
+    """A user's frame as a table."""
+    table = in_memory(frame) if isinstance(engine_for(frame), ArrowEngine) else frame.toArrow()
+    if table is None:
+        schema, batches = stream(frame)
+        table = pa.Table.from_batches(list(batches), schema)
+    return table
+
+
+def as_frame(rows: pa.Table, frame_type: type) -> Any:
+    """The table as a type of the family."""
+    return to_frame(rows, frame_type)
+
+
+def names(frame: pa.Table) -> list[str]:
+    """The columns of a table."""
+    return frame.column_names
+
+
+def select(frame: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The table with these columns alone."""
+    return frame.select(list(columns))
+
+
+def none_of(frame: pa.Table) -> pa.Table:
+    """The table without its rows."""
+    return frame.slice(0, 0)
+
+
+def empty(schema: StructType, like: pa.Table) -> pa.Table:
+    """A table of a schema, without rows."""
+    return schema_to_arrow(schema).empty_table()
+
+
+def with_contents(frame: pa.Table, columns: Mapping[str, Sequence[str]]) -> pa.Table:
+    """The table with both columns of versions by field, each the hash of the values in some ``columns``."""
+    fields = [content_versions(frame, columns[each]).combine_chunks() for each in columns]
+    versions = pa.StructArray.from_arrays(fields, list(columns))
+    kept = frame.select([name for name in frame.column_names if name not in SYSTEM_COLUMNS])
+    return kept.append_column(PROVENANCE_BY_FIELD, versions).append_column(DATA_VERSION_BY_FIELD, versions)
+
+
+def stored(plan: SamplePlan, frame: pa.Table, *, stale: bool) -> pa.Table:
+    """The ids and versions of stored samples, with all members of the plan; those of nobody where ``stale``."""
+    table = frame.select(list(plan.ids))
+    for column in (PROVENANCE_BY_FIELD, DATA_VERSION_BY_FIELD):
+        held: Sequence[str] = [] if stale and column == PROVENANCE_BY_FIELD else members_of(frame, column)
+        nulls = pa.nulls(frame.num_rows, pa.string())
+        fields = [member_of(frame, column, each).combine_chunks() if each in held else nulls for each in plan.members]
+        table = table.append_column(column, pa.StructArray.from_arrays(fields, list(plan.members)))
+    whole = pa.repeat("", frame.num_rows) if stale else frame[PROVENANCE]
+    return table.append_column(PROVENANCE, whole)
+
+
+def rows_of(plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], units: pa.Table) -> pa.Table:
     """All that the upstreams, by name, say of some units, in the order of their ids; one batch is read at a time."""
-    frames = {each.name: _read(plan, each, upstreams[each.name], units) for each in plan.upstreams}
+    frames = {
+        each.name: _read(plan, each, upstreams[each.name](pa.RecordBatchReader), units) for each in plan.upstreams
+    }
     on = ", ".join(map(quoted, plan.on))
     # As when it is said which samples are expected (`arrow_samples`).
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "FULL" if all(each.optional for each in order) else "LEFT"
     with database() as connection:
         for position, each in enumerate(order):
-            frame = frames[each.name]
-            keys = frame.select(list(plan.on)).append_column(f"{_ROW}{position}", pa.array(range(frame.num_rows)))
+            keys = _numbered(frames[each.name].select(list(plan.on)), f"{_ROW}{position}")
             connection.register(f"t{position}", keys)
         joined = "t0"
         for position, each in enumerate(order[1:], 1):
@@ -55,30 +118,66 @@ def rows_of(plan: SamplePlan, upstreams: Mapping[str, pa.RecordBatchReader], uni
     return pa.Table.from_pydict(columns).sort_by([(name, "ascending") for name in ids])
 
 
-def finished(plan: SamplePlan, asked: pa.Table, frame: Any, types: Mapping[str, object]) -> pa.Table:
-    """The rows that came of what was asked, with their versions.
+def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table) -> pa.Table:
+    """The samples of some units, without versions."""
+    kept = samples.select([name for name in samples.column_names if name not in SYSTEM_COLUMNS])
+    return within(plan, kept, units)
 
-    ``asked`` are units with the columns of their provenance, ``types`` those that ids have where they came from. The
-    frame may say data versions of its own, for some fields or rows. Raises `InvalidInput` for rows that were not asked
-    for, ids that are missing, null or come twice.
+
+def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
+    """Those of the rows that are of some units."""
+    with database() as connection:
+        connection.register("units", units.select(list(plan.units)))
+        return _semi_joined(connection, rows, plan.units)
+
+
+def units_of(plan: SamplePlan, rows: pa.Table) -> pa.Table:
+    """The units of rows with their provenance, each once."""
+    table = rows.select([*plan.units, PROVENANCE_BY_FIELD, PROVENANCE])
+    if not any(each.grouped for each in plan.upstreams):
+        return table
+    with database() as connection:
+        connection.register("given", _numbered(table.select(list(plan.units))))
+        first = connection.execute(
+            f"SELECT min({_ROW}) AS {_ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}"
+        ).to_arrow_table()
+    return table.take(first[_ROW])
+
+
+def together(one: pa.Table, other: pa.Table) -> pa.Table:
+    """The units of both."""
+    return pa.concat_tables([one, other])
+
+
+def pieces(plan: SamplePlan, units: pa.Table, size: int) -> Iterator[tuple[pa.Table, int]]:
+    """The units in tables of at most ``size``, in the order of their columns."""
+    ordered = units.sort_by([(name, "ascending") for name in plan.units])
+    for start in range(0, len(ordered), size):
+        piece = ordered.slice(start, size)
+        yield piece, len(piece)
+
+
+def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> pa.Table:
+    """The rows that came of units, with their versions.
+
+    They may say data versions of their own, for some fields or rows. Raises `InvalidInput` for rows that were not asked
+    for, samples without a row, and ids that are missing, null, of another type, or come twice.
     """
-    rows = in_memory(frame)
-    if rows is None:
-        schema, batches = stream(frame)
-        rows = pa.Table.from_batches(list(batches), schema)
     what = f"What feature {plan.feature!r} returned"
     require_columns(what, rows.column_names, plan.ids)
     require_plain_columns(plan, what, rows.column_names, members_of(rows, DATA_VERSION_BY_FIELD))
-    own = rows.select([name for name in rows.column_names if name not in SYSTEM_COLUMNS])
-    own = own.cast(schema_to_arrow(schema_from_arrow(own.schema).all_nullable()))
-    require_types(what, plan.units, dict(zip(own.schema.names, own.schema.types, strict=True)), types)
-    require_ids(what, plan.ids, own)
-    provenance = asked.take(_places(plan, asked, own))
+    kept = rows.select([name for name in rows.column_names if name not in SYSTEM_COLUMNS])
+    kept = kept.cast(schema_to_arrow(schema_from_arrow(kept.schema).all_nullable()))
+    require_types(
+        what, plan.units, *(dict(zip(each.schema.names, each.schema.types, strict=True)) for each in (kept, asked))
+    )
+    require_ids(what, plan.ids, kept)
+    provenance = asked.take(_places(plan, asked, kept))
     by_field = [_versions(rows, name, member_of(provenance, PROVENANCE_BY_FIELD, name)) for name in plan.members]
     packed = pa.StructArray.from_arrays([each.combine_chunks() for each in by_field], list(plan.members))
     whole = hashed(plan.hash, pc.call_function("binary_join_element_wise", [*by_field, pa.scalar(SEPARATOR)]))
     return (
-        own.append_column(PROVENANCE_BY_FIELD, provenance[PROVENANCE_BY_FIELD])
+        kept.append_column(PROVENANCE_BY_FIELD, provenance[PROVENANCE_BY_FIELD])
         .append_column(PROVENANCE, provenance[PROVENANCE])
         .append_column(DATA_VERSION_BY_FIELD, packed)
         .append_column(DATA_VERSION, whole)
@@ -87,7 +186,7 @@ def finished(plan: SamplePlan, asked: pa.Table, frame: Any, types: Mapping[str, 
 
 def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table) -> pa.Table:
     """The upstream's columns by their new names, in those rows that are of the units."""
-    names = [name for name in rows.schema.names if name not in SYSTEM_COLUMNS]
+    names = [name for name in rows.schema.names if not name.startswith(SYSTEM_PREFIX)]
     renamed = [upstream.rename.get(name, name) for name in names]
     kept = renamed
     if upstream.select is not None:
@@ -101,14 +200,22 @@ def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, unit
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
                 table = filtered(upstream, table)
-            given = table.select(keys).append_column(_ROW, pa.array(range(table.num_rows), pa.int64()))
-            connection.register("given", given)
-            places = connection.execute(
-                f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))})"
-            ).to_arrow_table()
-            found.append(table.select(kept).take(places[_ROW]))
+            found.append(_semi_joined(connection, table.select(kept), keys))
     nothing = rows.schema.empty_table().select(names).rename_columns(renamed).select(kept)
     return pa.concat_tables([nothing, *found])
+
+
+def _semi_joined(connection: "DuckDBPyConnection", rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Those of the rows, in their order, that agree in the keys with one of the units."""
+    connection.register("given", _numbered(rows.select(list(keys))))
+    places = connection.execute(
+        f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
+    ).to_arrow_table()
+    return rows.take(places[_ROW])
+
+
+def _numbered(rows: pa.Table, name: str = _ROW) -> pa.Table:
+    return rows.append_column(name, pa.array(np.arange(rows.num_rows)))
 
 
 def _places(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> Any:
@@ -116,8 +223,7 @@ def _places(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> Any:
     units = ", ".join(map(quoted, plan.units))
     with database() as connection:
         for name, table in (("asked", asked), ("given", rows)):
-            keys = table.select(list(plan.units)).append_column(f"{_ROW}_{name}", pa.array(range(table.num_rows)))
-            connection.register(name, keys)
+            connection.register(name, _numbered(table.select(list(plan.units)), f"{_ROW}_{name}"))
         places = connection.execute(
             f"SELECT {_ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {_ROW}_given"
         ).to_arrow_table()[f"{_ROW}_asked"]
@@ -155,3 +261,8 @@ def members_of(frame: pa.Table, column: str) -> Sequence[str]:
         return []
     kind = cast("Any", frame.schema.field(column).type)
     return [kind.field(position).name for position in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+
+
+def digests(plan: SamplePlan, rows: pa.Table) -> dict[str, str]:
+    """By member, the digest of the ids and data versions of rows."""
+    return field_digests(rows, plan.ids, plan.members)

@@ -1,0 +1,385 @@
+"""A feature over its versioned table: what is stale of it, and what comes of what was computed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines import arrow_sample_rows, arrow_samples
+from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.engines.frames import READABLE
+from dagster_versioned.engines.samples import (
+    DATA_VERSION_BY_FIELD,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SYSTEM_PREFIX,
+    SampleChanges,
+    SampleHash,
+    SamplePlan,
+    Upstream,
+    refuse_equal_names,
+    require_columns,
+    require_plain_columns,
+)
+from dagster_versioned.engines.sql import Names
+from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame
+from dagster_versioned.incremental.definitions import Feature
+from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.incremental.increment import Asked, Increment, SampleRows
+from dagster_versioned.incremental.resolve import Resolver, sample_plan
+from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.sample_update import SampleUpdate
+from dagster_versioned.tables.table import VersionedTable
+
+
+@dataclass(frozen=True)
+class UpstreamFiles:
+    """The exact files of a table that a feature is computed from; none of them is read yet."""
+
+    table: VersionedTable
+    files: VersionFiles
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the files."""
+        return self.files.scan.schema
+
+    def read(self, frame_type: type, columns: Sequence[str] | None = None) -> Any:
+        """The rows as a frame."""
+        scan = self.files.scan if columns is None else replace(self.files.scan, columns=tuple(columns))
+        return self.table.read_files(replace(self.files, scan=scan), frame_type)
+
+    def of(self, partitions: Iterable[str]) -> "UpstreamFiles":
+        """The same version of some of the partitions; of those that it has."""
+        known = {version.partition for version in self.files.versions}
+        wanted = sorted(key for key in partitions if key in known)
+        return UpstreamFiles(self.table, self.table.files(self.files.log_version, partitions=wanted))
+
+    def digests(self) -> dict[str, str] | None:
+        """The field digests of the rows; ``None`` where a version does not record them."""
+        records = [FeatureRecord.of(version.identity.custom) for version in self.files.versions]
+        known = [record.digests for record in records if record is not None]
+        return digests_together(known) if known and len(known) == len(records) else None
+
+
+class FeatureTable:
+    """A feature of a graph, and the table that holds its samples."""
+
+    def __init__(self, graph: FeatureGraph, key: str, table: VersionedTable, how: SampleHash | None = None) -> None:
+        self.graph = graph
+        self.feature = graph[key]
+        self.table = table
+        self.plan = sample_plan(graph, key, how or SampleHash())
+
+    def resolve(
+        self,
+        upstreams: Mapping[str, UpstreamFiles],
+        *,
+        partition: str | None = None,
+        as_type: type = pa.Table,
+        full: bool = False,
+    ) -> "Resolved":
+        """What the table, or a partition of it, lacks of what the upstreams (by feature) say.
+
+        Reads versions, ids and the columns of filters; of upstreams that are no features, the columns of their fields.
+        ``as_type`` is what frames are given as. ``full``: all samples are to be computed, stale or not. Raises
+        `InvalidInput`.
+        """
+        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
+            raise InvalidInput(
+                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
+                "or written; materialize them first."
+            )
+        head = self._head(partition, full)
+        self._check_columns(upstreams)
+        given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
+        way = _way(as_type)
+        frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
+        current = self._current(head, way, full)
+        changes = way.resolver.resolve(_light(self.plan, given), frames, current)
+
+        def rows(units: Any) -> Any:
+            reads = {name: _reading(files) for name, files in given.items()}
+            return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units), as_type)
+
+        return self._resolved(
+            changes, way, head, current, rows, as_type, self._upstream_digests(given), partition, full
+        )
+
+    def resolve_samples(
+        self, samples: Any, *, partition: str | None = None, as_type: type | None = None, full: bool = False
+    ) -> "Resolved":
+        """As `resolve`, for a feature without upstreams: ``samples`` are all that there are.
+
+        They bring the column ``metaxy_provenance_by_field``; else the versions of each field are those of its
+        ``columns``, and without these of all that are no ids.
+        """
+        head = self._head(partition, full)
+        way = _way(cast("type[Any]", type(samples)))
+        samples = way.rows.own(samples, None)
+        names = way.rows.names(samples)
+        require_columns("The frame of samples", names, self.plan.ids)
+        require_plain_columns(self.plan, "The frame of samples", names, [])
+        if PROVENANCE_BY_FIELD not in names:
+            samples = way.rows.with_contents(samples, _columns_of(self.feature, names))
+        current = self._current(head, way, full)
+        light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
+        changes = way.resolver.resolve_samples(self.plan, light, current)
+
+        def rows(units: Any) -> Any:
+            return way.rows.as_frame(way.rows.samples_of(self.plan, samples, units), as_type or way.frame_type)
+
+        return self._resolved(changes, way, head, current, rows, as_type or way.frame_type, {}, partition, full)
+
+    # Inside
+
+    def _resolved(
+        self,
+        changes: SampleChanges,
+        way: "_Way",
+        head: UpstreamFiles | None,
+        current: Any,
+        rows: Any,
+        as_type: type,
+        upstreams: Mapping[str, Mapping[str, str]],
+        partition: str | None,
+        full: bool,
+    ) -> "Resolved":
+        new, stale = (way.rows.units_of(self.plan, frame) for frame in (changes.new, changes.stale))
+        counts = replace(changes.counts, reasons={}) if full else changes.counts
+        asked = Asked(new, stale, changes.orphaned, counts, full=full)
+        keys = {field.member: field.key for field in self.feature.fields}
+        increment: Increment[Any] = Increment(
+            asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
+        )
+        return Resolved(self, increment, way, head, current, upstreams)
+
+    def _head(self, partition: str | None, full: bool) -> UpstreamFiles | None:
+        """The files of the head that the update is to go onto. Raises `InvalidInput` where it cannot be compared."""
+        if not self.table.exists():
+            return None
+        version = self.table.state.history.heads.get(partition)
+        if version is None:
+            return None
+        record = FeatureRecord.of(version.identity.custom)
+        how = (self.plan.hash.algorithm, self.plan.hash.length)
+        if not full and record is not None:
+            for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
+                if was != now:
+                    raise InvalidInput(
+                        f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
+                        f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
+                        "Compute all of them again (run config full: true), or take the change back."
+                    )
+        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition))
+
+    def _current(self, head: UpstreamFiles | None, way: "_Way", full: bool) -> Any:
+        """What is compared of the samples that are stored; ``None`` where there are none."""
+        if head is None:
+            return None
+        names = head.schema.names
+        if full and any(name not in names for name in self.plan.ids):
+            return None
+        what = f"The table of feature {self.feature.key!r}"
+        require_columns(what, names, self.plan.ids if full else (*self.plan.ids, PROVENANCE))
+        columns = [
+            *self.plan.ids,
+            *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
+        ]
+        return way.rows.stored(self.plan, head.read(way.frame_type, columns), stale=full)
+
+    def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
+        """Refuse what would fail once rows are read: before anything is computed."""
+        names: dict[str, list[str]] = {}
+        for each in self.plan.upstreams:
+            known = upstreams[each.name].schema.names
+            require_columns(f"Upstream {each.name!r}", known, list(each.rename))
+            renamed = [each.rename.get(name, name) for name in known if not name.startswith(SYSTEM_PREFIX)]
+            wanted = [*each.ids, *each.on, *(each.select or ())]
+            require_columns(f"Upstream {each.name!r}", renamed, wanted)
+            names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
+        refuse_equal_names(self.plan, names)
+
+    def _versions(self, upstream: Upstream, files: UpstreamFiles, way: "_Way") -> Any:
+        """The columns of an upstream that say which samples there are, and of which versions."""
+        known, needed = files.schema.names, _needed(upstream, files.schema)
+        if DATA_VERSION_BY_FIELD in known:
+            return files.read(way.frame_type, [*needed, DATA_VERSION_BY_FIELD])
+        columns = _columns_of(self.graph[upstream.name], known)
+        used = {member: columns[member] for member in upstream.fields}
+        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
+        frame = way.rows.with_contents(files.read(way.frame_type, list(wanted)), used)
+        return way.rows.select(frame, [*needed, DATA_VERSION_BY_FIELD])
+
+    def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
+        """By upstream, the digests of the fields that the feature is computed from.
+
+        Not where samples are passed over by what else is in their columns, which the digests do not tell.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for each in self.plan.upstreams:
+            digests = upstreams[each.name].digests() if each.filter is None else None
+            used = {
+                ref.field
+                for field in self.feature.fields
+                for ref in self.graph.parents(self.feature.key, field.key)
+                if ref.feature == each.name
+            }
+            if digests is not None and used <= digests.keys():
+                found[each.name] = {key: digests[key] for key in sorted(used)}
+        return found
+
+
+class Resolved:
+    """An increment of a feature, and how its rows go onto the version that it was computed from."""
+
+    def __init__(
+        self,
+        feature: FeatureTable,
+        increment: Increment[Any],
+        way: "_Way",
+        head: UpstreamFiles | None,
+        current: Any,
+        upstreams: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self.increment = increment
+        self.feature = feature
+        self._way = way
+        self._head = head
+        self._current = current
+        self._upstreams = upstreams
+
+    @property
+    def record(self) -> FeatureRecord | None:
+        """What the version that it is compared with records of how it came about."""
+        return FeatureRecord.of(self._head.files.versions[0].identity.custom) if self._head is not None else None
+
+    def finish(
+        self, rows: Any = None, part: Increment[Any] | None = None, *, after: Version | None = None
+    ) -> SampleUpdate:
+        """The rows that were computed, for the whole increment or a ``part`` of it, as what is to be written.
+
+        Without ``rows`` where there is nothing to compute. ``after`` is the version that the part before was written
+        as. Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
+        twice, and `EmptyTable` where there never was a sample.
+        """
+        feature, way = self.feature, self._way
+        plan, part = feature.plan, part or self.increment
+        asked = part.asked
+        if part.todo:
+            if rows is None:
+                raise InvalidInput(
+                    f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
+                    "written. Return a frame with a row for each."
+                )
+            frame = way.rows.finished(plan, part.units, way.rows.own(rows, part.units))
+        elif self._head is None:
+            raise EmptyTable(
+                f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "
+                "Nothing was written. Materialize them first, or look at the filters of its FeatureDeps."
+            )
+        else:
+            frame = way.rows.empty(self._head.schema, asked.gone)
+        base = after or (self._head.files.versions[0] if self._head is not None else None)
+        whole = asked.full and not asked.piece
+        digests = way.rows.digests(plan, frame) if whole else self._digests(part, frame, after)
+        record = FeatureRecord(
+            feature.feature.id_columns,
+            self._fields(),
+            (plan.hash.algorithm, plan.hash.length),
+            {field.key: digests[field.member] for field in feature.feature.fields},
+            self._upstreams,
+            asked.left,
+        )
+        return SampleUpdate(
+            frame,
+            None if whole else way.rows.select(asked.gone, list(plan.units)),
+            plan.units,
+            plan.ids,
+            base.metadata_sha if base is not None else None,
+            {FEATURE_MEMBER: record.to_json()},
+        )
+
+    def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
+        """The field digests of the table once the frame is in it, by member."""
+        plan, rows = self.feature.plan, self._way.rows
+        added = rows.digests(plan, frame)
+        if self._current is None and after is None:
+            return added
+        keys = {field.key: field.member for field in self.feature.feature.fields}
+        before = after or (self._head.files.versions[0] if self._head is not None else None)
+        record = FeatureRecord.of(before.identity.custom) if before is not None else None
+        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
+            base = {keys[key]: text for key, text in record.digests.items()}
+        else:
+            base = rows.digests(plan, self._current)
+        taken: list[dict[str, str]] = []
+        if self._current is not None:
+            going = [part.asked.gone, part.units]
+            taken = [rows.digests(plan, rows.within(plan, self._current, units)) for units in going]
+        found = digests_together([base, added], taken)
+        assert found is not None  # all are of the feature's fields
+        return found
+
+    def _fields(self) -> dict[str, tuple[str, str]]:
+        feature = self.feature.feature
+        versions = self.feature.graph.versions(feature.key).fields
+        return {field.key: (versions[field.key], field.code_version) for field in feature.fields}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How an engine does it, and the type of its frames."""
+
+    resolver: Resolver
+    rows: SampleRows
+    frame_type: type
+
+
+def _way(frame_type: type) -> _Way:
+    """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
+    if not isinstance(engine_for_type(frame_type), ArrowEngine):
+        raise UnsupportedFrame(
+            f"Features are computed from frames of {', '.join(READABLE)}, not of {frame_type}. Nothing was computed or "
+            "written. Ask for one of these."
+        )
+    return _Way(arrow_samples, arrow_sample_rows, pa.Table)
+
+
+def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePlan:
+    """The plan for frames of the columns alone that say which samples there are."""
+
+    def light(each: Upstream) -> Upstream:
+        read = _needed(each, upstreams[each.name].schema)
+        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=None)
+
+    return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
+
+
+def _needed(upstream: Upstream, schema: StructType) -> list[str]:
+    """The columns that say which samples of an upstream there are, as they are stored."""
+    renamed = [upstream.rename.get(name, name) for name in schema.names]
+    wanted = {*upstream.ids, *upstream.on}
+    if upstream.filter is not None:
+        fields = [replace(field, name=name) for field, name in zip(schema.fields, renamed, strict=True)]
+        wanted |= Names({"upstream": StructType(fields)}).resolve(upstream.filter).of("upstream")
+    return [old for old, new in zip(schema.names, renamed, strict=True) if new in wanted]
+
+
+def _columns_of(feature: Feature, known: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By field of a feature without upstreams, the columns whose values are its version."""
+    names = [name for name in known if not name.startswith(SYSTEM_PREFIX)]
+    rest = tuple(sorted(name for name in names if name not in feature.id_columns)) or feature.id_columns
+    found = {field.member: field.columns or rest for field in feature.fields}
+    for columns in found.values():
+        require_columns(f"Feature {feature.key!r}", names, columns)
+    return found
+
+
+def _reading(files: UpstreamFiles) -> Callable[[type], Any]:
+    return lambda frame_type: files.read(frame_type)

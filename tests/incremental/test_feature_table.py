@@ -1,0 +1,481 @@
+"""Features over their tables, without Dagster: only what is stale is computed, and what is written is right."""
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dagster_versioned import Project
+from dagster_versioned.engines.samples import (
+    DATA_VERSION,
+    DATA_VERSION_BY_FIELD,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SYSTEM_COLUMNS,
+    SampleHash,
+)
+from dagster_versioned.errors import CommitConflict, EmptyTable, ExpiredVersion, InvalidInput
+from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
+from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.tables.feature_record import FeatureRecord
+from dagster_versioned.tables.options import TableOptions
+
+VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
+
+
+def graph_of(*features):
+    return FeatureGraph([VIDEO, *features])
+
+
+def words(code="1"):
+    return Feature("words", ["id"], [Field("text", code, [FieldDep("video", ["sound"])])], ["video"])
+
+
+def videos(*rows):
+    return pa.table(
+        {
+            "id": pa.array([row[0] for row in rows], pa.int64()),
+            "sound": pa.array([row[1] for row in rows], pa.string()),
+            "image": pa.array([row[2] for row in rows], pa.string()),
+        }
+    )
+
+
+BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
+
+
+class Tables:
+    """A project whose features are computed by functions of rows, and what was asked of them."""
+
+    def __init__(self, path):
+        self.project = Project.open("HOUSE", str(path))
+        self.asked = []
+
+    def table(self, key):
+        return self.project.table([*key.split("/")])
+
+    def upstream(self, key):
+        table = self.table(key)
+        return UpstreamFiles(table, table.files())
+
+    def head(self, key):
+        return self.table(key).version()
+
+    def write_plain(self, key, rows):
+        return self.table(key).write(rows, options=TableOptions(allow_empty=True))
+
+    def root(self, graph, key, samples, **options):
+        table = self.table(key)
+        resolved = FeatureTable(graph, key, table).resolve_samples(samples, **options)
+        increment = resolved.increment
+        return self._write(table, resolved.finish(increment.changed if increment.todo else None)), increment
+
+    def resolve(self, graph, key, *, how=None, **options):
+        upstreams = {dep.feature: self.upstream(dep.feature) for dep in graph[key].deps}
+        return FeatureTable(graph, key, self.table(key), how).resolve(upstreams, **options)
+
+    def step(self, graph, key, body, **options):
+        """Compute and write what is stale of a feature; what it came to and the increment."""
+        resolved = self.resolve(graph, key, **options)
+        increment = resolved.increment
+        rows = body(increment.changed) if increment.todo else None
+        result = self._write(self.table(key), resolved.finish(rows))
+        return result, increment
+
+    def rows(self, key):
+        rows = self.table(key).read().to_pylist()
+        return {row["id"]: {name: row[name] for name in row if name not in SYSTEM_COLUMNS} for row in rows}
+
+    def _write(self, table, update):
+        return table.write(update)
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return Tables(tmp_path)
+
+
+def loud(rows):
+    """What the feature ``words`` computes: the sound in capitals."""
+    return pa.table({"id": rows["id"], "text": [text.upper() for text in rows["sound"].to_pylist()]})
+
+
+def counted(increment):
+    counts = increment.counts
+    return counts.new, counts.stale, counts.orphaned, counts.unchanged
+
+
+def test_only_what_changed_is_asked_for_and_the_rest_is_carried_over(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    result, increment = tables.step(graph, "words", loud)
+    assert (result.change, counted(increment)) == ("full", (3, 0, 0, 0))
+    result, increment = tables.step(graph, "words", lambda rows: pytest.fail("there is nothing to do"))
+    assert (result.change, counted(increment), bool(increment)) == ("none", (0, 0, 0, 3), False)
+    tables.write_plain("video", videos((1, "A", "x"), (2, "b", "Y"), (4, "d", "w")))
+    asked = []
+    result, increment = tables.step(graph, "words", lambda rows: asked.append(rows) or loud(rows))
+    assert counted(increment) == (1, 1, 1, 1)
+    assert increment.reasons == {"text": 1}
+    assert asked[0].to_pylist() == [{"id": 1, "sound": "A", "image": "x"}, {"id": 4, "sound": "d", "image": "w"}]
+    assert increment.new["id"].to_pylist() == [4]
+    assert increment.stale["id"].to_pylist() == [1]
+    assert increment.orphaned.to_pylist() == [{"id": 3}]
+    assert tables.rows("words") == {
+        1: {"id": 1, "text": "A"},
+        2: {"id": 2, "text": "B"},
+        4: {"id": 4, "text": "D"},
+    }
+
+
+def test_an_incremental_table_is_the_one_that_is_computed_from_scratch(tables, tmp_path):
+    graph = graph_of(words())
+    for rows in (BASE, [(1, "q", "x"), *BASE[1:]], [(1, "q", "x"), (5, "e", "v")]):
+        tables.write_plain("video", videos(*rows))
+        tables.step(graph, "words", loud)
+    afresh = Tables(tmp_path / "afresh")
+    afresh.write_plain("video", videos((1, "q", "x"), (5, "e", "v")))
+    afresh.step(graph, "words", loud)
+    one, other = (each.table("words").read().sort_by("id") for each in (tables, afresh))
+    assert one.equals(other)
+    assert FeatureRecord.of(tables.head("words").identity.custom) == FeatureRecord.of(
+        afresh.head("words").identity.custom
+    )
+
+
+def test_after_a_code_bump_exactly_what_depends_on_the_field_is_stale(tables):
+    def feature(text, length):
+        deps = [FieldDep("video", ["sound"])]
+        return graph_of(Feature("words", ["id"], [Field("text", text, deps), Field("length", length, deps)], ["video"]))
+
+    tables.write_plain("video", videos(*BASE))
+    tables.step(feature("1", "1"), "words", loud)
+    _, increment = tables.step(feature("1", "2"), "words", loud)
+    assert counted(increment) == (0, 3, 0, 0)
+    assert increment.reasons == {"length": 3}
+
+
+def test_a_code_bump_of_a_root_makes_nothing_stale_below(tables):
+    def graph(code):
+        video = Feature("video", ["id"], [Field("sound", code, columns=["sound"])])
+        return FeatureGraph([video, words()])
+
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph("1"), "words", loud)
+    result, increment = tables.step(graph("2"), "words", loud)
+    assert not increment
+    assert result.change == "metadata_only"  # the record has another version of the field
+
+
+def test_content_versions_of_the_body_stop_the_wave(tables):
+    root = Feature("root", ["id"], ["raw"])
+    middle = Feature("middle", ["id"], ["text"], [root])
+    graph = FeatureGraph([root, middle, Feature("last", ["id"], ["end"], [middle])])
+
+    def in_capitals(rows):
+        texts = [text.upper() for text in rows["raw"].to_pylist()]
+        versions = pa.array([{"text": text} for text in texts], pa.struct([("text", pa.string())]))
+        return pa.table({"id": rows["id"], "text": texts, DATA_VERSION_BY_FIELD: versions})
+
+    def step(raw):
+        tables.root(graph, "root", pa.table({"id": [1, 2], "raw": raw}))
+        first = tables.step(graph, "middle", in_capitals)[1]
+        return counted(first), counted(tables.step(graph, "last", lambda rows: rows)[1])
+
+    assert step(["a", "b"]) == ((2, 0, 0, 0), (2, 0, 0, 0))
+    assert step(["A", "b"]) == ((0, 1, 0, 1), (0, 0, 0, 2))
+    assert step(["c", "b"]) == ((0, 1, 0, 1), (0, 1, 0, 1))
+    stored = {row["id"]: row for row in tables.table("middle").read().to_pylist()}
+    assert stored[1][DATA_VERSION_BY_FIELD] == {"text": "C"}
+    assert stored[1][DATA_VERSION] != stored[1][PROVENANCE]
+
+
+def test_a_root_brings_its_versions_or_has_them_of_its_columns(tables):
+    graph = graph_of(words())
+    result, increment = tables.root(graph, "video", videos(*BASE))
+    assert (result.change, counted(increment)) == ("full", (3, 0, 0, 0))
+    tables.step(graph, "words", loud)
+    _, increment = tables.root(graph, "video", videos((1, "a", "other"), *BASE[1:]))
+    assert increment.reasons == {"image": 1}
+    assert counted(tables.step(graph, "words", loud)[1]) == (0, 0, 0, 3)
+    own = pa.array([{"sound": "s", "image": "i"}] * 3)
+    samples = videos(*BASE).append_column(PROVENANCE_BY_FIELD, own)
+    _, increment = tables.root(graph, "video", samples)
+    assert counted(increment) == (0, 3, 0, 0)
+    assert tables.table("video").read()[PROVENANCE_BY_FIELD].to_pylist() == [{"image": "i", "sound": "s"}] * 3
+    assert tables.root(graph, "video", samples)[0].change == "none"
+
+
+def test_the_fields_digests_say_whether_an_upstream_changed_for_a_feature(tables):
+    graph = graph_of(words())
+
+    def recorded():
+        record = FeatureRecord.of(tables.head("words").identity.custom)
+        return record.upstreams, record.digests
+
+    tables.root(graph, "video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    before = recorded()
+    assert before[0].keys() == {"video"}
+    assert before[0]["video"].keys() == {"sound"}
+    tables.root(graph, "video", videos((1, "a", "other"), *BASE[1:]))
+    assert tables.upstream("video").digests()["sound"] == before[0]["video"]["sound"]
+    result, _ = tables.step(graph, "words", loud)
+    assert (result.change, recorded()) == ("none", before)
+    tables.root(graph, "video", videos((1, "other", "x"), *BASE[1:]))
+    tables.step(graph, "words", loud)
+    after = recorded()
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+
+
+def test_upstreams_that_are_filtered_are_not_judged_by_digests(tables):
+    feature = Feature("words", ["id"], ["text"], [FeatureDep("video", filter="image != 'x'")])
+    graph = graph_of(feature)
+    tables.root(graph, "video", videos(*BASE))
+    assert counted(tables.step(graph, "words", loud)[1]) == (2, 0, 0, 0)
+    assert FeatureRecord.of(tables.head("words").identity.custom).upstreams == {}
+
+
+def test_a_piece_at_a_time_can_be_written_and_the_next_resolve_finds_what_is_left(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*((n, f"s{n}", "") for n in range(5)), (9, "gone", "")))
+    tables.step(graph, "words", loud)
+    tables.write_plain("video", videos(*((n, f"t{n}", "") for n in range(7))))
+    resolved = tables.resolve(graph, "words")
+    parts = resolved.increment.chunks(2)
+    after, sizes, lefts = None, [], []
+    for part in parts:
+        sizes.append(len(part.changed))
+        after = tables.table("words").write(resolved.finish(loud(part.changed), part, after=after)).version
+        lefts.append(FeatureRecord.of(after.identity.custom).left)
+        if len(sizes) == 3:
+            break
+    assert sizes == [2, 2, 2]
+    assert lefts == [5, 3, 1]
+    assert 9 not in tables.rows("words")
+    _, increment = tables.step(graph, "words", loud)
+    assert counted(increment) == (0, 1, 0, 6)
+    assert FeatureRecord.of(tables.head("words").identity.custom).left == 0
+    assert tables.rows("words") == {n: {"id": n, "text": f"T{n}"} for n in range(7)}
+    digests = FeatureRecord.of(tables.head("words").identity.custom).digests
+    tables.step(graph, "words", loud, full=True)
+    assert FeatureRecord.of(tables.head("words").identity.custom).digests == digests
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.RecordBatchReader], ids=str)
+def test_frames_come_as_the_type_that_was_asked_for(tables, kind):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    seen = []
+    tables.step(graph, "words", lambda rows: seen.append(type(rows)) or rows, as_type=kind)
+    assert issubclass(seen[0], kind)
+    assert tables.rows("words")[2] == {"id": 2, "sound": "b", "image": "y"}
+
+
+def test_groups_are_given_whole_and_written_as_one(tables):
+    reading = Feature("reading", ["sensor", "ts"], [Field("value", columns=["value"])])
+    dep = FeatureDep(reading, lineage=Lineage.aggregation(["sensor"]))
+    graph = FeatureGraph([reading, Feature("mean", ["sensor"], ["mean"], [dep])])
+
+    def readings(*rows):
+        return pa.table(dict(zip(("sensor", "ts", "value"), map(list, zip(*rows, strict=True)), strict=True)))
+
+    def mean(rows):
+        return rows.group_by("sensor").aggregate([("value", "mean")])
+
+    tables.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("b", 1, 5.0)))
+    tables.step(graph, "mean", mean)
+    tables.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("a", 3, 6.0), ("b", 1, 5.0)))
+    _, increment = tables.step(graph, "mean", mean)
+    assert counted(increment) == (0, 1, 0, 1)
+    assert increment.changed["ts"].to_pylist() == [1, 2, 3]
+    assert sorted(tables.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
+
+
+def test_all_that_came_of_a_sample_is_replaced_with_it(tables):
+    dep = FeatureDep("video", lineage=Lineage.expansion(["id"]))
+    graph = graph_of(Feature("letter", ["id", "n"], [Field("text", deps=[FieldDep("video", ["sound"])])], [dep]))
+
+    def letters(rows):
+        found = [(row["id"], n, letter) for row in rows.to_pylist() for n, letter in enumerate(row["sound"])]
+        return pa.table(dict(zip(("id", "n", "text"), map(list, zip(*found, strict=True)), strict=True)))
+
+    tables.write_plain("video", videos((1, "abc", ""), (2, "de", ""), (3, "f", "")))
+    tables.step(graph, "letter", letters)
+    tables.write_plain("video", videos((1, "a", ""), (2, "de", "")))
+    _, increment = tables.step(graph, "letter", letters)
+    assert counted(increment) == (0, 1, 1, 1)
+    rows = tables.table("letter").read().to_pylist()
+    assert sorted((row["id"], row["n"], row["text"]) for row in rows) == [(1, 0, "a"), (2, 0, "d"), (2, 1, "e")]
+
+
+def test_everything_can_be_computed_again(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    tables.write_plain("video", videos(*BASE[:2], (4, "d", "")))
+    result, increment = tables.step(graph, "words", loud, full=True)
+    assert counted(increment) == (1, 2, 1, 0)
+    assert sorted(tables.rows("words")) == [1, 2, 4]
+    result, _ = tables.step(graph, "words", loud, full=True)
+    assert result.change == "none"
+
+    def other(rows):
+        return rows.select(["id"])
+
+    tables.step(graph, "words", other, full=True)
+    assert tables.rows("words")[1] == {"id": 1}
+
+
+def returned(change):
+    return lambda rows: change(loud(rows))
+
+
+REFUSED = {
+    "rows that were not asked for": (
+        lambda rows: pa.concat_tables([rows, pa.table({"id": [7, 8], "text": ["", ""]})]),
+        r"returned 2 rows of samples that were not asked for, for example \{'id': 7\}, \{'id': 8\}",
+    ),
+    "a sample twice": (
+        lambda rows: pa.concat_tables([rows, rows.slice(0, 1)]),
+        r"1 ids have more than one row, for example \{'id': 1\}",
+    ),
+    "a sample left out": (
+        lambda rows: rows.slice(1),
+        r"returned no row for 1 samples that were asked for, for example \{'id': 1\}",
+    ),
+    "a null id": (
+        lambda rows: pa.concat_tables([rows, pa.table({"id": pa.array([None], pa.int64()), "text": [""]})]),
+        "1 rows have a null in them",
+    ),
+    "ids of another type": (
+        lambda rows: rows.set_column(0, "id", rows["id"].cast(pa.string())),
+        "has the id 'id' as string, but it was asked for as int64",
+    ),
+    "no ids": (lambda rows: rows.select(["text"]), "has no column 'id'"),
+    "a column of ours": (
+        lambda rows: rows.append_column("metaxy_text", rows["text"]),
+        "has the column 'metaxy_text': names with 'metaxy_' belong",
+    ),
+    "versions of no field": (
+        lambda rows: rows.append_column(DATA_VERSION_BY_FIELD, pa.array([{"sound": "x"}] * len(rows))),
+        r"says data versions of \['sound'\], but the feature has the fields \['text'\]",
+    ),
+    "nothing": (lambda rows: None, "returned None, but 3 samples were asked for"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_rows_that_are_not_what_was_asked_for_are_refused_and_nothing_is_written(tables, what):
+    change, message = REFUSED[what]
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    with pytest.raises(InvalidInput, match=message):
+        tables.step(graph, "words", returned(change))
+    assert not tables.table("words").exists()
+
+
+BAD_UPSTREAM = {
+    "an id twice": (videos(*BASE, BASE[0]), r"1 ids have more than one row, for example \{'id': 1\}"),
+    "a null id": (videos(*BASE, (None, "", "")), "1 rows have a null"),
+    "no column of a field": (videos(*BASE).drop_columns(["sound"]), "Feature 'video' has no column 'sound'"),
+    "ids of another type": (
+        videos(*BASE).set_column(0, "id", pa.array(["1", "2", "3"])),
+        "cannot be matched by 'id', which is string in 'video', int64 in its table",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD_UPSTREAM)
+def test_upstreams_whose_samples_cannot_be_told_apart_are_refused(tables, what):
+    rows, message = BAD_UPSTREAM[what]
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    before = tables.step(graph, "words", loud)[0].version
+    tables.write_plain("video", rows)
+    with pytest.raises(InvalidInput, match=message):
+        tables.step(graph, "words", loud)
+    assert tables.head("words") == before
+
+
+def test_names_that_would_clash_are_found_before_anything_is_computed(tables):
+    other = Feature("other", ["id"], [Field("text", columns=["sound"])])
+    graph = graph_of(other, Feature("both", ["id"], ["f"], ["video", "other"]))
+    for key in ("video", "other"):
+        tables.write_plain(key, videos(*BASE))
+    with pytest.raises(InvalidInput, match="gets the column 'sound' from 'video' and from 'other'"):
+        tables.resolve(graph, "both")
+
+
+def test_an_upstream_without_rows_never_makes_a_table_but_takes_all_samples_away(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos())
+    with pytest.raises(EmptyTable, match="has no samples"):
+        tables.step(graph, "words", loud)
+    assert not tables.table("words").exists()
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    tables.write_plain("video", videos())
+    _, increment = tables.step(graph, "words", loud)
+    assert counted(increment) == (0, 0, 3, 0)
+    assert tables.rows("words") == {}
+    tables.write_plain("video", videos(*BASE[:1]))
+    assert counted(tables.step(graph, "words", loud)[1]) == (1, 0, 0, 0)
+    assert tables.rows("words") == {1: {"id": 1, "text": "A"}}
+
+
+def test_the_history_of_an_upstream_is_not_needed(tables):
+    graph = graph_of(words())
+    first = tables.write_plain("video", videos(*BASE)).version
+    tables.step(graph, "words", loud)
+    tables.write_plain("video", videos((1, "A", "x"), *BASE[1:]))
+    tables.write_plain("video", videos((1, "B", "x"), *BASE[1:]))
+    tables.table("video").purge([first.metadata_sha], why="the test", dry_run=False)
+    assert counted(tables.step(graph, "words", loud)[1]) == (0, 1, 0, 2)
+    with pytest.raises(ExpiredVersion, match="purged"):
+        tables.table("video").files(first.metadata_sha)
+
+
+def test_hashes_of_another_length_are_refused_unless_all_is_computed_again(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    longer = SampleHash("sha256", 40)
+    with pytest.raises(InvalidInput, match=r"has the hash \['sha256', 32\], and the feature \['sha256', 40\]"):
+        tables.resolve(graph, "words", how=longer)
+    _, increment = tables.step(graph, "words", loud, how=longer, full=True)
+    assert counted(increment) == (0, 3, 0, 0)
+    assert not tables.resolve(graph, "words", how=longer).increment
+
+
+def test_a_head_that_moved_meanwhile_is_a_conflict(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    tables.write_plain("video", videos((1, "A", "x"), *BASE[1:]))
+    early = tables.resolve(graph, "words")
+    tables.write_plain("video", videos((1, "A", "x"), (2, "B", "y"), *BASE[2:]))
+    tables.step(graph, "words", loud)
+    with pytest.raises(CommitConflict, match="only what is stale by then is computed"):
+        tables.table("words").write(early.finish(loud(early.increment.changed)))
+
+
+def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables, monkeypatch):
+    graph = graph_of(words())
+    tables.root(graph, "video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    read = []
+    plain = UpstreamFiles.read
+
+    def recorded(self, frame_type, columns=None):
+        read.append((self.table.name, columns))
+        return plain(self, frame_type, columns)
+
+    monkeypatch.setattr(UpstreamFiles, "read", recorded)
+    assert not tables.resolve(graph, "words").increment
+    assert sorted(read) == [
+        ("video", ["id", DATA_VERSION_BY_FIELD]),
+        ("words", ["id", PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD]),
+    ]
