@@ -6,6 +6,7 @@ import dagster as dg
 
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.tables.sample_update import SampleUpdate
 
 
 def as_source(frame: Any, asset_key: dg.AssetKey) -> Any:
@@ -19,6 +20,8 @@ def as_source(frame: Any, asset_key: dg.AssetKey) -> Any:
 
 def column_lineage(frame: Any) -> dg.TableColumnLineage | None:
     """The lineage of a Spark frame's columns; ``None`` for other frames, and where nothing is known."""
+    if isinstance(frame, SampleUpdate):
+        frame = frame.frame
     if isinstance(engine_for(frame), ArrowEngine):
         return None
     from dagster_versioned.engines.spark.column_lineage import column_lineage

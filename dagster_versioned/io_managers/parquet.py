@@ -1,7 +1,6 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
@@ -10,15 +9,17 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run, partitions_sha
+from dagster_versioned.incremental.feature_table import UpstreamFiles
 from dagster_versioned.io_managers.attempt import note
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
-from dagster_versioned.resources.project import Engine, ProjectResource
+from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
 
@@ -29,13 +30,6 @@ PIN_TAG = "dagster_versioned/pin/"
 """Prefix of a run tag that pins a table, whose name follows, to a version."""
 MESSAGE_TAG = "dagster_versioned/message"
 """Run tag with a message that becomes part of the identity of what the run writes."""
-
-_DEFAULT_TYPES: Mapping[Engine, tuple[str, str]] = {
-    "arrow": ("pyarrow", "Table"),
-    "pandas": ("pandas", "DataFrame"),
-    "polars": ("polars", "DataFrame"),
-    "spark": ("pyspark.sql", "DataFrame"),
-}
 
 
 class VersionedParquetIOManager(dg.ConfigurableIOManager):
@@ -89,16 +83,20 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         options = TableOptions.from_metadata(context.definition_metadata)
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
-            results = table.write_partitions(
-                frames,
-                asset_key=list(asset_key.path),
-                parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
-                code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
-                message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-                options=options,
-                run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
-            )
+            results = _write(step, table, asset_key, frames, options)
         self._report(context, step, table, results, lineage)
+
+    def write_updates(
+        self, context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate]
+    ) -> Sequence[WriteResult]:
+        """Commit updates of the asset's table before its output is handled, by partition, described as this will be.
+
+        Raises what `VersionedTable.write` does.
+        """
+        asset_key = context.asset_key
+        options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
+        table = self.project.project().table(asset_key.path)
+        return _write(context.get_step_execution_context(), table, asset_key, updates, options)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
@@ -116,6 +114,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         files = self._files(context, table, step)
         if step:
             note(step, context.asset_key, table.upstream_of(files))
+        if frame_type is UpstreamFiles:
+            return UpstreamFiles(table, files)
         if not by_partition:
             return as_source(table.read_files(files, frame_type), context.asset_key)
         columns = files.scan.columns
@@ -162,8 +162,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if by_partition:
             annotation = get_args(annotation)[1]
         if annotation is Any:
-            module, name = _DEFAULT_TYPES[self.project.default_engine]
-            annotation = getattr(import_module(module), name)
+            annotation = self.project.frame_type()
         return annotation, by_partition
 
     def _report(
@@ -191,6 +190,25 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         set_data_version(asset_key, whole or next(iter(shas.values())))
         if len(context.step_context.op_def.output_defs) > 1:
             note(step, asset_key, [one for sha in shas.values() for one in table.upstream(sha)])
+
+
+def _write(
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    asset_key: dg.AssetKey,
+    frames: Mapping[str | None, Any],
+    options: TableOptions,
+) -> list[WriteResult]:
+    """Make the frames current, with all that the step knows of how they came about."""
+    return table.write_partitions(
+        frames,
+        asset_key=list(asset_key.path),
+        parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
+        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        options=options,
+        run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+    )
 
 
 def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:

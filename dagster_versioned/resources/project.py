@@ -1,5 +1,7 @@
 """The Dagster resource that says which project assets belong to, and where its bytes live."""
 
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Literal
 
 import dagster as dg
@@ -13,6 +15,14 @@ from dagster_versioned.tables.project import Project
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
+
+
+_FRAME_TYPES: Mapping[Engine, tuple[str, str]] = {
+    "arrow": ("pyarrow", "Table"),
+    "pandas": ("pandas", "DataFrame"),
+    "polars": ("polars", "DataFrame"),
+    "spark": ("pyspark.sql", "DataFrame"),
+}
 
 
 class ProjectResource(dg.ConfigurableResource[Any]):
@@ -66,6 +76,11 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         if self._project is None:
             self._project = self._opened()
         return self._project
+
+    def frame_type(self) -> type:
+        """What the default engine reads as."""
+        module, name = _FRAME_TYPES[self.default_engine]
+        return getattr(import_module(module), name)
 
     def _opened(self) -> Project:
         credentials = self.credentials.credentials if self.credentials else None
