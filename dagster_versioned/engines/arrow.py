@@ -123,7 +123,10 @@ class ArrowEngine:
             matching = replace(matching, gone=_table(conform_all(matching.gone.to_batches(), units), units))
 
         def write(rows: pa.Table) -> Written:
-            return self.write(rows, staging, replace(options, allow_empty=True, columns=tuple(rows.column_names)))
+            settled = replace(options, allow_empty=True, columns=tuple(rows.column_names))
+            given = matching.given if rows is incoming else None
+            known = given if given is not None and given.schema == base.schema else None
+            return self.write(rows, staging, settled, known)
 
         def measure(rows: pa.Table) -> Contents:
             return self.measure(rows, base.schema)

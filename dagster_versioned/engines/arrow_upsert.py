@@ -72,8 +72,8 @@ def merge_tables(
     updated: list[Rows] = []
     removed = 0
     told: list[pa.Table] = []
-    touched: list[int] = list(range(len(base.files))) if matching.rewrite else np.unique(matches.file).tolist()
-    for file in touched:
+    touched: list[int] = np.flatnonzero(np.bincount(matches.file)).tolist()
+    for file in range(len(base.files)) if matching.rewrite else touched:
         old = read_table(replace(base, files=(base.files[file],)))
         positions, rows = matches.of(file)
         alone = rows == _ALONE
@@ -95,12 +95,14 @@ def merge_tables(
             continue
         stay = np.ones(old.num_rows, np.bool_)
         stay[gone] = False
-        remaining.append(old.filter(cast("Any", pa.array(stay))))
+        remaining.append(old.filter(_mask(stay)))
         before.append(measure(old))
         replaced.add(key_of)
     changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
-    new = np.setdiff1d(np.arange(frame.num_rows), matches.row)
-    rows = np.union1d(changed, new)
+    comes = np.ones(frame.num_rows, np.bool_)
+    comes[matches.row[matches.row != _ALONE]] = False
+    new = np.flatnonzero(comes)
+    comes[changed] = True
 
     def changes() -> Written:
         come = [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
@@ -109,7 +111,8 @@ def merge_tables(
     return Increment(
         frozenset(replaced),
         _sum(base.schema, before),
-        write(pa.concat_tables([*remaining, _taken(frame, rows)])),
+        # As it is, if it can be: then it is known already what it says.
+        write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(_mask(comes))])),
         inserted=len(new),
         updated=len(changed),
         removed=removed,
@@ -172,15 +175,17 @@ def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) ->
         units = pa.concat_tables(_join_keys(side, matching.on) for side in (frame, gone) if side is not None)
         of_units = _join_keys(stored, matching.on).append_column("old", numbers)
         going = of_units.join(units, units.column_names, join_type="left semi")["old"].to_numpy()
-        alone = np.setdiff1d(going, found)
+        alone = np.zeros(len(files), np.bool_)
+        alone[going] = True
+        alone[found] = False
+        alone = np.flatnonzero(alone)
         order = np.argsort(found := np.concatenate([found, alone]))
         found, rows = found[order], np.concatenate([rows, np.full(len(alone), _ALONE)])[order]
     return _Matches(files[found], positions[found], rows)
 
 
 def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
-    rows, counts = np.unique(matched, return_counts=True)
-    repeated = rows[counts > 1]
+    repeated = np.flatnonzero(np.bincount(matched) > 1)
     refuse_repeated_in_table(
         matching,
         len(repeated),
@@ -192,6 +197,10 @@ def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
     """Which rows of two tables of equal length and schema say something else."""
     first, second = (_lanes(table) for table in (old, new))
     return (first[0] != second[0]) | (first[1] != second[1])
+
+
+def _mask(rows: NDArray[np.bool_]) -> Any:
+    return pa.array(rows)
 
 
 def _taken(table: pa.Table, rows: Rows) -> pa.Table:

@@ -34,7 +34,8 @@ class Matching:
 
     With ``on``, also all others that agree in these columns with a row of the frame, or of ``gone``: a pinned frame of
     the same engine that has them in the table's types. ``named`` is what errors call the key. ``rewrite`` says that the
-    table's files do not hold the types of the scan, so that none stays as it is.
+    table's files do not hold the types of the scan, so that none stays as it is. ``given`` is what the frame says, if
+    somebody knows.
     """
 
     key: tuple[str, ...]
@@ -42,6 +43,7 @@ class Matching:
     on: tuple[str, ...] = ()
     gone: Any = None
     rewrite: bool = False
+    given: Contents | None = None
 
 
 @dataclass(frozen=True, slots=True)

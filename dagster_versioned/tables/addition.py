@@ -124,7 +124,7 @@ class Addition(Proposal):
 
     def _matching(self, known: StructType | None, schema: StructType) -> Matching | None:
         """Which rows go; ``None`` where they all stay."""
-        return Matching(self._options.merge_key) if self._mode == "merge" else None
+        return Matching(self._options.merge_key, given=self._given) if self._mode == "merge" else None
 
     def _increment(self, scan: Scan, base: Base, matching: Matching | None) -> Increment:
         options = replace(

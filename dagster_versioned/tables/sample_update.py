@@ -151,7 +151,8 @@ class _Update(Addition):
 
     def _matching(self, known: StructType | None, schema: StructType) -> Matching:
         retyped = known is not None and known.fields != schema.fields[: len(known.fields)]
-        return Matching(self._update.ids, "ids", self._update.on, self._update.gone, rewrite=retyped)
+        update = self._update
+        return Matching(update.ids, "ids", update.on, update.gone, rewrite=retyped, given=self._given)
 
 
 def _require_set(options: TableOptions) -> None:
