@@ -21,7 +21,8 @@ class FreshParents(VersionCheck):
     The upstreams are the asset's dependencies, through their partition mappings. ``on="data_sha"``: an upstream whose
     data is the same is current, whatever else is said of it. An input that is pinned, by the configuration of the IO
     manager or the metadata of its `AssetIn`, is current if it was built from that version. An upstream of another
-    project is judged where the definitions give it an IO manager, and else listed.
+    project is judged where the definitions give it an IO manager, and else listed. A feature is current if the fields
+    that it is computed from say the same, its code versions are those of its definition, and no samples are left.
     """
 
     title = "parents"
@@ -39,9 +40,11 @@ class FreshParents(VersionCheck):
             cell = CellHead.of(partition_head(look.table.name, head, look.table.state))
             own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
             needs = [upstream.need(look, head.partition) for upstream in upstreams]
-            found = find(str(look.table.name), head.partition, [(own, head.partition, needs, None)], self.on)
+            code_version = look.graph.get(look.asset_key).code_version if cell.feature is not None else None
+            found = find(str(look.table.name), head.partition, [(own, head.partition, needs, code_version)], self.on)
             for change in found.changes if found else ():
-                place = change.upstream if change.partition is None else f"{change.upstream} [{change.partition}]"
+                name = change.upstream or "code version"
+                place = name if change.partition is None else f"{name} [{change.partition}]"
                 then, now = (sha[:SHORT] if sha else "" for sha in (change.before, change.after))
                 rows.append((named(head), place, then, now))
                 stale.append(f"{named(head)}: {place} is at {now[:8]}, not {then[:8] or 'part of it'}")

@@ -219,7 +219,8 @@ class FeatureTable:
     def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
         """By upstream, the digests of the fields that the feature is computed from.
 
-        Not where samples are passed over by what else is in their columns, which the digests do not tell.
+        None where samples are passed over by what else is in their columns, which the digests do not tell, and where an
+        upstream has none.
         """
         found: dict[str, dict[str, str]] = {}
         for each in self.plan.upstreams:
@@ -230,8 +231,8 @@ class FeatureTable:
                 for ref in self.graph.parents(self.feature.key, field.key)
                 if ref.feature == each.name
             }
-            if digests is not None and used <= digests.keys():
-                found[each.name] = {key: digests[key] for key in sorted(used)}
+            known = digests is not None and used <= digests.keys()
+            found[each.name] = {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
         return found
 
 

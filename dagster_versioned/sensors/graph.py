@@ -10,6 +10,7 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, Asset
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.asset_graph.mapping import reads_whole, upstream_result
 from dagster_versioned.asset_graph.places import Place, Places
+from dagster_versioned.features.definition import FEATURE_KEY
 from dagster_versioned.tables.staleness import Missing
 
 SOURCE_KEY = "dagster_versioned/source"
@@ -103,7 +104,10 @@ class Unit:
 
 
 def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
-    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out."""
+    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out.
+
+    So are those without an upstream, but for features, which have code versions to be compared.
+    """
     places, definitions = Places(graph), _Definitions()
     wanted = [key for key in graph.toposorted_asset_keys if key in targets]
     units: dict[tuple[dg.AssetKey, ...], Unit] = {}
@@ -113,7 +117,7 @@ def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
         if not node.is_materializable or keys in units:
             continue
         members = [member for one in keys if (member := _member(graph, places, definitions, one, keys)) is not None]
-        if any(member.edges for member in members):
+        if any(member.edges or FEATURE_KEY in graph.get(member.key).metadata for member in members):
             policy = node.backfill_policy
             single = policy is not None and policy.max_partitions_per_run is None
             units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single)

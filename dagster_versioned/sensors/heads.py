@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName, partition_key
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.head import (
     EMPTY,
     HEADS_FOLDER,
@@ -271,6 +272,7 @@ def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[
                     identity.get("code_version"),
                     identity.get("parents", ()),
                     heads[partition].held if partition in heads else None,
+                    FeatureRecord.of(identity.get("custom", {})),
                 ),
             )
 

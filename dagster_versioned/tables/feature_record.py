@@ -23,7 +23,7 @@ class FeatureRecord:
 
     ``ids`` are its id columns, ``fields`` has the static version and the code version by field, ``hash`` the algorithm
     and the length of sample versions. ``digests`` are its own field digests, ``upstreams`` by feature those of the
-    fields that it was computed from; an upstream that cannot be judged by them is left out. ``left`` counts the samples
+    fields that it was computed from, none where an upstream cannot be judged by them. ``left`` counts the samples
     that were still to be computed.
     """
 

@@ -22,6 +22,7 @@ from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
 
@@ -64,7 +65,7 @@ class Head:
     """The current version of a table, or of one of its partitions, without reading its log.
 
     For a partitioned table as a whole, ``metadata_sha`` and ``data_sha`` are taken over its partitions' and
-    ``parents`` is empty: each partition has a head of its own.
+    ``parents`` is empty: each partition has a head of its own. ``feature`` says how a version of a feature came about.
     """
 
     table: str
@@ -78,6 +79,7 @@ class Head:
     timestamp: str
     partitions: int | None = None
     held: Held | None = None
+    feature: FeatureRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The ``head`` member of a head document."""
@@ -93,6 +95,7 @@ class Head:
             **({"code_version": self.code_version} if self.code_version is not None else {}),
             **({"partitions": self.partitions} if self.partitions is not None else {}),
             **({"held": {"by": self.held.by, "why": self.held.why}} if self.held else {}),
+            **({"feature": self.feature.to_json()} if self.feature else {}),
         }
 
     @classmethod
@@ -111,6 +114,7 @@ class Head:
             timestamp=members.text("timestamp"),
             partitions=members.optional_count("partitions"),
             held=Held(held.optional_text("by"), held.text("why")) if held else None,
+            feature=FeatureRecord.parse(members.value.get("feature")),
         )
 
 
@@ -192,6 +196,7 @@ def table_head(table: TableName, state: TableState) -> Head | None:
         parents=(),
         code_version=None,
         partitions=len(heads),
+        feature=None,
     )
 
 
@@ -299,6 +304,7 @@ def _head(table: TableName, version: Version, state: TableState, partition: str 
         parents=tuple(identity.get("parents", ())),
         timestamp=facts["created_at"],
         held=_held(configuration) if configuration is not None else None,
+        feature=FeatureRecord.of(identity.get("custom", {})),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
 
+from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.head import Head, Held, partition_head
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class CellHead:
     code_version: str | None = None
     parents: Mapping[TableKey, Mapping[str | None, Built]] = field(default_factory=dict[Any, Any])
     held: Held | None = None
+    feature: FeatureRecord | None = None
 
     @classmethod
     def of(cls, head: Head) -> Self:
@@ -67,6 +69,7 @@ class CellHead:
             head.code_version,
             head.parents,
             head.held,
+            head.feature,
         )
 
     @classmethod
@@ -79,6 +82,7 @@ class CellHead:
         code_version: str | None,
         parents: Iterable[Mapping[str, Any]],
         held: Held | None,
+        feature: FeatureRecord | None,
     ) -> Self:
         """From what a head or a commit records; a parent that is not in a form that is known is passed over."""
         by_table: dict[TableKey, dict[str | None, Built]] = {}
@@ -91,7 +95,7 @@ class CellHead:
                 and isinstance(data, str)
             ):
                 by_table.setdefault((source, table), {})[parent.get("partition")] = Built(version, data)
-        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held)
+        return cls(metadata_sha, data_sha, log_version, timestamp, code_version, by_table, held, feature)
 
     def sha(self, on: On) -> str:
         """What counts of it."""
@@ -149,7 +153,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One reason to run: an upstream (or the code, where ``upstream`` is ``None``) went from one version to another."""
+    """One reason to run: an upstream (or the code, where ``upstream`` is ``None``) went from one version to another.
+
+    Or samples of a feature are left to be computed: then that is the ``upstream``, and ``before`` says how many.
+    """
 
     upstream: str | None
     partition: str | None
@@ -200,7 +207,8 @@ def find(
     """What is to be said of one cell of the assets that run together as ``unit``; ``None`` if it is current.
 
     Of each member: the heads of its table, the partition there, what it needs, and the code version that it is to
-    have. Without any upstream there is nothing to compare, and a cell without a version is not found missing.
+    have, which counts in any case where the table is a feature's. Without any upstream there is nothing else to
+    compare, and a cell without a version is not found missing.
     """
     changes: list[Change] = []
     absent: list[tuple[str, int]] = []
@@ -222,8 +230,11 @@ def find(
                 used = [(key, cell) for key in _keys_of(need) if (cell := need.heads.cell(key)) is not None]
                 seen.append([need.table, [(key, cell.metadata_sha, cell.log_version) for key, cell in used]])
                 since = max(since, *(cell.timestamp for _, cell in used), "")
-            changes += _changes(need, head.parents.get(need.table, {}) if head else {}, on)
-        if on_code_version:
+            changes += _changes(need, head, on)
+        record = head.feature if head is not None else None
+        if record is not None and record.left:
+            changes.append(Change("samples left", own, str(record.left), "0"))
+        if on_code_version or (record is not None and code_version is not None):
             seen.append(code_version)
             if head is not None and head.code_version != code_version:
                 changes.append(Change(None, None, head.code_version, code_version))
@@ -257,8 +268,9 @@ def _and_more(absent: Sequence[tuple[str, int]]) -> str:
     return "" if not absent else absent[0][0] + (f" and {count - 1} more" if count > 1 else "")
 
 
-def _changes(need: Need, built: Mapping[str | None, Built], on: On) -> Iterator[Change]:
+def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
     """How the upstream differs from what the head was built from."""
+    built: Mapping[str | None, Built] = head.parents.get(need.table, {}) if head is not None else {}
     if need.pinned is not None:
         recorded = built.get(None)
         if need.pinned and recorded is not None and not recorded.metadata_sha.startswith(need.pinned):
@@ -266,6 +278,10 @@ def _changes(need: Need, built: Mapping[str | None, Built], on: On) -> Iterator[
         elif not built and not need.is_own:
             yield Change(need.upstream, None, None, need.pinned or "the version it is pinned to")
         return
+    if head is not None and head.feature is not None and need.upstream in head.feature.upstreams:
+        if _has_same_fields(need, head.feature.upstreams[need.upstream]):
+            return
+        on = "data_sha"  # what else is said of it has no part in a feature
     keys: Iterable[str | None] = _keys_of(need)
     if need.is_whole and None not in built and built:
         keys = sorted(need.keys or ())  # all partitions were recorded one by one: the table had others as well
@@ -273,6 +289,21 @@ def _changes(need: Need, built: Mapping[str | None, Built], on: On) -> Iterator[
         current, recorded = need.heads.cell(key), built.get(key)
         if current is not None and (recorded is None or recorded.sha(on) != current.sha(on)):
             yield Change(need.upstream, key, recorded.metadata_sha if recorded else None, current.metadata_sha)
+
+
+def _has_same_fields(need: Need, used: Mapping[str, str]) -> bool:
+    """Whether a feature's upstream, whatever its version is, says the same in all fields that it is computed from.
+
+    Where it is not known by fields, there are none.
+    """
+    keys: Iterable[str | None] = [None] if need.keys is None else need.keys
+    cells = [cell for key in keys if (cell := need.heads.cell(key)) is not None]
+    records = [
+        cell.feature for cell in cells if cell.feature is not None and used.keys() <= cell.feature.digests.keys()
+    ]
+    if not used or not cells or len(records) < len(cells):
+        return False
+    return digests_together({key: record.digests[key] for key in used} for record in records) == used
 
 
 def cell_text(name: str, partition: str | None) -> str:

@@ -12,6 +12,8 @@ from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy, differences
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.decorator import versioned_feature
+from dagster_versioned.incremental.definitions import Field, FieldDep
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
 
@@ -565,3 +567,39 @@ def test_an_upstream_of_another_project_is_judged_where_its_io_manager_is_known(
     listed = found([dg.AssetSpec("down")], only_checks=True)  # nobody says where it is
     assert listed.passed
     assert listed.metadata["not_judged"].value == "ELSEWHERE.far"
+
+
+def test_features_are_judged_by_the_fields_that_they_are_computed_from(house):
+    videos = [(1, "a", "x")]
+
+    def assets(code):
+        @versioned_feature(
+            id_columns=["id"], fields=[Field("sound", columns=["sound"]), Field("image", code, columns=["image"])]
+        )
+        def video():
+            return pa.table(dict(zip(("id", "sound", "image"), map(list, zip(*videos, strict=True)), strict=True)))
+
+        @versioned_feature(id_columns=["id"], fields=[Field("text", deps=[FieldDep(video, ["sound"])])], deps=[video])
+        def words(increment):
+            return increment.changed.select(["id"])
+
+        @versioned_feature(id_columns=["id"], fields=[Field("faces", deps=[FieldDep(video, ["image"])])], deps=[video])
+        def faces(increment):
+            return increment.changed.select(["id"])
+
+        return video, words, faces
+
+    def fresh(*materialized, code="1"):
+        every = assets(code)
+        checks = build_version_checks(every[1:], [FreshParents()])
+        selection = dg.AssetSelection.assets(*materialized).without_checks() | dg.AssetSelection.checks(*checks)
+        found = results(house.run(*every, *checks, selection=selection))
+        return [found[name, "parents"].passed for name in ("words", "faces")]
+
+    assert fresh("video", "words", "faces") == [True, True]
+    videos[0] = (1, "other", "x")
+    house.run(*assets("1"), selection=["video"])
+    assert fresh("faces") == [False, True]
+    assert fresh("words") == [True, True]
+    assert fresh("words", code="2") == [True, False]
+    assert fresh("faces", code="2") == [True, True]

@@ -235,7 +235,7 @@ def test_upstreams_that_are_filtered_are_not_judged_by_digests(tables):
     graph = graph_of(feature)
     tables.root(graph, "video", videos(*BASE))
     assert counted(tables.step(graph, "words", loud)[1]) == (2, 0, 0, 0)
-    assert FeatureRecord.of(tables.head("words").identity.custom).upstreams == {}
+    assert FeatureRecord.of(tables.head("words").identity.custom).upstreams == {"video": {}}
 
 
 def test_a_piece_at_a_time_can_be_written_and_the_next_resolve_finds_what_is_left(tables):
