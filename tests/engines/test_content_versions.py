@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +15,13 @@ from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.content_versions import content_versions, field_digests
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
+from dagster_versioned.engines.spark.content_versions import content_version
+from dagster_versioned.engines.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
+from support.spark import spark
+
+__all__ = ["spark"]
 
 ROWS = pa.table(
     {
@@ -150,3 +156,47 @@ def test_field_digests_of_parts_add_up_to_that_of_the_whole(one: Any, other: Any
         for part in parts:
             bag.merge(*RowsDigest.parse(part[member]).lanes)
         assert bag.finish().text == whole[member]
+
+
+# --- from Spark ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_spark_gives_the_same_content_versions(spark: Any) -> None:
+    frame = spark.createDataFrame(ROWS).repartition(3)
+    for columns in (ROWS.column_names, ["a.text"], ["tags", "id"]):
+        with_versions = frame.withColumn("version", content_version(frame, columns)).toArrow()
+        expected = dict(zip(ROWS["id"].to_pylist(), versions(ROWS, *columns), strict=True))
+        assert dict(zip(with_versions["id"].to_pylist(), with_versions["version"].to_pylist(), strict=True)) == expected
+    assert frame.limit(0).select(content_version(frame, ["id"])).toArrow().num_rows == 0
+
+
+@pytest.mark.spark
+def test_spark_reads_only_the_columns_that_a_version_is_of(spark: Any, tmp_path: Path) -> None:
+    spark.createDataFrame(ROWS).write.parquet(str(tmp_path / "rows"))
+    stored = spark.read.parquet(str(tmp_path / "rows"))
+    plan = stored.select("id", content_version(stored, ["number"]).alias("version"))
+    text = plan._jdf.queryExecution().executedPlan().toString()
+    assert "number" in text
+    assert "nested" not in text
+
+
+@pytest.mark.spark
+def test_spark_gives_the_same_field_digests(spark: Any) -> None:
+    rows = samples([(i, "mon" if i % 2 else "tue", f"a{i}", None if i % 3 else f"f{i}") for i in range(100)])
+    frame = spark.createDataFrame(rows).repartition(5)
+    assert spark_digests(frame, IDS, MEMBERS) == field_digests(rows, IDS, MEMBERS)
+    assert spark_digests(frame.limit(0), IDS, MEMBERS) == field_digests(rows.slice(0, 0), IDS, MEMBERS)
+
+
+@pytest.mark.spark
+def test_spark_refuses_what_arrow_refuses(spark: Any) -> None:
+    frame = spark.createDataFrame(TWO)
+    with pytest.raises(InvalidInput, match="no column 'other'"):
+        content_version(frame, ["other"])
+    with pytest.raises(InvalidInput, match="by no columns"):
+        content_version(frame, [])
+    with pytest.raises(UnsupportedType, match="'since'"):
+        content_version(frame.selectExpr("interval 1 day as since"), ["since"])
+    with pytest.raises(InvalidInput, match="no column 'other'"):
+        spark_digests(frame, IDS, ["other"])
