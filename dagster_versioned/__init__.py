@@ -18,10 +18,20 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
     from dagster_versioned.components.project import VersionedProjectComponent as VersionedProjectComponent
     from dagster_versioned.engines.delta_table import read_delta as read_delta
+    from dagster_versioned.engines.samples import SampleHash as SampleHash
     from dagster_versioned.errors import VersionedError as VersionedError
+    from dagster_versioned.features.decorator import versioned_feature as versioned_feature
+    from dagster_versioned.features.definition import feature_of as feature_of
     from dagster_versioned.governance.connect import Governance as Governance
     from dagster_versioned.governance.dispatch import read as read
     from dagster_versioned.governance.dispatch import read_cached as read_cached
+    from dagster_versioned.incremental.definitions import Feature as Feature
+    from dagster_versioned.incremental.definitions import FeatureDep as FeatureDep
+    from dagster_versioned.incremental.definitions import Field as Field
+    from dagster_versioned.incremental.definitions import FieldDep as FieldDep
+    from dagster_versioned.incremental.definitions import FieldsMapping as FieldsMapping
+    from dagster_versioned.incremental.definitions import Lineage as Lineage
+    from dagster_versioned.incremental.increment import Increment as Increment
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
@@ -36,6 +46,16 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
+    "Feature": "dagster_versioned.incremental.definitions",
+    "FeatureDep": "dagster_versioned.incremental.definitions",
+    "Field": "dagster_versioned.incremental.definitions",
+    "FieldDep": "dagster_versioned.incremental.definitions",
+    "FieldsMapping": "dagster_versioned.incremental.definitions",
+    "Increment": "dagster_versioned.incremental.increment",
+    "Lineage": "dagster_versioned.incremental.definitions",
+    "SampleHash": "dagster_versioned.engines.samples",
+    "feature_of": "dagster_versioned.features.definition",
+    "versioned_feature": "dagster_versioned.features.decorator",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",
     "Governance": "dagster_versioned.governance.connect",

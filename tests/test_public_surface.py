@@ -8,6 +8,16 @@ import pytest
 import dagster_versioned
 
 SURFACE = {
+    "Feature",
+    "FeatureDep",
+    "Field",
+    "FieldDep",
+    "FieldsMapping",
+    "Increment",
+    "Lineage",
+    "SampleHash",
+    "feature_of",
+    "versioned_feature",
     "ChainValidity",
     "FreshParents",
     "Governance",
