@@ -1,4 +1,4 @@
-"""The verbs for graphs of features: what they are, what changed, what was pushed. Heavy imports wait until one runs."""
+"""The verbs for graphs of features: what they are, what changed, what is stale. Heavy imports wait until one runs."""
 
 from dataclasses import asdict
 from os import environ
@@ -16,6 +16,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.incremental.graph import FeatureGraph
     from dagster_versioned.incremental.graph_diff import GraphDiff
+    from dagster_versioned.incremental.outlook import FeatureOutlook
     from dagster_versioned.incremental.rendering import Drawing, Format
     from dagster_versioned.incremental.snapshots import GraphHistory, Push
 
@@ -53,7 +54,7 @@ def register(app: typer.Typer) -> None:
     """Add the group ``graph`` to the application."""
     graph = typer.Typer(
         no_args_is_help=True,
-        help="Features: what depends on what, what changed since it was pushed.",
+        help="Features: what depends on what, what changed since it was pushed, what is to be computed.",
         rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -76,6 +77,11 @@ def register(app: typer.Typer) -> None:
             "graph push -m my_project.definitions --why 'ticket 12'",
         ],
     )(push)
+    verb(
+        graph,
+        panel=PANEL,
+        examples=["graph plan -m my_project.definitions", "graph plan -m my_project.definitions --json"],
+    )(plan)
     app.add_typer(graph, name="graph", rich_help_panel=PANEL)
 
 
@@ -195,6 +201,40 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
         session.note("Nothing was pushed: this is a dry run.")
 
 
+def plan(session: Session, module: _Module = None) -> None:
+    """Say which samples of each feature are to be computed, before anything runs.
+
+    Below what is still to be computed, numbers are an upper bound. Versions and ids are read, and nothing is written.
+    """
+    from dagster_versioned.incremental.outlook import outlook
+
+    named = _named(module)
+    if named is None:
+        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
+    graph = _current(named)
+    found = outlook(session.open(), graph)
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        print_json({"features": [{**asdict(each), "todo": each.todo} for each in found]})
+        return
+    show_table(
+        ["feature", "", "to compute", "new", "stale", "orphaned", "unchanged", "why"],
+        [
+            (
+                each.key,
+                each.certainty,
+                *_numbers(each),
+                "; ".join([*_reasons(each), *([each.note] if each.note else [])]),
+            )
+            for each in found
+        ],
+        right=("to compute", "new", "stale", "orphaned", "unchanged"),
+    )
+    if any(each.certainty == "at most" for each in found):
+        session.note("'at most': more is not computed, and less where what comes of the features above is as it was.")
+
+
 # --- small things ----------------------------------------------------------------------------------------------------
 
 
@@ -247,6 +287,16 @@ def _show(
         show_tree(tree(drawing))
     else:
         say(*picture(drawing, how, direction).splitlines())
+
+
+def _numbers(each: "FeatureOutlook") -> tuple[int | None, ...]:
+    if each.certainty == "unknown":
+        return (None, None, None, None, each.unchanged or None)
+    return (each.todo, each.new, each.stale, each.orphaned, each.unchanged)
+
+
+def _reasons(each: "FeatureOutlook") -> list[str]:
+    return [f"{field} of {count}" for field, count in each.reasons.items()]
 
 
 def _graph_document(graph: "FeatureGraph") -> dict[str, Any]:

@@ -8,6 +8,7 @@ import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dagster_versioned.cli.failures import ExitCode
@@ -221,8 +222,36 @@ def test_what_a_feature_depends_on_need_not_be_in_the_module(cli, features):
     assert [feature["key"] for feature in graph["features"]] == ["video", "crop", "faces"]
 
 
+def test_the_plan_says_what_is_to_be_computed(cli, project, features):
+    (features / "planned.py").write_text(
+        """
+from dagster_versioned.incremental.definitions import Feature, Field
+
+video = Feature("video", ["id"], [Field("audio", columns=["audio"])])
+words = Feature("words", ["id"], ["text"], [video])
+lower = Feature("lower", ["id"], ["x"], [words])
+"""
+    )
+    before = cli("graph", "plan", "-m", "planned", ok=0).out.splitlines()
+    assert before[1].split() == ["video", "unknown", "it", "was", "never", "materialized"]
+    project.table("video").write(pa.table({"id": [1, 2], "audio": ["a", "b"]}))
+    outcome = cli("graph", "plan", "-m", "planned", ok=0)
+    lines = [line.split() for line in outcome.out.splitlines()]
+    assert lines[1][:3] == ["video", "unknown", "2"]
+    assert lines[2] == ["words", "exact", "2", "2", "0", "0", "0"]
+    assert lines[3] == ["lower", "at", "most", "2", "2", "0", "0", "0"]
+    assert outcome.err.startswith("'at most': ")
+    document = cli.json("graph", "plan", "-m", "planned")["features"]
+    assert [(each["key"], each["certainty"], each["todo"]) for each in document] == [
+        ("video", "unknown", 0),
+        ("words", "exact", 2),
+        ("lower", "at most", 2),
+    ]
+    assert "-m MODULE" in cli("graph", "plan", ok=ExitCode.INVALID).err
+
+
 def test_help_says_what_a_push_is(cli):
-    for verb in ("render", "diff", "history", "push"):
+    for verb in ("render", "diff", "history", "push", "plan"):
         out = cli("graph", verb, "--help", ok=0).out
         assert f"dagster-versioned graph {verb}" in out
 
