@@ -142,10 +142,14 @@ class GraphHistory:
                     f"Pins name versions of tables; {reference!r:.100} names no push. Give @3, the start of a SHA, or a"
                     " time."
                 )
+        if not pushes:
+            raise VersionNotFound(
+                f"No definitions were pushed to {self._project.store.uri}: `dagster-versioned graph push -m MODULE`."
+            )
         if not found:
             raise VersionNotFound(
-                f"No push at {self._store.uri} answers to {'the head' if reference is None else repr(reference)}; there"
-                f" are {len(pushes)}. `dagster-versioned graph history` lists them."
+                f"None of the {len(pushes)} pushes to {self._project.store.uri} answers to {reference!r:.100}."
+                " `dagster-versioned graph history` lists them."
             )
         if len({push.snapshot for push in found}) > 1:
             told = ", ".join(f"@{push.number} ({push.snapshot[:12]})" for push in found)

@@ -122,8 +122,8 @@ def test_the_history_lists_pushes(pushed):
 def test_a_project_without_pushes(cli, features):
     outcome = cli("graph", "history", ok=0)
     assert (outcome.out, outcome.err) == ("", "Nothing was pushed.\n")
-    assert "there are 0" in cli("graph", "diff", "-m", "first", ok=ExitCode.NOT_FOUND).err
-    assert "there are 0" in cli("graph", "render", ok=ExitCode.NOT_FOUND).err
+    assert "No definitions were pushed" in cli("graph", "diff", "-m", "first", ok=ExitCode.NOT_FOUND).err
+    assert "No definitions were pushed" in cli("graph", "render", ok=ExitCode.NOT_FOUND).err
 
 
 def test_pushes_and_the_module_are_compared(pushed):

@@ -24,6 +24,7 @@ from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.snapshots import FOLDER, GraphHistory, parse_snapshot, snapshot_bytes
 from dagster_versioned.storage.location import Location
+from dagster_versioned.tables.fence import is_moved_with
 from dagster_versioned.tables.migration_mark import MigrationMark, put_mark
 from dagster_versioned.tables.project import Project
 from support.hooked_store import HookedStore
@@ -87,11 +88,12 @@ def test_a_push_is_found_by_number_digits_and_time(history):
 
 
 def test_a_push_that_is_not_there(history):
-    with pytest.raises(VersionNotFound, match="there are 0"):
-        history.find(None)
+    for reference in (None, "@0"):
+        with pytest.raises(VersionNotFound, match="No definitions were pushed"):
+            history.find(reference)
     history.push(example())
     for reference in ("@1", "abcdef012345", datetime(2000, 1, 1, tzinfo=UTC)):
-        with pytest.raises(VersionNotFound, match="there are 1"):
+        with pytest.raises(VersionNotFound, match="None of the 1 pushes"):
             history.find(reference)
     with pytest.raises(InvalidReference, match="names no push"):
         history.find("pin:audit")
@@ -154,6 +156,14 @@ def test_nothing_is_pushed_to_a_place_that_the_project_leaves(history, project):
         history.push(example("2"))
     assert contents(project.data) == before
     assert history.push(example()).is_same
+
+
+def test_what_was_pushed_moves_with_the_project(history, project):
+    history.push(example())
+    belongs = is_moved_with(project)
+    keys = list(contents(project.data))
+    assert len(keys) == 2
+    assert all(map(belongs, keys))
 
 
 def test_a_push_that_a_migration_may_not_have_seen_is_taken_back(project):
