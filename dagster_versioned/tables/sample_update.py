@@ -123,11 +123,12 @@ class _Update(Addition):
                     f"{self._schema.field(name).type} in the rows of the update. Nothing was written. Give it one type."
                 )
         given = dict(zip(self._schema.names, self._given.null_counts, strict=True))
-        going = engine.measure(update.gone, units.select(update.on)).null_counts
-        for nulls, what in ((sum(given[name] for name in update.on), "rows"), (sum(going), "units that go")):
-            if nulls:
+        named = " AND ".join(f"`{name.replace('`', '``')}` IS NOT NULL" for name in update.on)
+        nulls = {"rows": sum(given[name] for name in update.on), "units that go": engine.violations(update.gone, named)}
+        for what, count in nulls.items():
+            if count:
                 raise InvalidInput(
-                    f"The {what} of the update have {nulls} nulls in the columns {list(update.on)}, by which units are "
+                    f"The {what} of the update have {count} nulls in the columns {list(update.on)}, by which units are "
                     "matched. Nothing was written. Drop them."
                 )
 

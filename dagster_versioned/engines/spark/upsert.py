@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from dagster_versioned.delta.changes import CHANGE_TYPE, ChangeType
+from dagster_versioned.delta.changes import CHANGE_TYPE
 from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.increment import (
     EXAMPLES,
@@ -30,13 +30,12 @@ from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
-from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_FILE, _DIFFERS = "_file", "_differs"
+_FILE, _MATCHED, _DIFFERS = "_file", "_matched", "_differs"
 
 
 def merge_frames(
@@ -50,76 +49,169 @@ def merge_frames(
     tells: bool,
 ) -> Increment:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
-    key = matching.key
-    if matching.on:
-        raise InvalidInput("Rows of units cannot be replaced by Spark frames yet. Nothing was written.")
-    require_key(base.schema, key, matching.named)
-    # Positional names: a user's may hold dots and backticks, and both sides have the same.
-    names = {name: f"_c{i}" for i, name in enumerate(base.schema.names)}
-    keys = [names[name] for name in key]
-    new = frame.select(*(sf.col(f"`{name.replace('`', '``')}`") for name in names)).toDF(*names.values())
-    refuse_bad_rows(matching, *bad_keys(new, keys, key))
-    joined = _joined(new, base, keys, read).persist()
+    require_key(base.schema, matching.key, matching.named)
+    merging = _Merging(frame, base, matching, read)
+    new, keys = merging.new, merging.keys
+    refuse_bad_rows(matching, *bad_keys(new, keys, matching.key))
+    given = new.count() if matching.given is None else matching.given.nrow
+    unchanged = Increment(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
+    if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
+        return unchanged
+    joined = merging.joined().persist()
     try:
         by_file = joined.groupBy(_FILE).agg(
-            sf.count(sf.lit(1)).alias("matched"), sf.count_if(sf.col(_DIFFERS)).alias("changed")
+            sf.count_if(sf.col(_MATCHED)).alias("matched"),
+            sf.count_if(sf.col(_MATCHED) & sf.col(_DIFFERS)).alias("changed"),
+            sf.count_if(~sf.col(_MATCHED)).alias("alone"),
         )
         found = by_file.collect()
-        matched = sum(row["matched"] for row in found)
+        matched, updated, removed = (sum(row[name] for row in found) for name in ("matched", "changed", "alone"))
         _check_table(joined, keys, matching, matched)
-        changed: dict[int, int] = {row[_FILE]: row["changed"] for row in found if row["changed"]}
-        deleted = _deleted(joined, base, changed) if vectors else {}
-        replaced = sorted(changed.keys() - deleted.keys())
-        inserted = new.count() - matched
-        if not changed and not inserted:
-            return Increment(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
-
-        def stored(numbers: Iterable[int]) -> "DataFrame":
-            files = tuple(base.files[i] for i in sorted(numbers))
-            return read(replace(base, files=files)).toDF(*names.values())
-
+        going = {row[_FILE]: row["changed"] + row["alone"] for row in found if row["changed"] or row["alone"]}
+        deleted = _deleted(joined, base, going) if vectors and not matching.rewrite else {}
+        replaced = list(range(len(base.files))) if matching.rewrite else sorted(going.keys() - deleted.keys())
+        inserted = given - matched
+        if not replaced and not deleted and not inserted:
+            return unchanged
         # What equals a row of a file that stays is in it already.
         there = joined.where(~sf.col(_DIFFERS))
         there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
-        rows = new.join(there.select(*keys), keys, "left_anti").select(*names.values())
+        rows = new.join(there.select(*keys), keys, "left_anti").select(*new.columns)
         gone: list[DataFrame] = []
         if deleted:
-            differ_now = joined.where(sf.col(_DIFFERS)).select(*keys)
-            gone.append(stored(deleted).join(differ_now, keys, "left_semi").select(*names.values()))
+            gone.append(merging.those(merging.stored(deleted), joined.where(sf.col(_DIFFERS)), "left_semi"))
         if replaced:
-            old = stored(replaced)
+            old = merging.stored(replaced)
             gone.append(old)
-            rows = old.join(new.select(*keys), keys, "left_anti").select(*names.values()).unionByName(rows)
+            rows = merging.those(old, joined, "left_anti").unionByName(rows)
         before = nothing(base.schema)
-        if gone:
-            before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*names), base.schema)
-        written = write(rows.toDF(*names))
+        if gone and not matching.rewrite:
+            before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*base.schema.names), base.schema)
+        written = write(rows.toDF(*base.schema.names))
     finally:
         joined.unpersist()
 
     def changes() -> Written:
-        differing = joined.where(sf.col(_DIFFERS)).select(*keys)
-        told = [
-            _told(new.join(differing, keys, "left_semi"), names, "update_postimage"),
-            _told(new.join(joined.select(*keys), keys, "left_anti"), names, "insert"),
+        differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
+        told = {
+            "update_postimage": new.join(differing.select(*keys), keys, "left_semi"),
+            "insert": new.join(joined.where(sf.col(_MATCHED)).select(*keys), keys, "left_anti"),
+        }
+        if going:
+            old = merging.stored(going)
+            told["update_preimage"] = merging.those(old, differing, "left_semi")
+            told["delete"] = merging.those(old, joined.where(~sf.col(_MATCHED)), "left_semi")
+        frames = [
+            rows.select(*new.columns).toDF(*base.schema.names).withColumn(CHANGE_TYPE, sf.lit(kind))
+            for kind, rows in told.items()
         ]
-        if changed:
-            told.append(_told(stored(changed).join(differing, keys, "left_semi"), names, "update_preimage"))
-        return write(reduce(lambda one, other: one.unionAll(other), told))
+        return write(reduce(lambda one, other: one.unionAll(other), frames))
 
     return Increment(
         frozenset(base.files[i].key for i in replaced),
         before,
         written,
         inserted,
-        sum(changed.values()),
+        updated,
+        removed,
         deleted={base.files[i].key: positions for i, positions in deleted.items()},
         changes=changes if tells else None,
     )
 
 
-def _told(rows: "DataFrame", names: Mapping[str, str], kind: ChangeType) -> "DataFrame":
-    return rows.select(*names.values()).toDF(*names).withColumn(CHANGE_TYPE, sf.lit(kind))
+class _Merging:
+    """The rows of both sides, under positional names: a user's may hold dots and backticks, and both have the same.
+
+    ``new`` is the frame, ``keys`` are its columns that identify rows, ``on`` those of units, ``ids`` both. Whether a
+    row of the table goes depends on these alone.
+    """
+
+    def __init__(self, frame: "DataFrame", base: Scan, matching: Matching, read: "Callable[[Scan], DataFrame]") -> None:
+        self._base, self._read, self._gone = base, read, matching.gone
+        names = {name: f"_c{i}" for i, name in enumerate(base.schema.names)}
+        self._id_names = tuple(dict.fromkeys((*matching.key, *matching.on)))
+        self.keys, self.on, self.ids = (
+            [names[name] for name in chosen] for chosen in (matching.key, matching.on, self._id_names)
+        )
+        self.new = frame.select(*(_as_stored(frame, field) for field in base.schema.fields)).toDF(*names.values())
+        self._units: DataFrame | None = None
+        if matching.on:
+            gone = matching.gone.select(*map(_column, matching.on)).toDF(*self.on)
+            self._units = self.new.select(*self.on).unionAll(gone).distinct()
+
+    def stored(self, numbers: Iterable[int]) -> "DataFrame":
+        """The rows of some files."""
+        files = tuple(self._base.files[i] for i in sorted(numbers))
+        return self._read(replace(self._base, files=files)).toDF(*self.new.columns)
+
+    def those(self, stored: "DataFrame", joined: "DataFrame", how: str) -> "DataFrame":
+        """The rows of the table that are, or are not, among some of the joined ones."""
+        others = joined.select(*(sf.col(name).alias(f"_of{name}") for name in self.ids))
+        return stored.join(others, _all(sf.col(name).eqNullSafe(sf.col(f"_of{name}")) for name in self.ids), how)
+
+    def joined(self) -> "DataFrame":
+        """The table's rows that match, by their ids, with the number of the file, whether a row of the frame has the
+        key, and whether that says something else.
+
+        And with the position in the file, unless the table has a column that is called like it. Of files without such
+        rows, only the ids are read.
+        """
+        scan, _ = marked(self._base)
+        touched = self._touched()
+        scan = replace(scan, files=tuple(scan.files[i] for i in touched))
+        place = [_FILE]
+        if ROW_ID not in scan.schema.names:
+            # A row's id is its position, in files that begin with 0 and hold no ids.
+            files = tuple(replace(file, base_row_id=0) for file in scan.files)
+            schema = StructType((*scan.schema.fields, StructField(ROW_ID, "long")))
+            scan = replace(scan, files=files, schema=schema, tracked={ROW_ID: ROW_ID})
+            place.append(ROW_ID)
+        pairs = [(f"_o{name}", name) for name in self.new.columns]
+        old = self._read(scan).toDF(*(stored for stored, _ in pairs), *place)
+        rows = old.join(
+            self.new.withColumn(_MATCHED, sf.lit(True)),
+            _all(sf.col(f"_o{name}") == sf.col(name) for name in self.keys),
+            "inner" if self._units is None else "left",
+        )
+        matched = sf.col(_MATCHED).isNotNull()
+        if self._units is not None:
+            units = self._units.toDF(*(f"_u{name}" for name in self.on))
+            rows = rows.join(units, _all(sf.col(f"_o{name}") == sf.col(f"_u{name}") for name in self.on), "left")
+            rows = rows.where(matched | sf.col(f"_u{self.on[0]}").isNotNull())
+        return rows.select(
+            *(sf.col(f"_o{name}").alias(name) for name in self.ids),
+            *place,
+            matched.alias(_MATCHED),
+            (~matched | differ(old, self.new, pairs)).alias(_DIFFERS),
+        )
+
+    def _touched(self) -> list[int]:
+        """The numbers of the files with rows that match."""
+        scan, _ = marked(self._base, self._id_names)
+        stored = self._read(scan).toDF(*self.ids, _FILE)
+        found = [stored.join(self.new.select(*self.keys), self.keys, "left_semi")]
+        if self._units is not None:
+            found.append(stored.join(self._units, self.on, "left_semi"))
+        files = reduce(lambda one, other: one.unionAll(other), (rows.select(_FILE) for rows in found))
+        return sorted(row[0] for row in files.distinct().collect())
+
+
+def _all(conditions: "Iterable[Column]") -> "Column":
+    return reduce(lambda left, right: left & right, conditions)
+
+
+def _as_stored(frame: "DataFrame", field: StructField) -> "Column":
+    """A column of the frame; the members of a struct, which go by place in Spark, in the order of the table."""
+    value = _column(field.name)
+    held: Any = frame.schema[field.name].dataType
+    if not isinstance(field.type, StructType) or held.fieldNames() == list(field.type.names):
+        return value
+    members = [value.getField(name).alias(name) for name in field.type.names]
+    return sf.when(value.isNotNull(), sf.struct(*members)).alias(field.name)
+
+
+def _column(name: str) -> "Column":
+    return sf.col(f"`{name.replace('`', '``')}`")
 
 
 def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dict[int, Positions]:
@@ -133,28 +225,8 @@ def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dic
     return {i: positions for i, positions in lost.items() if positions is not None}
 
 
-def _joined(new: "DataFrame", base: Scan, keys: list[str], read: "Callable[[Scan], DataFrame]") -> "DataFrame":
-    """The frame's keys that the table has, with the number of the file and whether the rows differ.
-
-    And with the position in the file, unless the table has a column that is called like it.
-    """
-    scan, _ = marked(base)
-    place: list[str] = [_FILE]
-    if ROW_ID not in scan.schema.names:
-        # A row's id is its position, in files that begin with 0 and hold no ids.
-        files = tuple(replace(file, base_row_id=0) for file in scan.files)
-        schema = StructType((*scan.schema.fields, StructField(ROW_ID, "long")))
-        scan = replace(scan, files=files, schema=schema, tracked={ROW_ID: ROW_ID})
-        place.append(ROW_ID)
-    old = read(scan)
-    old = old.toDF(*(f"_o{i}" for i in range(len(base.schema.fields))), *place)
-    on = reduce(lambda left, right: left & right, (sf.col(name) == sf.col(f"_o{name[2:]}") for name in keys))
-    pairs = [(f"_o{i}", f"_c{i}") for i in range(len(base.schema.fields))]
-    return old.join(new, on).select(*keys, *place, differ(old, new, pairs).alias(_DIFFERS))
-
-
 def _check_table(joined: "DataFrame", keys: list[str], matching: Matching, matched: int) -> None:
-    several = joined.groupBy(*keys).count().where("count > 1").select(*keys)
+    several = joined.where(_MATCHED).groupBy(*keys).count().where("count > 1").select(*keys)
     if matched:
         repeated = several.count()
         refuse_repeated_in_table(matching, repeated, lambda: _examples(several, matching.key))
@@ -173,7 +245,7 @@ def measure(frame: "DataFrame", schema: StructType) -> Contents:
         return tallied(batches, schema)
 
     with pickled_by_value():
-        columns: list[Column] = [sf.col(f"`{name.replace('`', '``')}`") for name in schema.names]
+        columns = [_column(name) for name in schema.names]
         positional = frame.select(*columns).toDF(*(f"_c{i}" for i in range(len(columns))))
         reports = [TaskReport.from_bytes(bytes(row[0])) for row in positional.mapInArrow(run, REPORT_SCHEMA).collect()]
     bag = BagDigest(schema_to_arrow(schema))
