@@ -1,6 +1,7 @@
 """The rows of samples in Arrow tables: those that an increment asks for, and those that came of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -51,6 +52,11 @@ def as_frame(rows: pa.Table, frame_type: type) -> Any:
     return to_frame(rows, frame_type)
 
 
+def pinned(frame: pa.Table) -> AbstractContextManager[pa.Table]:
+    """The table itself: it is computed already."""
+    return nullcontext(frame)
+
+
 def names(frame: pa.Table) -> list[str]:
     """The columns of a table."""
     return frame.column_names
@@ -66,7 +72,7 @@ def none_of(frame: pa.Table) -> pa.Table:
     return frame.slice(0, 0)
 
 
-def empty(schema: StructType, like: pa.Table) -> pa.Table:
+def empty(schema: StructType, like: pa.Table | None = None) -> pa.Table:
     """A table of a schema, without rows."""
     return schema_to_arrow(schema).empty_table()
 

@@ -1,6 +1,7 @@
 """One step that computes a feature: what is stale of each partition, the function called for it, the rows checked."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -58,31 +59,46 @@ class FeatureStep:
     ) -> Generator[dg.Output[Any]]:
         """Compute what is stale; the output is all that is left to be committed. None for a dry run."""
         manager = self._manager(context)
-        feature = FeatureTable(self.graph, self.key, manager.project.project().table(context.asset_key.path), self.hash)
-        partitions = _partitions(context)
-        if feature.plan.upstreams:
-            as_type = self.as_type or manager.project.frame_type()
+        table = manager.project.project().table(context.asset_key.path)
+        feature = FeatureTable(self.graph, self.key, table, self.hash)
+        with ExitStack() as kept:  # until the output was handled
             found = {
-                one: feature.resolve(
-                    _narrowed(context, files, one, partitions), partition=one, as_type=as_type, full=config.full
-                )
-                for one in partitions
+                one: kept.enter_context(resolved)
+                for one, resolved in self._resolved(context, config, manager, feature, files, body)
             }
-        else:
-            samples = _by_partition(context, body(None), partitions)
-            found = {one: feature.resolve_samples(samples[one], partition=one, full=config.full) for one in partitions}
-        for one, resolved in found.items():
-            said = f"Feature {self.key}{f' [{one}]' if one is not None else ''}: {_told(resolved)}."
-            context.log.info(said)
-        if config.dry_run:
             for one, resolved in found.items():
-                metadata = increment_metadata(self.graph, self.key, resolved)
-                context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
+                place = self.key if one is None else f"{self.key}[{one}]"
+                context.log.info(f"{place}: {_told(resolved)}.")
+            told = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
+            if config.dry_run:
+                for one, metadata in told.items():
+                    context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
+                return
+            updates = {one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()}
+            for one, metadata in told.items():
+                context.add_asset_metadata(metadata, partition_key=one)
+            yield dg.Output(updates.get(None, updates))
+
+    def _resolved(
+        self,
+        context: dg.AssetExecutionContext,
+        config: FeatureConfig,
+        manager: Manager,
+        feature: FeatureTable,
+        files: Mapping[str, UpstreamFiles],
+        body: Body,
+    ) -> Iterator[tuple[str | None, Resolved]]:
+        """What is stale of each partition of the run."""
+        partitions = _partitions(context)
+        if not feature.plan.upstreams:
+            samples = _by_partition(context, body(None), partitions)
+            for one in partitions:
+                yield one, feature.resolve_samples(samples[one], partition=one, full=config.full)
             return
-        updates = {one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()}
-        for one, resolved in found.items():
-            context.add_asset_metadata(increment_metadata(self.graph, self.key, resolved), partition_key=one)
-        yield dg.Output(updates if partitions != [None] else updates[None])
+        as_type = self.as_type or manager.project.frame_type()
+        for one in partitions:
+            given = _narrowed(context, files, one, partitions)
+            yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full)
 
     def _computed(
         self,

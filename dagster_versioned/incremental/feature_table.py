@@ -1,8 +1,9 @@
 """A feature over its versioned table: what is stale of it, and what comes of what was computed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pyarrow as pa
 
@@ -10,7 +11,6 @@ from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines import arrow_sample_rows, arrow_samples
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for_type
-from dagster_versioned.engines.frames import READABLE
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
@@ -25,7 +25,7 @@ from dagster_versioned.engines.samples import (
     require_plain_columns,
 )
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame
+from dagster_versioned.errors import EmptyTable, InvalidInput
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.increment import Asked, Increment, SampleRows
@@ -126,7 +126,13 @@ class FeatureTable:
         require_columns("The frame of samples", names, self.plan.ids)
         require_plain_columns(self.plan, "The frame of samples", names, [])
         if PROVENANCE_BY_FIELD not in names:
-            samples = way.rows.with_contents(samples, _columns_of(self.feature, names))
+            columns = _columns_of(self.feature, names)
+            if lost := sorted({*names} - {*self.plan.ids}.union(*columns.values())):
+                raise InvalidInput(
+                    f"The samples of feature {self.feature.key!r} have the columns {lost}, which belong to no field: "
+                    "nobody would see them change. Nothing was written. Add them to the columns of a field."
+                )
+            samples = way.rows.with_contents(samples, columns)
         current = self._current(head, way, full)
         light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
         changes = way.resolver.resolve_samples(self.plan, light, current)
@@ -150,6 +156,9 @@ class FeatureTable:
         partition: str | None,
         full: bool,
     ) -> "Resolved":
+        pinned = ExitStack()
+        if changes.changed is not None:
+            pinned.enter_context(way.rows.pinned(changes.changed))
         new, stale = (way.rows.units_of(self.plan, frame) for frame in (changes.new, changes.stale))
         counts = replace(changes.counts, reasons={}) if full else changes.counts
         asked = Asked(new, stale, changes.orphaned, counts, full=full)
@@ -157,7 +166,7 @@ class FeatureTable:
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
         )
-        return Resolved(self, increment, way, head, current, upstreams)
+        return Resolved(self, increment, way, head, current, upstreams, pinned)
 
     def _head(self, partition: str | None, full: bool) -> UpstreamFiles | None:
         """The files of the head that the update is to go onto. Raises `InvalidInput` where it cannot be compared."""
@@ -237,7 +246,10 @@ class FeatureTable:
 
 
 class Resolved:
-    """An increment of a feature, and how its rows go onto the version that it was computed from."""
+    """An increment of a feature, and how its rows go onto the version that it was computed from.
+
+    Frames of Spark are computed once, and kept until it is closed; it is a context manager.
+    """
 
     def __init__(
         self,
@@ -247,13 +259,21 @@ class Resolved:
         head: UpstreamFiles | None,
         current: Any,
         upstreams: Mapping[str, Mapping[str, str]],
+        pinned: ExitStack,
     ) -> None:
         self.increment = increment
+        self._pinned = pinned
         self.feature = feature
         self._way = way
         self._head = head
         self._current = current
         self._upstreams = upstreams
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pinned.close()
 
     @property
     def record(self) -> FeatureRecord | None:
@@ -278,14 +298,19 @@ class Resolved:
                     f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
                     "written. Return a frame with a row for each."
                 )
-            frame = way.rows.finished(plan, part.units, way.rows.own(rows, part.units))
+            own = self._pinned.enter_context(way.rows.pinned(way.rows.own(rows, part.units)))
+            frame = way.rows.finished(plan, part.units, own)
         elif self._head is None:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "
                 "Nothing was written. Materialize them first, or look at the filters of its FeatureDeps."
             )
+        elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
+            frame = arrow_sample_rows.empty(self._head.schema)
         else:
             frame = way.rows.empty(self._head.schema, asked.gone)
+        idle = not part.todo and not part.counts.orphaned
+        gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
         base = after or (self._head.files.versions[0] if self._head is not None else None)
         whole = asked.full and not asked.piece
         digests = way.rows.digests(plan, frame) if whole else self._digests(part, frame, after)
@@ -299,7 +324,7 @@ class Resolved:
         )
         return SampleUpdate(
             frame,
-            None if whole else way.rows.select(asked.gone, list(plan.units)),
+            None if whole else gone,
             plan.units,
             plan.ids,
             base.metadata_sha if base is not None else None,
@@ -309,21 +334,17 @@ class Resolved:
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
         plan, rows = self.feature.plan, self._way.rows
-        added = rows.digests(plan, frame)
-        if self._current is None and after is None:
-            return added
+        added = [rows.digests(plan, frame)] if part.todo else []
         keys = {field.key: field.member for field in self.feature.feature.fields}
         before = after or (self._head.files.versions[0] if self._head is not None else None)
         record = FeatureRecord.of(before.identity.custom) if before is not None else None
         if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
-            base = {keys[key]: text for key, text in record.digests.items()}
-        else:
-            base = rows.digests(plan, self._current)
-        taken: list[dict[str, str]] = []
-        if self._current is not None:
-            going = [part.asked.gone, part.units]
-            taken = [rows.digests(plan, rows.within(plan, self._current, units)) for units in going]
-        found = digests_together([base, added], taken)
+            added.append({keys[key]: text for key, text in record.digests.items()})
+        elif self._current is not None:
+            added.append(rows.digests(plan, self._current))
+        going = [(part.asked.gone, part.counts.orphaned), (part.asked.stale, part.counts.stale)]
+        taken = [rows.digests(plan, rows.within(plan, self._current, units)) for units, count in going if count]
+        found = digests_together(added, taken)
         assert found is not None  # all are of the feature's fields
         return found
 
@@ -344,12 +365,11 @@ class _Way:
 
 def _way(frame_type: type) -> _Way:
     """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
-    if not isinstance(engine_for_type(frame_type), ArrowEngine):
-        raise UnsupportedFrame(
-            f"Features are computed from frames of {', '.join(READABLE)}, not of {frame_type}. Nothing was computed or "
-            "written. Ask for one of these."
-        )
-    return _Way(arrow_samples, arrow_sample_rows, pa.Table)
+    if isinstance(engine_for_type(frame_type), ArrowEngine):
+        return _Way(arrow_samples, arrow_sample_rows, pa.Table)
+    from dagster_versioned.engines.spark import sample_rows, samples
+
+    return _Way(samples, sample_rows, frame_type)
 
 
 def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePlan:

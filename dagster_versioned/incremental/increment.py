@@ -1,6 +1,7 @@
 """What is to be computed of a feature, as its body gets it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,6 +25,10 @@ class SampleRows(Protocol):
 
     def as_frame(self, rows: Any, frame_type: type) -> Any:
         """A frame of the engine as a type that users asked for."""
+        ...
+
+    def pinned(self, frame: Any) -> AbstractContextManager[Any]:
+        """The frame, computed at most once until the block ends."""
         ...
 
     def names(self, frame: Any) -> list[str]:

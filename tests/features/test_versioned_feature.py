@@ -367,9 +367,7 @@ DAYS = dg.StaticPartitionsDefinition(["d1", "d2"])
 def daily(rows, called):
     backfill = dg.BackfillPolicy.single_run()
 
-    @versioned_feature(
-        id_columns=["id"], fields=[Field("sound", columns=["sound"])], partitions_def=DAYS, backfill_policy=backfill
-    )
+    @versioned_feature(id_columns=["id"], fields=["both"], partitions_def=DAYS, backfill_policy=backfill)
     def video(context):
         return {key: videos(rows[key]) for key in context.partition_keys}
 

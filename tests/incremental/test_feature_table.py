@@ -46,11 +46,15 @@ BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
 
 
 class Tables:
-    """A project whose features are computed by functions of rows, and what was asked of them."""
+    """A project whose features are computed by one engine, from functions of Arrow tables."""
 
-    def __init__(self, path):
+    def __init__(self, path, spark=None):
         self.project = Project.open("HOUSE", str(path))
-        self.asked = []
+        self.spark = spark
+        self.as_type = type(spark.range(0)) if spark else pa.Table
+
+    def arrow(self, frame):
+        return frame.toArrow().sort_by(frame.columns[0]) if self.spark else frame
 
     def table(self, key):
         return self.project.table([*key.split("/")])
@@ -67,33 +71,38 @@ class Tables:
 
     def root(self, graph, key, samples, **options):
         table = self.table(key)
-        resolved = FeatureTable(graph, key, table).resolve_samples(samples, **options)
-        increment = resolved.increment
-        return self._write(table, resolved.finish(increment.changed if increment.todo else None)), increment
+        if self.spark:
+            samples = self.spark.createDataFrame(samples)
+        with FeatureTable(graph, key, table).resolve_samples(samples, **options) as resolved:
+            increment = resolved.increment
+            return table.write(resolved.finish(increment.changed if increment.todo else None)), increment
 
     def resolve(self, graph, key, *, how=None, **options):
         upstreams = {dep.feature: self.upstream(dep.feature) for dep in graph[key].deps}
+        options = {"as_type": self.as_type, **options}
         return FeatureTable(graph, key, self.table(key), how).resolve(upstreams, **options)
 
     def step(self, graph, key, body, **options):
         """Compute and write what is stale of a feature; what it came to and the increment."""
-        resolved = self.resolve(graph, key, **options)
-        increment = resolved.increment
-        rows = body(increment.changed) if increment.todo else None
-        result = self._write(self.table(key), resolved.finish(rows))
-        return result, increment
+        with self.resolve(graph, key, **options) as resolved:
+            increment = resolved.increment
+            rows = body(self.arrow(increment.changed)) if increment.todo else None
+            return self.table(key).write(resolved.finish(rows)), increment
 
     def rows(self, key):
         rows = self.table(key).read().to_pylist()
         return {row["id"]: {name: row[name] for name in row if name not in SYSTEM_COLUMNS} for row in rows}
 
-    def _write(self, table, update):
-        return table.write(update)
-
 
 @pytest.fixture
 def tables(tmp_path):
     return Tables(tmp_path)
+
+
+@pytest.fixture(params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+def either(request, tmp_path):
+    """Tables that Arrow computes, and tables that Spark does."""
+    return Tables(tmp_path, request.getfixturevalue("spark") if request.param == "spark" else None)
 
 
 def loud(rows):
@@ -106,23 +115,27 @@ def counted(increment):
     return counts.new, counts.stale, counts.orphaned, counts.unchanged
 
 
-def test_only_what_changed_is_asked_for_and_the_rest_is_carried_over(tables):
+def test_only_what_changed_is_asked_for_and_the_rest_is_carried_over(either):
     graph = graph_of(words())
-    tables.write_plain("video", videos(*BASE))
-    result, increment = tables.step(graph, "words", loud)
+    either.write_plain("video", videos(*BASE))
+    result, increment = either.step(graph, "words", loud)
     assert (result.change, counted(increment)) == ("full", (3, 0, 0, 0))
-    result, increment = tables.step(graph, "words", lambda rows: pytest.fail("there is nothing to do"))
+    result, increment = either.step(graph, "words", lambda rows: pytest.fail("there is nothing to do"))
     assert (result.change, counted(increment), bool(increment)) == ("none", (0, 0, 0, 3), False)
-    tables.write_plain("video", videos((1, "A", "x"), (2, "b", "Y"), (4, "d", "w")))
+    either.write_plain("video", videos((1, "A", "x"), (2, "b", "Y"), (4, "d", "w")))
     asked = []
-    result, increment = tables.step(graph, "words", lambda rows: asked.append(rows) or loud(rows))
+    result, increment = either.step(graph, "words", lambda rows: asked.append(rows) or loud(rows))
     assert counted(increment) == (1, 1, 1, 1)
     assert increment.reasons == {"text": 1}
-    assert asked[0].to_pylist() == [{"id": 1, "sound": "A", "image": "x"}, {"id": 4, "sound": "d", "image": "w"}]
-    assert increment.new["id"].to_pylist() == [4]
-    assert increment.stale["id"].to_pylist() == [1]
-    assert increment.orphaned.to_pylist() == [{"id": 3}]
-    assert tables.rows("words") == {
+    assert asked[0].select(["id", "sound", "image"]).to_pylist() == [
+        {"id": 1, "sound": "A", "image": "x"},
+        {"id": 4, "sound": "d", "image": "w"},
+    ]
+    if either.spark is None:  # frames of Spark are gone with what was kept of them
+        assert increment.new["id"].to_pylist() == [4]
+        assert increment.stale["id"].to_pylist() == [1]
+        assert increment.orphaned.to_pylist() == [{"id": 3}]
+    assert either.rows("words") == {
         1: {"id": 1, "text": "A"},
         2: {"id": 2, "text": "B"},
         4: {"id": 4, "text": "D"},
@@ -134,7 +147,7 @@ def test_an_incremental_table_is_the_one_that_is_computed_from_scratch(tables, t
     for rows in (BASE, [(1, "q", "x"), *BASE[1:]], [(1, "q", "x"), (5, "e", "v")]):
         tables.write_plain("video", videos(*rows))
         tables.step(graph, "words", loud)
-    afresh = Tables(tmp_path / "afresh")
+    afresh = Tables(tmp_path / "afresh", tables.spark)
     afresh.write_plain("video", videos((1, "q", "x"), (5, "e", "v")))
     afresh.step(graph, "words", loud)
     one, other = (each.table("words").read().sort_by("id") for each in (tables, afresh))
@@ -168,7 +181,7 @@ def test_a_code_bump_of_a_root_makes_nothing_stale_below(tables):
     assert result.change == "metadata_only"  # the record has another version of the field
 
 
-def test_content_versions_of_the_body_stop_the_wave(tables):
+def test_content_versions_of_the_body_stop_the_wave(either):
     root = Feature("root", ["id"], ["raw"])
     middle = Feature("middle", ["id"], ["text"], [root])
     graph = FeatureGraph([root, middle, Feature("last", ["id"], ["end"], [middle])])
@@ -179,14 +192,14 @@ def test_content_versions_of_the_body_stop_the_wave(tables):
         return pa.table({"id": rows["id"], "text": texts, DATA_VERSION_BY_FIELD: versions})
 
     def step(raw):
-        tables.root(graph, "root", pa.table({"id": [1, 2], "raw": raw}))
-        first = tables.step(graph, "middle", in_capitals)[1]
-        return counted(first), counted(tables.step(graph, "last", lambda rows: rows)[1])
+        either.root(graph, "root", pa.table({"id": [1, 2], "raw": raw}))
+        first = either.step(graph, "middle", in_capitals)[1]
+        return counted(first), counted(either.step(graph, "last", lambda rows: rows)[1])
 
     assert step(["a", "b"]) == ((2, 0, 0, 0), (2, 0, 0, 0))
     assert step(["A", "b"]) == ((0, 1, 0, 1), (0, 0, 0, 2))
     assert step(["c", "b"]) == ((0, 1, 0, 1), (0, 1, 0, 1))
-    stored = {row["id"]: row for row in tables.table("middle").read().to_pylist()}
+    stored = {row["id"]: row for row in either.table("middle").read().to_pylist()}
     assert stored[1][DATA_VERSION_BY_FIELD] == {"text": "C"}
     assert stored[1][DATA_VERSION] != stored[1][PROVENANCE]
 
@@ -274,7 +287,7 @@ def test_frames_come_as_the_type_that_was_asked_for(tables, kind):
     assert tables.rows("words")[2] == {"id": 2, "sound": "b", "image": "y"}
 
 
-def test_groups_are_given_whole_and_written_as_one(tables):
+def test_groups_are_given_whole_and_written_as_one(either):
     reading = Feature("reading", ["sensor", "ts"], [Field("value", columns=["value"])])
     dep = FeatureDep(reading, lineage=Lineage.aggregation(["sensor"]))
     graph = FeatureGraph([reading, Feature("mean", ["sensor"], ["mean"], [dep])])
@@ -282,19 +295,22 @@ def test_groups_are_given_whole_and_written_as_one(tables):
     def readings(*rows):
         return pa.table(dict(zip(("sensor", "ts", "value"), map(list, zip(*rows, strict=True)), strict=True)))
 
+    asked = []
+
     def mean(rows):
+        asked.append(sorted(rows["ts"].to_pylist()))
         return rows.group_by("sensor").aggregate([("value", "mean")])
 
-    tables.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("b", 1, 5.0)))
-    tables.step(graph, "mean", mean)
-    tables.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("a", 3, 6.0), ("b", 1, 5.0)))
-    _, increment = tables.step(graph, "mean", mean)
+    either.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("b", 1, 5.0)))
+    either.step(graph, "mean", mean)
+    either.write_plain("reading", readings(("a", 1, 2.0), ("a", 2, 4.0), ("a", 3, 6.0), ("b", 1, 5.0)))
+    _, increment = either.step(graph, "mean", mean)
     assert counted(increment) == (0, 1, 0, 1)
-    assert increment.changed["ts"].to_pylist() == [1, 2, 3]
-    assert sorted(tables.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
+    assert asked[-1] == [1, 2, 3]
+    assert sorted(either.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
 
 
-def test_all_that_came_of_a_sample_is_replaced_with_it(tables):
+def test_all_that_came_of_a_sample_is_replaced_with_it(either):
     dep = FeatureDep("video", lineage=Lineage.expansion(["id"]))
     graph = graph_of(Feature("letter", ["id", "n"], [Field("text", deps=[FieldDep("video", ["sound"])])], [dep]))
 
@@ -302,31 +318,31 @@ def test_all_that_came_of_a_sample_is_replaced_with_it(tables):
         found = [(row["id"], n, letter) for row in rows.to_pylist() for n, letter in enumerate(row["sound"])]
         return pa.table(dict(zip(("id", "n", "text"), map(list, zip(*found, strict=True)), strict=True)))
 
-    tables.write_plain("video", videos((1, "abc", ""), (2, "de", ""), (3, "f", "")))
-    tables.step(graph, "letter", letters)
-    tables.write_plain("video", videos((1, "a", ""), (2, "de", "")))
-    _, increment = tables.step(graph, "letter", letters)
+    either.write_plain("video", videos((1, "abc", ""), (2, "de", ""), (3, "f", "")))
+    either.step(graph, "letter", letters)
+    either.write_plain("video", videos((1, "a", ""), (2, "de", "")))
+    _, increment = either.step(graph, "letter", letters)
     assert counted(increment) == (0, 1, 1, 1)
-    rows = tables.table("letter").read().to_pylist()
+    rows = either.table("letter").read().to_pylist()
     assert sorted((row["id"], row["n"], row["text"]) for row in rows) == [(1, 0, "a"), (2, 0, "d"), (2, 1, "e")]
 
 
-def test_everything_can_be_computed_again(tables):
+def test_everything_can_be_computed_again(either):
     graph = graph_of(words())
-    tables.write_plain("video", videos(*BASE))
-    tables.step(graph, "words", loud)
-    tables.write_plain("video", videos(*BASE[:2], (4, "d", "")))
-    result, increment = tables.step(graph, "words", loud, full=True)
+    either.write_plain("video", videos(*BASE))
+    either.step(graph, "words", loud)
+    either.write_plain("video", videos(*BASE[:2], (4, "d", "")))
+    result, increment = either.step(graph, "words", loud, full=True)
     assert counted(increment) == (1, 2, 1, 0)
-    assert sorted(tables.rows("words")) == [1, 2, 4]
-    result, _ = tables.step(graph, "words", loud, full=True)
+    assert sorted(either.rows("words")) == [1, 2, 4]
+    result, _ = either.step(graph, "words", loud, full=True)
     assert result.change == "none"
 
     def other(rows):
         return rows.select(["id"])
 
-    tables.step(graph, "words", other, full=True)
-    assert tables.rows("words")[1] == {"id": 1}
+    either.step(graph, "words", other, full=True)
+    assert either.rows("words")[1] == {"id": 1}
 
 
 def returned(change):
@@ -352,7 +368,7 @@ REFUSED = {
     ),
     "ids of another type": (
         lambda rows: rows.set_column(0, "id", rows["id"].cast(pa.string())),
-        "has the id 'id' as string, but it was asked for as int64",
+        "has the id 'id' as string, but it was asked for as (int64|bigint)",
     ),
     "no ids": (lambda rows: rows.select(["text"]), "has no column 'id'"),
     "a column of ours": (
@@ -365,6 +381,17 @@ REFUSED = {
     ),
     "nothing": (lambda rows: None, "returned None, but 3 samples were asked for"),
 }
+
+
+@pytest.mark.spark
+def test_rows_of_spark_are_refused_for_the_same_reasons(tmp_path, spark):
+    tables, graph = Tables(tmp_path, spark), graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    with tables.resolve(graph, "words") as resolved:
+        rows = loud(tables.arrow(resolved.increment.changed))
+        for change, message in REFUSED.values():
+            with pytest.raises(InvalidInput, match=message):
+                resolved.finish(change(rows))
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -383,7 +410,7 @@ BAD_UPSTREAM = {
     "no column of a field": (videos(*BASE).drop_columns(["sound"]), "Feature 'video' has no column 'sound'"),
     "ids of another type": (
         videos(*BASE).set_column(0, "id", pa.array(["1", "2", "3"])),
-        "cannot be matched by 'id', which is string in 'video', int64 in its table",
+        "cannot be matched by 'id', which is string in 'video', (int64|bigint) in its table",
     ),
 }
 
@@ -398,6 +425,11 @@ def test_upstreams_whose_samples_cannot_be_told_apart_are_refused(tables, what):
     with pytest.raises(InvalidInput, match=message):
         tables.step(graph, "words", loud)
     assert tables.head("words") == before
+
+
+def test_columns_of_a_root_that_belong_to_no_field_are_refused(tables):
+    with pytest.raises(InvalidInput, match=r"have the columns \['more'\], which belong to no field"):
+        tables.root(graph_of(), "video", videos(*BASE).append_column("more", pa.array([1, 2, 3])))
 
 
 def test_names_that_would_clash_are_found_before_anything_is_computed(tables):
@@ -456,10 +488,11 @@ def test_a_head_that_moved_meanwhile_is_a_conflict(tables):
     tables.step(graph, "words", loud)
     tables.write_plain("video", videos((1, "A", "x"), *BASE[1:]))
     early = tables.resolve(graph, "words")
+    rows = loud(tables.arrow(early.increment.changed))
     tables.write_plain("video", videos((1, "A", "x"), (2, "B", "y"), *BASE[2:]))
     tables.step(graph, "words", loud)
     with pytest.raises(CommitConflict, match="only what is stale by then is computed"):
-        tables.table("words").write(early.finish(loud(early.increment.changed)))
+        tables.table("words").write(early.finish(rows))
 
 
 def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables, monkeypatch):
@@ -479,3 +512,37 @@ def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables, 
         ("video", ["id", DATA_VERSION_BY_FIELD]),
         ("words", ["id", PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD]),
     ]
+
+
+@pytest.mark.spark
+def test_pieces_of_spark_have_no_more_samples_than_were_asked_for(tmp_path, spark):
+    tables = Tables(tmp_path, spark)
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*((n, f"s{n}", "") for n in range(50))))
+    with tables.resolve(graph, "words") as resolved:
+        parts = list(resolved.increment.chunks(8))
+        ids = [sorted(tables.arrow(part.changed)["id"].to_pylist()) for part in parts]
+    assert all(0 < len(part) <= 8 for part in ids)
+    assert sorted(n for part in ids for n in part) == list(range(50))
+    assert [part.asked.left for part in parts] == [50 - sum(map(len, ids[: n + 1])) for n in range(len(ids))]
+
+
+@pytest.mark.spark
+def test_spark_computes_what_a_function_returns_once(tmp_path, spark):
+    tables = Tables(tmp_path, spark)
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    count = spark.sparkContext.accumulator(0)
+
+    def costly(text):
+        count.add(1)
+        return text.upper()
+
+    from pyspark.sql import functions as sf
+
+    with tables.resolve(graph, "words") as resolved:
+        rows = resolved.increment.changed
+        rows = rows.select("id", sf.udf(costly, "string")("sound").alias("text"))
+        tables.table("words").write(resolved.finish(rows))
+    assert tables.rows("words") == {n: {"id": n, "text": text.upper()} for n, text, _ in BASE}
+    assert count.value == 3

@@ -47,10 +47,10 @@ def resolve(plan: SamplePlan, upstreams: "Mapping[str, DataFrame]", current: "Da
 def resolve_samples(plan: SamplePlan, samples: "DataFrame", current: "DataFrame | None") -> SampleChanges:
     """As `engines.arrow_samples.resolve_samples`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
-    _require_ids("the frame", plan.ids, samples)
-    given = _column(PROVENANCE_BY_FIELD)
+    require_ids("the frame", plan.ids, samples)
+    given = column(PROVENANCE_BY_FIELD)
     fields = {member: sf.coalesce(given[member].cast("string"), sf.lit("")) for member in plan.members}
-    columns = [_column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
+    columns = [column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
     return _compared(plan, {"the frame": samples}, current, samples.select(*columns, *_versions(plan, fields)))
 
 
@@ -65,17 +65,17 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     renamed = [upstream.rename.get(name, name) for name in own]
     require_columns(what, renamed, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     versions = [
-        _column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(version_column(member, upstream.name))
+        column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(version_column(member, upstream.name))
         for member in upstream.fields
     ]
-    table = frame.select(*(_column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
+    table = frame.select(*(column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
     if upstream.filter is not None:
         table = table.where(sf.expr(upstream.filter))
-    _require_ids(what, upstream.ids, table)
+    require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
         table = table.select(
-            *map(_column, kept), *(_column(version_column(member, upstream.name)) for member in upstream.fields)
+            *map(column, kept), *(column(version_column(member, upstream.name)) for member in upstream.fields)
         )
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
@@ -83,16 +83,15 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
 def _grouped(plan: SamplePlan, upstream: Upstream, table: "DataFrame") -> "DataFrame":
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     names = [version_column(member, upstream.name) for member in upstream.fields]
-    order = [_column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
+    order = [column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
     rows = sf.array_sort(
-        sf.collect_list(sf.struct(*order, *(_column(name).alias(f"v{i}") for i, name in enumerate(names))))
+        sf.collect_list(sf.struct(*order, *(column(name).alias(f"v{i}") for i, name in enumerate(names))))
     )
-    groups = table.groupBy(*map(_column, upstream.on)).agg(rows.alias(_ROWS))
-    hashed = [
-        _hashed(plan.hash, sf.array_join(_column(_ROWS)[f"v{i}"], SEPARATOR)).alias(name)
-        for i, name in enumerate(names)
+    groups = table.groupBy(*map(column, upstream.on)).agg(rows.alias(_ROWS))
+    versions = [
+        hashed(plan.hash, sf.array_join(column(_ROWS)[f"v{i}"], SEPARATOR)).alias(name) for i, name in enumerate(names)
     ]
-    groups = groups.select(*map(_column, upstream.on), *hashed)
+    groups = groups.select(*map(column, upstream.on), *versions)
     return table.drop(*names).join(groups, list(upstream.on))
 
 
@@ -106,18 +105,16 @@ def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping
         frames[order[0].name],
     )
     columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
-    hashed = [_hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
-    fields = {member: _column(version_column(member)) for member in plan.members}
-    joined = joined.select(*map(_column, columns), *hashed)
-    return joined.select(*map(_column, columns), *_versions(plan, fields))
+    own = [hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
+    fields = {member: column(version_column(member)) for member in plan.members}
+    joined = joined.select(*map(column, columns), *own)
+    return joined.select(*map(column, columns), *_versions(plan, fields))
 
 
 def _text(field: FieldText) -> "Column":
     """The text of a field."""
     pieces = [
-        sf.lit(piece)
-        if isinstance(piece, str)
-        else sf.coalesce(_column(version_column(piece[1], piece[0])), sf.lit(""))
+        sf.lit(piece) if isinstance(piece, str) else sf.coalesce(column(version_column(piece[1], piece[0])), sf.lit(""))
         for piece in field.pieces
     ]
     return sf.concat_ws(SEPARATOR, *pieces)
@@ -126,7 +123,7 @@ def _text(field: FieldText) -> "Column":
 def _versions(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Column]":
     """The four columns of versions; data versions are as the provenance until somebody sets them."""
     packed = sf.struct(*(fields[member].alias(member) for member in plan.members))
-    whole = _hashed(plan.hash, sf.concat_ws(SEPARATOR, *(fields[member] for member in plan.members)))
+    whole = hashed(plan.hash, sf.concat_ws(SEPARATOR, *(fields[member] for member in plan.members)))
     return [
         packed.alias(PROVENANCE_BY_FIELD),
         whole.alias(PROVENANCE),
@@ -135,7 +132,8 @@ def _versions(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Column]
     ]
 
 
-def _hashed(how: SampleHash, text: "Column") -> "Column":
+def hashed(how: SampleHash, text: "Column") -> "Column":
+    """Each text as a version."""
     if how.algorithm == "xxh32":
         return _xxh32(how.length)(text)
     digits = sf.sha2(text, 256) if how.algorithm == "sha256" else sf.md5(text)
@@ -144,12 +142,12 @@ def _hashed(how: SampleHash, text: "Column") -> "Column":
 
 def _xxh32(length: int) -> "Callable[[Column], Column]":
     # For stores of others only; what we write is hashed by the JVM.
-    def hashed(text: str | None) -> str | None:
+    def digits(text: str | None) -> str | None:
         import xxhash
 
         return None if text is None else str(xxhash.xxh32_intdigest(text.encode()))[:length]
 
-    return sf.udf(hashed, "string")
+    return sf.udf(digits, "string")
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
@@ -160,54 +158,58 @@ def _compared(
 ) -> SampleChanges:
     on = list(plan.units)
     if current is None:
-        new = expected.select(*map(_column, on)).distinct().count()
+        new = expected.select(*map(column, on)).distinct().count()
         nothing = expected.limit(0)
-        return SampleChanges(expected, nothing, nothing.select(*map(_column, on)), Counts(new=new))
+        return SampleChanges(expected, nothing, nothing.select(*map(column, on)), Counts(new=new), expected)
     require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, PROVENANCE))
     types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
     require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
     held: list[str] = current.select(f"{PROVENANCE_BY_FIELD}.*").columns
-    known = current.groupBy(*map(_column, on)).agg(
-        sf.any_value(_column(PROVENANCE)).alias(_STATUS), sf.any_value(_column(PROVENANCE_BY_FIELD)).alias(_BEFORE)
+    known = current.groupBy(*map(column, on)).agg(
+        sf.any_value(column(PROVENANCE)).alias(_STATUS), sf.any_value(column(PROVENANCE_BY_FIELD)).alias(_BEFORE)
     )
     differs = [
-        ~_column(PROVENANCE_BY_FIELD)[member].eqNullSafe(_column(_BEFORE)[member]) if member in held else sf.lit(True)
+        ~column(PROVENANCE_BY_FIELD)[member].eqNullSafe(column(_BEFORE)[member]) if member in held else sf.lit(True)
         for member in plan.members
     ]
-    is_new, is_stale = _column(_STATUS).isNull(), ~_column(_STATUS).eqNullSafe(_column(PROVENANCE))
+    is_new, is_stale = column(_STATUS).isNull(), ~column(_STATUS).eqNullSafe(column(PROVENANCE))
     joined = expected.join(known, on, "left")
     units = joined.select(
-        *map(_column, on),
+        *map(column, on),
         is_new.alias(_NEW),
         is_stale.alias(_STALE),
         *(d.alias(f"{_DIFFERS}{i}") for i, d in enumerate(differs)),
     )
     if any(each.grouped for each in plan.upstreams) or set(on) != set(plan.ids):
         units = units.dropDuplicates(on)
-    stale = ~_column(_NEW) & _column(_STALE)
+    stale = ~column(_NEW) & column(_STALE)
     counted = units.agg(
-        sf.count_if(_column(_NEW)).alias("new"),
+        sf.count_if(column(_NEW)).alias("new"),
         sf.count_if(stale).alias("stale"),
-        sf.count_if(~_column(_STALE)).alias("unchanged"),
-        *(sf.count_if(stale & _column(f"{_DIFFERS}{i}")).alias(f"r{i}") for i in range(len(differs))),
+        sf.count_if(~column(_STALE)).alias("unchanged"),
+        *(sf.count_if(stale & column(f"{_DIFFERS}{i}")).alias(f"r{i}") for i in range(len(differs))),
     ).collect()[0]
-    orphaned = current.select(*map(_column, plan.ids)).join(expected, on, "left_anti")
-    gone = orphaned.select(*map(_column, on)).distinct().count()
+    orphaned = current.select(*map(column, plan.ids)).join(expected, on, "left_anti")
+    gone = orphaned.select(*map(column, on)).distinct().count()
     reasons = {member: counted[f"r{i}"] for i, member in enumerate(plan.members) if counted[f"r{i}"]}
-    columns = [_column(name) for name in expected.columns]
+    columns = [column(name) for name in expected.columns]
+    # Kept where it is to be looked at again: both are parts of it.
+    changed = joined.where(is_new | is_stale)
     return SampleChanges(
-        joined.where(is_new).select(*columns),
-        joined.where(~is_new & is_stale).select(*columns),
+        changed.where(is_new).select(*columns),
+        changed.where(~is_new).select(*columns),
         orphaned,
         Counts(counted["new"], counted["stale"], gone, counted["unchanged"], reasons),
+        changed,
     )
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
 
 
-def _require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
-    names = [_column(name) for name in ids]
+def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
+    """Raise `InvalidInput` unless the columns identify the rows: a job."""
+    names = [column(name) for name in ids]
     is_null = reduce(lambda left, right: left | right, (name.isNull() for name in names))
     groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
     counted = groups.agg(
@@ -226,5 +228,6 @@ def _names(upstream: Upstream, frame: "DataFrame") -> list[str]:
     return [name for name in frame.columns if name not in versions]
 
 
-def _column(name: str) -> "Column":
+def column(name: str) -> "Column":
+    """The column of exactly this name."""
     return sf.col(f"`{name.replace('`', '``')}`")

@@ -1,0 +1,239 @@
+"""The rows of samples in Spark frames, as `engines.arrow_sample_rows` has them: lazy plans, hashed in the JVM."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType as SparkStruct
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.frames import in_memory, stream
+from dagster_versioned.engines.samples import (
+    DATA_VERSION,
+    DATA_VERSION_BY_FIELD,
+    EXAMPLES,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SEPARATOR,
+    SYSTEM_COLUMNS,
+    SYSTEM_PREFIX,
+    SamplePlan,
+    Upstream,
+    refuse_other_samples,
+    require_columns,
+    require_plain_columns,
+    require_types,
+)
+from dagster_versioned.engines.spark.content_versions import content_version, field_digests
+from dagster_versioned.engines.spark.engine import SparkEngine
+from dagster_versioned.engines.spark.samples import column, hashed, require_ids
+from dagster_versioned.engines.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+_PIECE, _ROWS, _ASKED, _GIVEN = "metaxy_piece", "metaxy_rows", "metaxy_asked", "metaxy_given"
+
+
+def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
+    """A user's frame as one of Spark."""
+    if isinstance(engine_for(frame), SparkEngine):
+        return frame
+    assert like is not None  # only a frame of Spark is computed by Spark without another one
+    table = in_memory(frame)
+    if table is None:
+        import pyarrow as pa
+
+        schema, batches = stream(frame)
+        table = pa.Table.from_batches(list(batches), schema)
+    return like.sparkSession.createDataFrame(_canonical(table))
+
+
+def as_frame(rows: "DataFrame", frame_type: type) -> "DataFrame":
+    """The frame itself."""
+    return rows
+
+
+def pinned(frame: "DataFrame") -> "AbstractContextManager[DataFrame]":
+    """The frame, computed once and kept until the block ends."""
+    return SparkEngine().pinned(frame)
+
+
+def names(frame: "DataFrame") -> list[str]:
+    """The columns of a frame."""
+    return frame.columns
+
+
+def select(frame: "DataFrame", columns: Sequence[str]) -> "DataFrame":
+    """A frame with these columns alone."""
+    return frame.select(*map(column, columns))
+
+
+def none_of(frame: "DataFrame") -> "DataFrame":
+    """The frame without its rows."""
+    return frame.limit(0)
+
+
+def empty(schema: StructType, like: "DataFrame") -> "DataFrame":
+    """A frame of a schema, without rows."""
+    return like.sparkSession.createDataFrame([], spark_schema(schema))
+
+
+def with_contents(frame: "DataFrame", columns: Mapping[str, Sequence[str]]) -> "DataFrame":
+    """The frame with both columns of versions by field, each the hash of the values in some ``columns``.
+
+    The one place where values go to Python: in batches, to be hashed as their digests are.
+    """
+    kept = [column(name) for name in frame.columns if name not in SYSTEM_COLUMNS]
+    versions = sf.struct(*(content_version(frame, columns[each]).alias(each) for each in columns))
+    return frame.select(*kept, versions.alias(PROVENANCE_BY_FIELD)).withColumn(
+        DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD)
+    )
+
+
+def stored(plan: SamplePlan, frame: "DataFrame", *, stale: bool) -> "DataFrame":
+    """The ids and versions of stored samples, with all members of the plan; those of nobody where ``stale``."""
+
+    def versions(name: str) -> "Column":
+        held = [] if stale and name == PROVENANCE_BY_FIELD else members_of(frame, name)
+        null = sf.lit(None).cast("string")
+        found = (column(name)[each].cast("string") if each in held else null for each in plan.members)
+        return sf.struct(*(each.alias(member) for each, member in zip(found, plan.members, strict=True))).alias(name)
+
+    whole = sf.lit("") if stale else column(PROVENANCE)
+    return frame.select(
+        *map(column, plan.ids),
+        versions(PROVENANCE_BY_FIELD),
+        versions(DATA_VERSION_BY_FIELD),
+        whole.alias(PROVENANCE),
+    )
+
+
+def rows_of(
+    plan: SamplePlan, upstreams: "Mapping[str, Callable[[type], DataFrame]]", units: "DataFrame"
+) -> "DataFrame":
+    """All that the upstreams, by name, say of some units: joined with these before with each other."""
+    frames = {each.name: _read(plan, each, upstreams[each.name](type(units)), units) for each in plan.upstreams}
+    # As when it is said which samples are expected (`samples`).
+    order = sorted(plan.upstreams, key=lambda each: each.optional)
+    kind = "full" if all(each.optional for each in order) else "left"
+    return reduce(
+        lambda left, each: left.join(frames[each.name], list(plan.on), kind if each.optional else "inner"),
+        order[1:],
+        frames[order[0].name],
+    )
+
+
+def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame") -> "DataFrame":
+    """The samples of some units, without versions."""
+    kept = [name for name in samples.columns if name not in SYSTEM_COLUMNS]
+    return within(plan, select(samples, kept), units)
+
+
+def within(plan: SamplePlan, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
+    """Those of the rows that are of some units."""
+    return rows.join(select(units, plan.units), list(plan.units), "left_semi")
+
+
+def units_of(plan: SamplePlan, rows: "DataFrame") -> "DataFrame":
+    """The units of rows with their provenance, each once."""
+    units = select(rows, [*plan.units, PROVENANCE_BY_FIELD, PROVENANCE])
+    return units.dropDuplicates(list(plan.units)) if any(each.grouped for each in plan.upstreams) else units
+
+
+def together(one: "DataFrame", other: "DataFrame") -> "DataFrame":
+    """The units of both."""
+    return one.unionByName(other)
+
+
+def pieces(plan: SamplePlan, units: "DataFrame", size: int) -> "Iterator[tuple[DataFrame, int]]":
+    """The units in frames of at most ``size``, told apart by a hash of their columns."""
+    count = -(-units.count() // size)
+    counts: dict[int, int] = {}
+    while count and (not counts or max(counts.values()) > size):
+        piece = sf.pmod(sf.xxhash64(*map(column, plan.units)), sf.lit(count)).alias(_PIECE)
+        found = units.groupBy(piece).agg(sf.count(sf.lit(1)).alias(_ROWS)).collect()
+        counts = {row[_PIECE]: row[_ROWS] for row in found}
+        if max(counts.values()) > size:
+            count += 1 + count // 4
+    for number in sorted(counts):
+        chosen = sf.pmod(sf.xxhash64(*map(column, plan.units)), sf.lit(count)) == number
+        yield units.where(chosen), counts[number]
+
+
+def finished(plan: SamplePlan, asked: "DataFrame", rows: "DataFrame") -> "DataFrame":
+    """The rows that came of units, with their versions; see `engines.arrow_sample_rows.finished`.
+
+    They are looked at several times, so they are given `pinned`.
+    """
+    what = f"What feature {plan.feature!r} returned"
+    require_columns(what, rows.columns, plan.ids)
+    require_plain_columns(plan, what, rows.columns, members_of(rows, DATA_VERSION_BY_FIELD))
+    require_types(what, plan.units, dict(rows.dtypes), dict(asked.dtypes))
+    require_ids(what, plan.ids, rows)
+    _require_asked(plan, asked, rows)
+    kept = [name for name in rows.columns if name not in SYSTEM_COLUMNS]
+    said = members_of(rows, DATA_VERSION_BY_FIELD)
+    given = [column(DATA_VERSION_BY_FIELD).alias(_ASKED)] if said else []
+    joined = rows.select(*map(column, kept), *given).join(asked, list(plan.units))
+    fields = [
+        sf.coalesce(column(_ASKED)[each].cast("string"), column(PROVENANCE_BY_FIELD)[each]).alias(each)
+        if each in said
+        else column(PROVENANCE_BY_FIELD)[each].alias(each)
+        for each in plan.members
+    ]
+    joined = joined.select(
+        *map(column, [*kept, PROVENANCE_BY_FIELD, PROVENANCE]), sf.struct(*fields).alias(DATA_VERSION_BY_FIELD)
+    )
+    whole = sf.concat_ws(SEPARATOR, *(column(DATA_VERSION_BY_FIELD)[each] for each in plan.members))
+    return joined.withColumn(DATA_VERSION, hashed(plan.hash, whole))
+
+
+def digests(plan: SamplePlan, rows: "DataFrame") -> dict[str, str]:
+    """By member, the digest of the ids and data versions of rows."""
+    return field_digests(rows, plan.ids, plan.members)
+
+
+def members_of(frame: "DataFrame", name: str) -> list[str]:
+    """The members of a column of versions; none where it is no struct."""
+    kind = frame.schema[name].dataType if name in frame.columns else None
+    return kind.fieldNames() if isinstance(kind, SparkStruct) else []
+
+
+def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
+    """The upstream's columns by their new names, in those rows that are of the units."""
+    known = [name for name in rows.columns if not name.startswith(SYSTEM_PREFIX)]
+    table = rows.select(*(column(name).alias(upstream.rename.get(name, name)) for name in known))
+    if upstream.filter is not None:
+        table = table.where(sf.expr(upstream.filter))
+    if upstream.select is not None:
+        chosen = {*upstream.select, *upstream.ids, *upstream.on}
+        table = select(table, [name for name in table.columns if name in chosen])
+    keys = [name for name in plan.units if name in upstream.on]
+    return table.join(select(units, keys), keys, "left_semi")
+
+
+def _require_asked(plan: SamplePlan, asked: "DataFrame", rows: "DataFrame") -> None:
+    """Raise `InvalidInput` unless the rows are of exactly the units that were asked for."""
+    on = list(plan.units)
+    given = select(rows, on).withColumn(_GIVEN, sf.lit(True))
+    wanted = select(asked, on).withColumn(_ASKED, sf.lit(True))
+    both = given.join(wanted, on, "full")
+    others, lost = column(_ASKED).isNull(), column(_GIVEN).isNull()
+    counted = both.agg(sf.count_if(others).alias("others"), sf.count_if(lost).alias("lost")).collect()[0]
+
+    def examples(which: "Column") -> "Callable[[], str]":
+        ordered = select(both.where(which), on).distinct().orderBy(*map(column, on)).limit(EXAMPLES)
+        return lambda: ", ".join(str(row.asDict()) for row in ordered.collect())
+
+    refuse_other_samples(plan.feature, counted["others"], counted["lost"], examples(others), examples(lost))
+
+
+def _canonical(table: "pa.Table") -> "pa.Table":
+    from dagster_versioned.delta.schema import schema_from_arrow, schema_to_arrow
+
+    return table.cast(schema_to_arrow(schema_from_arrow(table.schema).all_nullable()))
