@@ -1,12 +1,11 @@
 """SQL expressions over Arrow tables: text in Spark's dialect, evaluated by DuckDB.
 
 An expression computes one value a row and reaches nothing but that row: statements, subqueries, aggregates, windows
-and what differs from call to call are refused, and the database is locked out of files and the network. Where the two
-dialects would give different values, the expression is rewritten to Spark's meaning (ANSI mode) or refused.
+and what differs from call to call are refused, and the database is locked out of files and the network. What is known
+to have one value in both dialects, or is rewritten to Spark's (in ANSI mode), is evaluated; all else is refused.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.files import no_rows
 from dagster_versioned.delta.schema import DataType, StructType, type_to_arrow
 from dagster_versioned.engines.nested_fields import renamed
+from dagster_versioned.engines.sql_functions import DAYS, UNITS, rewritings, whole_numbers
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -33,17 +33,38 @@ _LOCKED = {
     "python_enable_replacements": "false",
 }
 
-_SAME = frozenset(
-    {
-        *("ascii", "ceiling", "char", "chr", "isnan", "octet_length", "repeat", "reverse", "sign", "pi", "degrees"),
-        *("radians", "power", "sqrt", "cbrt", "exp", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
-    }
-)
-"""Functions that the parser does not know and that mean the same in both dialects."""
+_KNOWN = """
+Column Identifier Literal HexString Null Boolean Paren Tuple DataType DataTypeParam ColumnDef Var Interval Lambda
+Add Sub Mul Div IntDiv Mod Neg BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitwiseLeftShift BitwiseRightShift SafeDivide
+EQ NEQ LT LTE GT GTE NullSafeEQ NullSafeNEQ EqualNull Is Not And Or Between In Like ILike Escape
+Case If Coalesce Nullif Nvl2 DecodeCase Greatest Least Cast TryCast IsNan
+Abs Ceil Floor Round Sign Sqrt Pi
+DPipe Concat ConcatWs Length BitLength Lower Upper Trim Substring Left Right Pad Repeat Replace Reverse Translate
+StartsWith EndsWith Contains StrPosition Ascii Space Hex MD5 SHA SHA2 RegexpLike
+Year Quarter Month WeekOfYear Day DayOfMonth DayOfYear DayOfWeek Hour Minute Second Extract LastDay DateDiff UnixDate
+TsOrDsAdd AddMonths TimestampAdd TimestampTrunc DateTrunc TimeToStr TimeStrToTime TsOrDsToDate UnixMicros
+CurrentTimestamp CurrentDate
+Array ArrayContains ArraySize ArrayMax ArrayMin Bracket Struct PropertyEQ Dot VarMap MapKeys Transform ArrayFilter
+"""
+"""What expressions are made of, by the parser's names: it has the same values in DuckDB as in Spark, or is given them.
+
+The two are compared on values at the edges (tests/engines/test_sql_in_spark.py).
+"""
 
 _INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
+_WHOLE, _DAY = r"\s*[+-]?\d+\s*", r"\d{4}-\d{1,2}-\d{1,2}"
+_NUMBER = r"(?i)\s*(nan|[+-]?(inf|infinity|(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?))\s*"
+_TIME = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}:\d{{1,2}}(\.\d{{1,6}})?)?"
+_FORMS = {
+    **dict.fromkeys(_INTEGERS, _WHOLE),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), _NUMBER),
+    "BOOLEAN": r"(?i)true|false",
+    "DATE": rf"\s*{_DAY}\s*",
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ"), _TIME),
+}
+"""Texts that both engines take for a value of a type, and for the same."""
 _TEXTS = {"TEXT", "VARCHAR", "CHAR", "NVARCHAR"}
-_DAY_OF_WEEK = ("DOW", "DAYOFWEEK")
+_OTHER = "may have another value in DuckDB, which evaluates it"
 _COLOURS = re.compile(r"\x1b\[\d*m")
 
 
@@ -179,33 +200,38 @@ class Names:
     def _as_spark(self, node: "Expr", text: str) -> "Expr":
         from sqlglot import exp
 
+        if type(node) in rewritings():
+            return self._rewritten(node, text)
         match node:
-            case exp.Dot() if isinstance(node.expression, exp.Identifier):
-                name = exp.Literal.string(node.expression.name)
-                return exp.Anonymous(this="struct_extract", expressions=[node.this.copy(), name])
             case exp.CurrentTimestamp():
                 return _cast(exp.Literal.string(self._now.isoformat()), "TIMESTAMPTZ")
             case exp.CurrentDate():
                 return _cast(exp.Literal.string(self._now.date().isoformat()), "DATE")
             case exp.Div() | exp.IntDiv() | exp.Mod():
                 return self._divided(self._in_double(node), text)
-            case exp.Like() | exp.ILike() if not isinstance(node.parent, exp.Escape):
-                pattern = node.expression
-                if isinstance(pattern, exp.Literal) and "\\" not in pattern.name:
-                    return node
-                return exp.Escape(this=node.copy(), expression=exp.Literal.string("\\"))
             case exp.Cast():
                 return self._cast_as_spark(node, text)
-            case exp.Predicate() | exp.Add() | exp.Sub() | exp.Mul():
+            case exp.Add() | exp.Sub():
+                return self._in_double(self._moved(node, text))
+            case exp.Predicate() | exp.Mul():
                 return self._in_double(self._ordered(node, text))
-            case exp.Func():
-                return _function_as_spark(node, text)
             case _:
                 return node
+
+    def _rewritten(self, node: "Expr", text: str) -> "Expr":
+        changed = rewritings()[type(node)](node, self._type_of)
+        if changed is None:
+            raise _refused(text, f"{node.sql('spark')} {_OTHER}")
+        return changed
 
     def _divided(self, node: "Expr", text: str) -> "Expr":
         from sqlglot import exp
 
+        types = {self._type_of(node.this), self._type_of(node.expression)}
+        if isinstance(node, exp.Div) and not types & {"FLOAT", "DOUBLE"} and any("DECIMAL" in each for each in types):
+            raise _refused(text, f"it divides decimals, whose last digit {_OTHER}: cast one to double")
+        if isinstance(node, exp.IntDiv) and not whole_numbers(types):
+            raise _refused(text, f"{node.sql('spark')} {_OTHER}: cast both to bigint")
         divisor = node.expression
         if isinstance(divisor, exp.Literal) and not divisor.is_string and float(divisor.name):
             return node
@@ -213,6 +239,21 @@ class Names:
         guarded = node.copy()
         guarded.set("safe", False)
         return exp.Paren(this=fails.else_(guarded))
+
+    def _moved(self, node: "Expr", text: str) -> "Expr":
+        """A date and an interval of days or more are a date."""
+        from sqlglot import exp
+
+        interval = node.expression
+        if not isinstance(interval, exp.Interval):
+            if isinstance(node, exp.Sub) and self._type_of(node.this) == self._type_of(interval) == "DATE":
+                raise _refused(text, "it takes a date from a date: write datediff(…, …)")
+            return node
+        unit = interval.unit.name.upper() if isinstance(interval.unit, exp.Var) else ""
+        if unit not in UNITS:
+            raise _refused(text, f"{interval.sql('spark')} {_OTHER}")
+        is_date = unit in DAYS and self._type_of(node.this) == "DATE"
+        return _cast(exp.Paren(this=node.copy()), "DATE") if is_date else node
 
     def _ordered(self, node: "Expr", text: str) -> "Expr":
         from sqlglot import exp
@@ -244,7 +285,7 @@ class Names:
         from sqlglot import exp
 
         wanted = cast("exp.DataType", node.args["to"]).this.value
-        if wanted not in _INTEGERS and wanted not in _TEXTS:
+        if wanted not in _INTEGERS and wanted not in _TEXTS and wanted not in _FORMS and wanted != "DECIMAL":
             return node
         if isinstance(node.this, exp.Literal) and not node.this.is_string and "." not in node.this.name:
             return node
@@ -252,10 +293,11 @@ class Names:
         changed = node.copy()
         if wanted in _INTEGERS and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
             changed.set("this", exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
-        elif wanted in _INTEGERS and held == "VARCHAR":
-            whole = exp.Anonymous(
-                this="regexp_full_match", expressions=[node.this.copy(), exp.Literal.string(r"\s*[+-]?\d+\s*")]
-            )
+        elif wanted == "DECIMAL" and held in ("FLOAT", "DOUBLE", "VARCHAR") and not isinstance(node.this, exp.Literal):
+            raise _refused(text, f"{node.sql('spark')}: it casts to a decimal what is none, whose last digit {_OTHER}")
+        elif wanted in _FORMS and held == "VARCHAR":
+            form = exp.Literal.string(_FORMS[wanted])
+            whole = exp.Anonymous(this="regexp_full_match", expressions=[node.this.copy(), form])
             other = exp.Null() if isinstance(node, exp.TryCast) else _error(text)
             absent = exp.Is(this=exp.Paren(this=node.this.copy()), expression=exp.Null())
             return exp.Paren(this=exp.Case().when(exp.Or(this=whole, expression=absent), changed).else_(other))
@@ -308,20 +350,18 @@ def parse_expression(text: str) -> "Expr":
             raise _refused(text, f"{node.sql('spark')} is not the same each time")
         if isinstance(node, exp.Star | exp.Columns | exp.Placeholder | exp.Parameter | exp.Command):
             raise _refused(text, f"{node.sql('spark')} is no value")
-        if isinstance(node, _others()) or (isinstance(node, exp.DateDiff) and node.unit is not None):
-            raise _refused(text, f"{node.sql('spark')} has another value in DuckDB, which evaluates it")
-        if isinstance(node, exp.Anonymous) and node.name.lower() not in _SAME:
+        if isinstance(node, exp.Anonymous):
             raise _refused(text, f"the function {node.name} is not known here")
+        if type(node) not in _known() or (isinstance(node, exp.DateDiff) and node.unit is not None):
+            raise _refused(text, f"{node.sql('spark')} {_OTHER}")
     return tree
 
 
 @cache
-def _others() -> tuple[type, ...]:
-    """Functions that have other values in DuckDB: by other units, orders, names, or by bytes."""
+def _known() -> frozenset[type]:
     from sqlglot import exp
 
-    units = exp.TimestampDiff, exp.DatetimeDiff, exp.MonthsBetween
-    return *units, exp.Levenshtein, exp.Typeof, exp.ArrayDistinct, exp.ArrayIntersect
+    return frozenset(getattr(exp, name) for name in _KNOWN.split())
 
 
 def _sole(trees: "Sequence[Expr | None]") -> "Expr | None":
@@ -385,57 +425,6 @@ def _cast(tree: "Expr", kind: str) -> "Expr":
     return exp.Cast(this=tree, to=exp.DataType.build(kind))
 
 
-def _function_as_spark(node: "Expr", text: str) -> "Expr":
-    from sqlglot import exp
-
-    match node:
-        case exp.Substring():
-            return _substring(node)
-        case exp.Left() | exp.Right():
-            return _built(f"{type(node).__name__}(s, greatest(n, 0))", s=node.this, n=node.expression)
-        case exp.Lower() | exp.Upper():
-            strange = exp.Literal.string(_strange_letters(type(node).__name__.lower()))
-            found = exp.Anonymous(this="regexp_matches", expressions=[node.this.copy(), strange])
-            return exp.Paren(this=exp.Case().when(found, _error(text)).else_(node.copy()))
-        case exp.DayOfWeek() | exp.Extract() if isinstance(node, exp.DayOfWeek) or node.name.upper() in _DAY_OF_WEEK:
-            return exp.Paren(this=exp.Add(this=node.copy(), expression=exp.Literal.number(1)))  # Sunday is 1
-        case _:
-            return node
-
-
-def _substring(node: "Expr") -> "Expr":
-    """Positions count from the end where they are negative, and 0 is 1; what lies before the text counts, too."""
-    from sqlglot import exp
-
-    start, length = node.args["start"], node.args.get("length")
-    if isinstance(start, exp.Literal) and start.is_int and int(start.name) > 0 and length is None:
-        return node
-    first = "CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END"
-    if length is None:
-        return _built(f"CASE WHEN p IS NOT NULL THEN substring(s, greatest({first}, 0) + 1) END", s=node.this, p=start)
-    count = f"greatest({first} + n - greatest({first}, 0), 0)"
-    text = f"CASE WHEN p IS NOT NULL AND n IS NOT NULL THEN substring(s, greatest({first}, 0) + 1, {count}) END"
-    return _built(text, s=node.this, p=start, n=length)
-
-
-def _built(sql: str, **operands: "Expr") -> "Expr":
-    """An expression of DuckDB's dialect with others in the place of its columns."""
-    import sqlglot
-    from sqlglot import exp
-
-    def filled(node: "Expr") -> "Expr":
-        return exp.Paren(this=operands[node.name].copy()) if isinstance(node, exp.Column) else node
-
-    return exp.Paren(this=sqlglot.parse_one(sql, dialect="duckdb").transform(filled))
-
-
-@cache
-def _strange_letters(case: str) -> str:
-    """Letters that become several, or other ones at the end of a word: not so in DuckDB."""
-    changed = [chr(code) for code in range(sys.maxunicode) if len(getattr(chr(code), case)()) > 1]
-    return f"[{''.join(changed)}{'Σ' if case == 'lower' else ''}]"
-
-
 def _zero() -> "Expr":
     from sqlglot import exp
 
@@ -465,7 +454,8 @@ def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType 
     """One column an expression, cast to a type where one is given, in the order of the rows.
 
     The cast is Spark's store assignment: fractions are cut off for integers, decimals rounded, and what does not fit
-    is an error. ``rows`` has the columns that the expressions need, called as `stored` says. Raises `InvalidInput`.
+    is an error; floats are not made decimals. ``rows`` has the columns that the expressions need, called as `stored`
+    says. Raises `InvalidInput`.
     """
     import duckdb
 
@@ -532,6 +522,11 @@ def _assigned(cursor: "DuckDBPyConnection", expression: Resolved, wanted: DataTy
         raise _unevaluated(repr(expression.text), error) from error
     if wanted in _INTEGERS.values() and (held in ("FLOAT", "DOUBLE") or held.startswith("DECIMAL")):
         sql = f"trunc({sql})"
+    if wanted.startswith("decimal") and held in ("FLOAT", "DOUBLE"):
+        raise InvalidInput(
+            f"The values of {expression.text!r:.300} are {held}, and go into a {wanted}, where Spark and DuckDB may "
+            "round to other digits. Nothing was written. Bring decimals, or change the column with Spark."
+        )
     return f"CAST({sql} AS {_DUCKDB.get(wanted) or wanted.upper()})"
 
 

@@ -154,6 +154,25 @@ def test_expressions_mean_what_they_mean_in_spark(text, expected):
         ("cast(a * 1000 as tinyint)", "cannot be evaluated"),
         ("upper('straße')", "has no result"),
         ("lower('ΣΑΣ')", "has no result"),
+        ("ln(f)", "another value in DuckDB"),
+        ("round(f, 1)", "another value in DuckDB"),
+        ("d / 3", "divides decimals"),
+        ("d div 2", "another value in DuckDB"),
+        ("cast(f as decimal(5,1))", "another value in DuckDB"),
+        ("concat(t, f)", "another value in DuckDB"),
+        ("day - day", "takes a date from a date"),
+        ("day + interval '1 2' day to hour", "another value in DuckDB"),
+        ("to_date(t)", "another value in DuckDB"),
+        ("locate('a', t, 2)", "another value in DuckDB"),
+        ("date_format(at, 'SSS')", "another value in DuckDB"),
+        ("extract(second from at)", "another value in DuckDB"),
+        ("t rlike t", "another value in DuckDB"),
+        ("t rlike '(?=a)'", "another value in DuckDB"),
+        ("t rlike 'a++'", "another value in DuckDB"),
+        ("t rlike '[a-z&&[^b]]'", "another value in DuckDB"),
+        ("t rlike '\\\\bx'", "another value in DuckDB"),
+        ("cast('1_0' as double)", "has no result"),
+        ("cast('epoch' as date)", "has no result"),
         ("timestampdiff(DAY, day, at)", "another value in DuckDB"),
         ("datediff(MONTH, day, at)", "another value in DuckDB"),
         ("months_between(day, at)", "another value in DuckDB"),
@@ -204,6 +223,11 @@ def test_assigned_values_are_cast_as_spark_stores_them():
     for text, wanted in (("a * 1000", "byte"), ("f", "long"), ("t", "integer"), ("1000", "decimal(3,0)")):
         with pytest.raises(InvalidInput, match="cannot be evaluated"):
             value(text, wanted)
+
+
+def test_floats_are_not_rounded_to_decimals():
+    with pytest.raises(InvalidInput, match="may round to other digits"):
+        value("f", "decimal(10,2)")
 
 
 def test_names_of_two_sides_need_their_side_where_both_have_them():
