@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import StructType, schema_from_arrow, schema_to_arrow
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.arrow_samples import filtered, hashed, member_of, quoted, require_ids
+from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.content_versions import content_versions, field_digests
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import in_memory, stream, to_frame
@@ -39,12 +40,11 @@ _ROW = "metaxy_row"
 
 
 def own(frame: Any, like: pa.Table | None) -> pa.Table:
-    """A user's frame as a table."""
+    """A user's frame as a table, of the types that are stored. Raises `UnsupportedType`."""
     table = in_memory(frame) if isinstance(engine_for(frame), ArrowEngine) else frame.toArrow()
-    if table is None:
-        schema, batches = stream(frame)
-        table = pa.Table.from_batches(list(batches), schema)
-    return table
+    schema, batches = stream(frame) if table is None else (table.schema, iter(table.to_batches()))
+    stored = stored_schema(schema)
+    return pa.Table.from_batches(list(conform_all(batches, stored)), schema_to_arrow(stored))
 
 
 def as_frame(rows: pa.Table, frame_type: type) -> Any:
@@ -173,7 +173,6 @@ def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> pa.Table:
     require_columns(what, rows.column_names, plan.ids)
     require_plain_columns(plan, what, rows.column_names, members_of(rows, DATA_VERSION_BY_FIELD))
     kept = rows.select([name for name in rows.column_names if name not in SYSTEM_COLUMNS])
-    kept = kept.cast(schema_to_arrow(schema_from_arrow(kept.schema).all_nullable()))
     require_types(
         what, plan.units, *(dict(zip(each.schema.names, each.schema.types, strict=True)) for each in (kept, asked))
     )

@@ -14,7 +14,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_COLUMNS,
     SampleHash,
 )
-from dagster_versioned.errors import CommitConflict, EmptyTable, ExpiredVersion, InvalidInput
+from dagster_versioned.errors import CommitConflict, EmptyTable, ExpiredVersion, InvalidInput, UnsupportedType
 from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.incremental.graph import FeatureGraph
@@ -218,6 +218,30 @@ def test_a_root_brings_its_versions_or_has_them_of_its_columns(tables):
     assert counted(increment) == (0, 3, 0, 0)
     assert tables.table("video").read()[PROVENANCE_BY_FIELD].to_pylist() == [{"image": "i", "sound": "s"}] * 3
     assert tables.root(graph, "video", samples)[0].change == "none"
+
+
+@pytest.mark.parametrize("made", [pl.DataFrame, pd.DataFrame, pl.LazyFrame], ids=str)
+def test_frames_of_any_kind_are_samples_with_the_types_that_are_stored(tables, made):
+    root = Feature("root", ["id"], ["name"])
+    graph = FeatureGraph([root, Feature("lower", ["id"], ["text"], [root])])
+
+    def step(*names):
+        samples = made({"id": [f"n{number}" for number in range(len(names))], "name": list(names)})
+        first = tables.root(graph, "root", samples)[1]
+        found = tables.step(graph, "lower", lambda rows: rows.select(["id"]), as_type=pa.Table)[1]
+        return counted(first), counted(found)
+
+    assert step("a", "b") == ((2, 0, 0, 0), (2, 0, 0, 0))
+    assert step("a", "c") == ((0, 1, 0, 1), (0, 1, 0, 1))
+
+
+def test_values_that_cannot_be_stored_are_refused(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    nanoseconds = pa.array([1, 2, 3], pa.timestamp("ns"))
+    with pytest.raises(UnsupportedType, match="'at'"):
+        tables.step(graph, "words", lambda rows: loud(rows).append_column("at", nanoseconds))
+    assert not tables.table("words").exists()
 
 
 def test_the_fields_digests_say_whether_an_upstream_changed_for_a_feature(tables):
