@@ -1,6 +1,8 @@
 """Versions of samples by their contents, and digests of the versions of all samples: from Arrow and Spark alike."""
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -10,11 +12,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.content_versions import content_versions, field_digests
+from dagster_versioned.engines.content_versions import content_versions, field_digests, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.content_versions import content_version
 from dagster_versioned.engines.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.errors import InvalidInput, UnsupportedType
@@ -169,6 +173,19 @@ def test_spark_gives_the_same_content_versions(spark: Any) -> None:
         expected = dict(zip(ROWS["id"].to_pylist(), versions(ROWS, *columns), strict=True))
         assert dict(zip(with_versions["id"].to_pylist(), with_versions["version"].to_pylist(), strict=True)) == expected
     assert frame.limit(0).select(content_version(frame, ["id"])).toArrow().num_rows == 0
+
+
+def test_what_spark_computes_versions_with_needs_nothing_of_ours_to_be_installed(tmp_path: Path) -> None:
+    pickled = cloudpickle.dumps(self_contained(versions_of))
+    (tmp_path / "function").write_bytes(pickled)
+    program = (
+        "import sys; sys.modules['dagster_versioned'] = None\n"
+        "import pyarrow as pa; from pyspark import cloudpickle\n"
+        f"function = cloudpickle.loads(open({str(tmp_path / 'function')!r}, 'rb').read())\n"
+        "print(*function(pa.RecordBatch.from_pydict({'id': [1, 2]})).to_pylist())"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == versions(ROWS.slice(0, 2), "id")
 
 
 @pytest.mark.spark

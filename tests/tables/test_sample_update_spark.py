@@ -56,7 +56,7 @@ def rows_of(table: VersionedTable) -> list[Any]:
     ("how", "on", "rows"),
     [
         ("vectors", ("a.unit",), ROWS),
-        ("rewriting", ("value",), ROWS),
+        pytest.param("rewriting", ("value",), ROWS, marks=pytest.mark.slow),
         pytest.param("rewriting", ON, ROWS, marks=pytest.mark.slow),
         pytest.param("vectors", ON, MANY, marks=pytest.mark.slow),
     ],

@@ -2,8 +2,9 @@
 
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
 
 _PACKAGE = sys.modules[__name__.partition(".")[0]]
 
@@ -28,3 +29,22 @@ def pickled_by_value() -> Generator[None]:
             _depth -= 1
             if _depth == 0:
                 cloudpickle.unregister_pickle_by_value(_PACKAGE)
+
+
+def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function as one that holds our code itself wherever it is pickled: Connect does so when a column is used."""
+    from pyspark import cloudpickle
+
+    with pickled_by_value():
+        payload = cloudpickle.dumps(function)
+    loaded: list[Callable[[Any], Any]] = []
+
+    def run(argument: Any) -> Any:
+        from pyspark import cloudpickle
+
+        if not loaded:
+            loaded.append(cloudpickle.loads(payload))
+        return loaded[0](argument)
+
+    run.__annotations__.clear()  # Spark would take them for hints at what kind of function it is.
+    return run

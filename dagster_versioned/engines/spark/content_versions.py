@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -12,7 +11,7 @@ from dagster_versioned.delta.schema import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.content_versions import digests_of, require_content, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
-from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
 
@@ -33,20 +32,8 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
         batch = pa.RecordBatch.from_arrays(rows.flatten(), list(schema.names))
         return pa.concat_arrays([pa.array([], pa.string()), *map(versions_of, conform_all([batch], schema))])
 
-    with pickled_by_value():
-        payload = cloudpickle.dumps(versions)
-    loaded: list[Any] = []
-
-    # Pickled whenever the column is used (by Connect), which need not be where our code is pickled by value.
-    def run(rows: pa.Array) -> pa.Array:  # pyright: ignore[reportMissingTypeArgument, reportUnknownParameterType]
-        from pyspark import cloudpickle
-
-        if not loaded:
-            loaded.append(cloudpickle.loads(payload))
-        return loaded[0](rows)
-
     as_udf = cast("Any", sf.arrow_udf)  # whose stubs know no function of arrays
-    return as_udf(run, "string")(sf.struct(*map(_column, columns)))
+    return as_udf(self_contained(versions), "string")(sf.struct(*map(_column, columns)))
 
 
 def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:
