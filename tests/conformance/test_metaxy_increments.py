@@ -32,6 +32,7 @@ from dagster_versioned.engines.samples import (
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.resolve import resolve_update
+from support.spark import spark as spark
 
 HERE = Path(__file__).parent / "metaxy"
 RECORDED = HERE / "increments.jsonl"
@@ -161,7 +162,7 @@ def replay(scenario, answer, spark=None):
 
 
 @pytest.mark.conformance
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 5))])
 def test_increments_are_metaxys(part):
     replayed = [replay(each["scenario"], each["metaxy"]) for each in recorded()[part::5]]
     assert len(replayed) == 10
@@ -170,6 +171,17 @@ def test_increments_are_metaxys(part):
 
 @pytest.mark.conformance
 @pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1200)
+def test_increments_are_metaxys_on_spark(spark):
+    shortest = sorted(recorded(), key=lambda each: len(json.dumps(each)))
+    for each in (shortest[0], shortest[5]):
+        replay(each["scenario"], each["metaxy"], spark)
+
+
+@pytest.mark.conformance
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
 @pytest.mark.skipif("METAXY_PYTHON" not in os.environ, reason="METAXY_PYTHON names no interpreter that has Metaxy")
 def test_increments_are_metaxys_of_today():
     """Metaxy says what it said when it was recorded, and of 50 other scenarios the same as this package."""
