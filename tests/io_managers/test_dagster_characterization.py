@@ -1,7 +1,10 @@
 """What the IO manager relies on in Dagster beyond its public API: a release that changes one of these breaks here."""
 
+import inspect
+
 import dagster as dg
 import pytest
+from dagster._core.execution.plan.outputs import StepOutputHandle
 
 from dagster_versioned.io_managers.data_version import set_data_version
 
@@ -92,3 +95,45 @@ def test_the_event_log_knows_when_a_running_attempt_started():
     dg.materialize([one], resources={"io_manager": Clock()})
     ((first, second, _),) = starts
     assert first < second
+
+
+def test_an_output_is_handled_before_the_function_that_yields_it_goes_on():
+    probe, order = Probe(), []
+
+    @dg.asset(output_required=False)
+    def one():
+        yield dg.Output("data")
+        order.append(len(probe.seen))
+
+    dg.materialize([one], resources={"io_manager": probe})
+    assert order == [1]
+
+
+def test_a_step_knows_the_io_manager_of_its_output():
+    probe, found = Probe(), []
+
+    @dg.asset(io_manager_key="other")
+    def one(context: dg.AssetExecutionContext):
+        step = context.get_step_execution_context()
+        (output,) = step.step.step_outputs
+        found.append(step.get_io_manager(StepOutputHandle(step.step.key, output.name)))
+
+    dg.materialize([one], resources={"other": probe})
+    assert found == [probe]
+
+
+def test_an_explicit_signature_says_what_an_asset_asks_for():
+    given = {}
+
+    def compute(context, **values):
+        given.update(values)
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("context", "up")]
+    compute.__signature__ = inspect.Signature(parameters)
+
+    @dg.asset
+    def up():
+        return "data"
+
+    dg.materialize([up, dg.asset(name="down")(compute)], resources={"io_manager": Probe()})
+    assert given == {"up": 1}
