@@ -81,8 +81,7 @@ def versioned_feature(
         loaded = dict(ins or {})
         for parameter, upstream in upstreams.items():
             loaded[parameter] = _input(dg.AssetKey(upstream.split("/")), loaded)
-        if chunk_size is not None and chunk_size < 1:
-            raise InvalidInput(f"chunk_size of feature {feature.key!r} is {chunk_size}; at least 1 is needed.")
+        _check_chunks(feature, chunk_size)
         step = FeatureStep(graph, feature.key, hash or SampleHash(), chunk_size, given.as_type)
 
         def compute(
@@ -174,6 +173,18 @@ def _config_class(key: str, kind: Any) -> type[FeatureConfig]:
         )
     name: str = cast("Any", kind).__name__
     return type(name, (FeatureConfig, kind), {"__module__": kind.__module__})
+
+
+def _check_chunks(feature: Feature, size: int | None) -> None:
+    if size is not None and size < 1:
+        raise InvalidInput(
+            f"chunk_size of feature {feature.key!r} is {size}; at least 1 is needed. Nothing was defined."
+        )
+    if size is not None and not feature.deps:
+        raise InvalidInput(
+            f"Feature {feature.key!r} depends on no feature, so its function returns all samples at once, and "
+            "chunk_size has no meaning. Nothing was defined. Leave it out."
+        )
 
 
 def _as_dep(dep: FeatureDep | Feature | dg.AssetsDefinition | str) -> FeatureDep:

@@ -514,6 +514,12 @@ def test_a_feature_that_moved_under_a_run_is_a_conflict(house, pipeline):
     assert house.head("words").identity.nrow == 4
 
 
+def other_words(video):
+    """A feature of a video that is defined otherwise."""
+    other = Feature("video", ["id"], [Field("sound", "other")])
+    return versioned_feature(name="words", id_columns=["id"], fields=["text"], deps=[other])(lambda increment: None)
+
+
 class Full(dg.Config):
     full: str
 
@@ -542,6 +548,16 @@ REFUSED = {
             lambda increment: None
         ),
         "chunk_size of feature .* is 0",
+    ),
+    "chunks of a root": (
+        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], chunk_size=5)(lambda: None),
+        "returns all samples at once, and chunk_size has no meaning",
+    ),
+    "two definitions of one upstream": (
+        lambda video: versioned_feature(
+            name="f", id_columns=["id"], fields=["f"], deps=[video, FeatureDep(other_words(video))]
+        )(lambda increment: None),
+        "two definitions of feature 'video'",
     ),
     "an upstream that is nowhere": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=["nowhere"])(
