@@ -9,13 +9,17 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.content_versions import content_versions
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine, default_session, read_delta
+from dagster_versioned.engines.spark.content_versions import content_version
 from dagster_versioned.engines.spark.source import read_through_executors
 from dagster_versioned.errors import EmptyTable, StorageError, UnsupportedType
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.sample_update import SampleUpdate
 from support.spark import SETTINGS, round_trip, staging_in
 
 
@@ -75,6 +79,20 @@ def main(spark, folder):
         source = read_through_executors(stored, spark)
         assert source.count() == 3
         assert source.where("n >= 2").collect() == [(2, None)]
+
+    rows = pa.table({"id": [1, 2, 3], "value": ["a", None, "c"]})
+    samples = spark.createDataFrame(rows)
+    texts = samples.select("id", content_version(samples, ["value", "id"]).alias("version")).toArrow().sort_by("id")
+    assert texts["version"].to_pylist() == content_versions(rows, ["value", "id"]).to_pylist()
+    facts = []
+    for name, given_as in {"connect": spark.createDataFrame, "arrow": lambda table: table}.items():
+        made = Project.open("P", str(folder / "project")).table(name)
+        gone = given_as(rows.select(["id"]).slice(0, 1))
+        for some in (rows, rows.slice(1, 1).set_column(1, "value", pa.array(["b"]))):
+            base = made.version().metadata_sha if made.exists() else None
+            made.write(SampleUpdate(given_as(some), gone, ("id",), ("id",), base))
+        facts.append((made.version().facts.digest, made.version().facts.added))
+    assert facts[0] == facts[1]
 
     # What a task raises arrives as our own error, from a server as well.
     from dagster_versioned.engines.spark import worker
