@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, QueryBuilder
 
 from dagster_versioned.engines.arrow import ArrowEngine, read_changes
 from dagster_versioned.engines.samples import DATA_VERSION, DATA_VERSION_BY_FIELD, PROVENANCE, PROVENANCE_BY_FIELD
@@ -398,6 +399,22 @@ def test_the_feed_tells_rows_that_came_changed_and_went(
         [("delete", 6, 0)],
     ]
     table.verify().require_ok()
+
+
+# --- other readers ---------------------------------------------------------------------------------------------------
+
+
+def test_deltalake_reads_every_version(table: VersionedTable, options: TableOptions) -> None:
+    table.write(update(table, TEN), options=options)
+    table.write(update(table, {3: 1, 20: 2}, 5), options=options)
+    table.write(update(table, samples({4: 1}, ("audio", "frames")), 6), options=options)
+    table.write(update(table, samples({}, ("frames",)), *TEN), options=options)
+    path = table.store.local_path("_delta_log")
+    assert path is not None
+    for version in range(4):
+        peer = QueryBuilder().register("t", DeltaTable(str(path.parent), version=version))
+        found = pa.table(peer.execute("select * from t order by id").read_all())
+        assert found.to_pylist() == table.read(version).sort_by("id").to_pylist()
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
