@@ -26,8 +26,9 @@ help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: java $(VENV)/.example ## Install, then run the example pipeline three times and show its versions
+run: java $(VENV)/.example ## Install, then run the example three times, show its versions, and its features
 	$(BIN)/python -m example_project
+	$(BIN)/python -m example_project.features
 
 .PHONY: ui
 ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI, with its runs
