@@ -21,6 +21,8 @@ from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
 
+SPARK = (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900))
+
 VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
 
 
@@ -99,7 +101,7 @@ def tables(tmp_path):
     return Tables(tmp_path)
 
 
-@pytest.fixture(params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["arrow", pytest.param("spark", marks=SPARK)])
 def either(request, tmp_path):
     """Tables that Arrow computes, and tables that Spark does."""
     return Tables(tmp_path, request.getfixturevalue("spark") if request.param == "spark" else None)
@@ -408,6 +410,7 @@ REFUSED = {
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_rows_of_spark_are_refused_for_the_same_reasons(tmp_path, spark):
     tables, graph = Tables(tmp_path, spark), graph_of(words())
     tables.write_plain("video", videos(*BASE))
@@ -539,6 +542,7 @@ def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables, 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_pieces_of_spark_have_no_more_samples_than_were_asked_for(tmp_path, spark):
     tables = Tables(tmp_path, spark)
     graph = graph_of(words())
@@ -552,6 +556,7 @@ def test_pieces_of_spark_have_no_more_samples_than_were_asked_for(tmp_path, spar
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_computes_what_a_function_returns_once(tmp_path, spark):
     tables = Tables(tmp_path, spark)
     graph = graph_of(words())
