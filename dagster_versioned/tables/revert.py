@@ -16,6 +16,7 @@ from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
+from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write import CollectionInProgress, table_actions, version_domain, whole_sha
 
@@ -92,7 +93,7 @@ class Reversion:
             actions=[
                 *table_actions(
                     state,
-                    state.snapshot.schema.union(schema) if others else schema,
+                    union_of_versions(state.snapshot.schema, schema) if others else schema,
                     timestamp,
                     partition_columns=_partition_columns(state, before, alone=not others),
                 ),

@@ -285,6 +285,21 @@ def test_partitions_may_have_versions_of_other_fields(project: Project) -> None:
     table.verify().require_ok()
 
 
+@pytest.mark.parametrize("partitions", [(None,), ("mon", "tue")], ids=["whole", "partitions"])
+def test_versions_of_other_fields_can_be_reverted_to(project: Project, partitions: Sequence[str | None]) -> None:
+    table = project.table("samples")
+    first = partitions[0]
+    table.write_partitions({key: update(table, TEN, partition=key) for key in partitions})
+    old = table.version(partition=first)
+    assert old.metadata_sha is not None
+    for fields in (("frames",), ("audio", "frames")):
+        table.write_partitions({key: update(table, samples({3: 1}, fields), partition=key) for key in partitions})
+        table.revert(old.metadata_sha, partition=first)
+        assert table.read(partition=first)[PROVENANCE_BY_FIELD].to_pylist() == [{"audio": "audio 0"}] * 10
+        assert table.read().num_rows == 10 * len(partitions)
+        table.verify().require_ok()
+
+
 # --- partitions ------------------------------------------------------------------------------------------------------
 
 
