@@ -33,8 +33,9 @@ run: java $(VENV)/.example ## Install, then run the example three times, show it
 .PHONY: ui
 ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI, with its runs
 	@compgen -G '.example/dagster/history/runs/*-*.db' > /dev/null || $(BIN)/python -m example_project
+	@[ -e .example/features ] || $(BIN)/python -m example_project.features
 	$(BIN)/python -m example_project.governed
-	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions
+	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features
 
 .PHONY: test
 test: java lint docs ## Install with test extras, then everything that CI checks

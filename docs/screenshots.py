@@ -34,6 +34,7 @@ from example_project.defs.weather_delays import MONTHS
 
 IMAGES = Path(__file__).parent / "images"
 LOCATION = "example_project.definitions"
+FEATURES = "example_project.features"
 SENSOR = "keep_current"
 MONTHLY = "monthly_weather_delays"
 DERIVED = ("flight_weather", "hottest_days", MONTHLY)
@@ -74,13 +75,15 @@ def _take(folder: Path) -> None:
     os.environ["DAGSTER_HOME"] = str(folder / ".example" / "dagster")
     if not Path(".example/dagster/history").exists():
         _say("running the example")
-        subprocess.run([sys.executable, "-m", "example_project"], check=True, stdout=subprocess.DEVNULL)
+        for module in ("example_project", FEATURES):
+            subprocess.run([sys.executable, "-m", module], check=True, stdout=subprocess.DEVNULL)
     with dg.DagsterInstance.get() as instance, _dagster_dev() as url:
         change = _change_the_weather(instance)
         runs = [_wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}") for key in DERIVED]
         _wait_for(lambda: _settled_tick(instance), "a tick that finds everything current")
         with _browser() as browser:
             pages = Pages(browser, url)
+            _look_at_features(pages, _run_of_corrected_flights(instance))
             _look_at_the_sensor(pages)  # while the ticks that requested something are in sight
             backfill = _backfill(url)
             _wait_for(lambda: _is_done(instance, backfill), "the backfill")
@@ -117,6 +120,12 @@ def _settled_tick(instance: dg.DagsterInstance) -> bool:
     (state,) = [state for state in instance.all_instigator_state() if state.instigator_name == SENSOR]
     ticks = instance.get_ticks(state.instigator_origin_id, state.selector_id, limit=1)
     return bool(ticks) and "All are built from current versions" in (ticks[0].skip_reason or "")
+
+
+def _run_of_corrected_flights(instance: dg.DagsterInstance) -> str:
+    """The last but one of the five runs of features."""
+    wanted = dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION, dg.AssetKey("delay_label"))
+    return instance.get_event_records(wanted, limit=2)[1].run_id
 
 
 def _backfill(url: str) -> str:
@@ -220,6 +229,11 @@ def _look_at_assets_and_runs(pages: Pages, run: str, backfill: str) -> None:
     pages.picture("backfill", MONTHLY, "100% completed", "Succeeded")
 
 
+def _look_at_features(pages: Pages, run: str) -> None:
+    pages.open(f"/runs/{run}?selection=delay_label&logs=step%3Adelay_label")
+    pages.picture("features", "Feature delay_label: 0 new, 1193 stale, 0 orphaned", "stale by label of 1193")
+
+
 @contextmanager
 def _browser() -> Iterator[webdriver.Chrome]:
     chromedriver = shutil.which("chromedriver")
@@ -260,7 +274,7 @@ def _dagster_dev() -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     _say("starting dagster dev")
     with Path(".example/dagster-dev.log").open("wb") as log:
-        command = [_tool("dagster"), "dev", "-m", LOCATION, "-h", "127.0.0.1", "-p", str(port)]
+        command = [_tool("dagster"), "dev", "-m", LOCATION, "-m", FEATURES, "-h", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
         _wait_for(lambda: _answers(url, process), "dagster dev", 120)

@@ -26,6 +26,7 @@ from rich.table import Table
 from dagster_versioned import Project
 from dagster_versioned.storage import Location
 from example_project import ask, governed
+from example_project.dagster_home import dagster_home
 from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
 from example_project.defs.weather_delays import MONTHS
@@ -105,7 +106,7 @@ def main(
     project = _empty_project(location)
     results: list[Outcomes] = []
     stored: list[dict[str, str]] = []
-    with _dagster_home(), dg.DagsterInstance.get() as instance, _spark() as spark:
+    with dagster_home(), dg.DagsterInstance.get() as instance, _spark() as spark:
         for number, scenario in enumerate(SCENARIOS, 1):
             for setting, value in scenario.spark_settings.items():
                 spark.conf.set(setting, value)
@@ -189,23 +190,6 @@ def _empty_project(location: str | None) -> Project:
             f"There are tables at {project.store.uri} already. Nothing was touched.", param_hint="--location"
         )
     return project
-
-
-@contextmanager
-def _dagster_home() -> Iterator[Path]:
-    """Dagster's records of the runs, beside the data, where `make ui` looks for them; no telemetry, no greeting."""
-    home = Path(".example/dagster").absolute()
-    home.mkdir(parents=True, exist_ok=True)
-    if not (home / "dagster.yaml").exists():
-        (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
-    before = os.environ.get("DAGSTER_HOME")
-    os.environ["DAGSTER_HOME"] = str(home)
-    try:
-        yield home
-    finally:
-        os.environ.pop("DAGSTER_HOME")
-        if before is not None:
-            os.environ["DAGSTER_HOME"] = before
 
 
 @contextmanager

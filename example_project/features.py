@@ -23,6 +23,7 @@ from dagster_versioned import (
     VersionedParquetIOManager,
     versioned_feature,
 )
+from example_project.dagster_home import dagster_home
 from example_project.defs.resources import FlightData
 
 LOCATION = ".example/features"
@@ -126,6 +127,9 @@ def definitions(season: Season | None = None, label_code: str = "1") -> dg.Defin
     )
 
 
+defs = definitions()
+
+
 @dataclass(frozen=True)
 class Scenario:
     """One run: what is different about it, and what is known of it beforehand."""
@@ -194,7 +198,7 @@ def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's
     shutil.rmtree(LOCATION, ignore_errors=True)
     counted: list[Counts] = []
     faults: list[str] = []
-    with dg.DagsterInstance.ephemeral() as instance:
+    with dagster_home(), dg.DagsterInstance.get() as instance:
         for number, scenario in enumerate(SCENARIOS, 1):
             start = time.monotonic()
             with console.status(f"Run {number}: {scenario.title}"):
