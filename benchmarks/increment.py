@@ -1,0 +1,268 @@
+"""What is stale of a feature, by ours on Arrow and on Spark, and by Metaxy's stores of DuckDB and of Delta.
+
+A feature of 4 fields is computed from another one of 4 fields: once nothing has changed since, once every tenth sample
+has, in two of its fields. Everybody finds the samples in tables on disk, hashes by MD5, and hands out the changed ones
+with what their upstream says of them. ``--metaxy`` names the Python of an environment that has it (`peers/metaxy_store.py`).
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from frame_of_seven import spark_session
+from rounds import numbered, ratio
+
+from dagster_versioned import Project
+from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
+from dagster_versioned.incremental.definitions import Feature
+from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.incremental.graph import FeatureGraph
+
+FIELDS = ("audio", "frames", "text", "thumbnail")
+CHANGED_FIELDS = FIELDS[:2]
+HASH = SampleHash("md5", 32)
+GRAPH = FeatureGraph([Feature("video", ["video_id"], FIELDS), Feature("crop", ["video_id"], FIELDS, ["video"])])
+STATES = {"nothing changed": 0, "10 % changed": 10}
+
+
+def write_samples(rows: int, folder: Path) -> None:
+    """The samples as Parquet: all of them, and every tenth one as it is later."""
+    for name, salt, step in (("before", "", 1), ("after", "x", 10)):
+        versions = ", ".join(
+            f"md5('{field}{salt if field in CHANGED_FIELDS else ''}' || (range * {step})) AS {field}"
+            for field in FIELDS
+        )
+        duckdb.sql(
+            f"COPY (SELECT range * {step} AS video_id, 'videos/' || (range * {step}) || '.mp4' AS path,"
+            f" (range * {step}) % 600 * 0.5 AS duration, {versions} FROM range({rows} // {step}))"
+            f" TO '{folder / name}.parquet' (FORMAT parquet, COMPRESSION zstd)"
+        )
+
+
+class Ours:
+    """A project of versioned tables, and an engine to compare them with."""
+
+    def __init__(self, folder: Path, samples: Path, as_type: type, session=None) -> None:
+        self._project = Project.open("BENCHMARK", str(folder))
+        self._samples, self._type, self._session = samples, as_type, session
+        self._video = FeatureTable(GRAPH, "video", self._project.table("video"), HASH)
+        self._crop = FeatureTable(GRAPH, "crop", self._project.table("crop"), HASH)
+
+    def write(self) -> None:
+        """The upstream, and the feature computed from it."""
+        found = self._video.resolve_samples(self._frame("before"))
+        self._video.table.write(found.finish(found.increment.changed))
+        found = self._resolve()
+        self._crop.table.write(found.finish(_ids(found.increment.changed)))
+
+    def change(self) -> None:
+        """Every tenth sample of the upstream is another."""
+        found = self._video.resolve_samples(self._frame("before", "after"))
+        self._video.table.write(found.finish(found.increment.changed))
+
+    def resolve(self) -> dict[str, int]:
+        """The increment, with all rows of what is new or stale."""
+        increment = self._resolve().increment
+        kinds = {kind: _materialized(getattr(increment, kind)) for kind in ("new", "stale", "orphaned")}
+        assert kinds == {kind: getattr(increment.counts, kind) for kind in kinds}, (kinds, increment.counts)
+        return kinds
+
+    def _resolve(self):
+        table = self._video.table
+        return self._crop.resolve({"video": UpstreamFiles(table, table.files())}, as_type=self._type)
+
+    def _frame(self, *names: str):
+        paths = [str(self._samples / f"{name}.parquet") for name in names]
+        if self._session is not None:
+            from pyspark.sql import functions as sf
+
+            frames = [self._session.read.parquet(path) for path in paths]
+            frame = frames[0]
+            if len(frames) > 1:
+                frame = frame.join(frames[1].select("video_id"), "video_id", "left_anti").unionByName(frames[1])
+            return frame.select("video_id", "path", "duration", sf.struct(*FIELDS).alias(PROVENANCE_BY_FIELD))
+        tables = [pq.read_table(path) for path in paths]
+        table = tables[0]
+        if len(tables) > 1:
+            keep = pa.array([i % 10 != 0 for i in range(table.num_rows)])
+            table = pa.concat_tables([table.filter(keep), tables[1]])
+        by_field = pa.StructArray.from_arrays([table[field].combine_chunks() for field in FIELDS], FIELDS)
+        return table.select(["video_id", "path", "duration"]).append_column(PROVENANCE_BY_FIELD, by_field)
+
+
+def _ids(frame):
+    return frame.select(["video_id"]) if isinstance(frame, pa.Table) else frame.select("video_id")
+
+
+def _materialized(frame) -> int:
+    """How many rows there are, once all of their columns were computed."""
+    if isinstance(frame, pa.Table):
+        return frame.num_rows
+    frame.write.format("noop").mode("overwrite").save()
+    return frame.count()
+
+
+class Metaxy:
+    """A store of Metaxy's, in the process of all of them."""
+
+    def __init__(self, process: subprocess.Popen, kind: str, folder: Path, samples: Path) -> None:
+        self._process, self._place, self._samples = process, {"kind": kind, "folder": str(folder)}, samples
+        folder.mkdir(parents=True)
+
+    def write(self) -> None:
+        self._ask("write", source=f"{self._samples / 'before'}.parquet", where="true")
+        self._ask("follow")
+
+    def change(self) -> None:
+        self._ask("write", source=f"{self._samples / 'after'}.parquet", where="true")
+
+    def resolve(self) -> dict[str, int]:
+        found = self._ask("resolve")
+        return {kind: found[kind] for kind in ("new", "stale", "orphaned")}
+
+    def _ask(self, operation: str, **given: str) -> dict[str, int]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"operation": operation, **self._place, **given}) + "\n")
+        self._process.stdin.flush()
+        return answer(self._process)
+
+
+def answer(process: subprocess.Popen) -> dict[str, int]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("Metaxy ended; run benchmarks/peers/metaxy_store.py by itself to see why.")
+    return json.loads(line)
+
+
+@contextmanager
+def metaxy(python: str) -> Iterator[subprocess.Popen]:
+    command = [python, str(Path(__file__).parent / "peers" / "metaxy_store.py")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        answer(process)
+        yield process
+    finally:
+        process.communicate()
+
+
+@contextmanager
+def peak_memory(pids: Callable[[], list[int]]) -> Iterator[Callable[[], str]]:
+    """The most memory that processes had together within the block, sampled ten times a second."""
+    most, ended = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not ended.wait(0.1):
+            most = max(most, sum(map(_resident, pids())))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield lambda: f"{most / 2**30:.1f} GiB"
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and those that it started."""
+    found = [pid]
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += descendants(int(child))
+    return found
+
+
+def compare(contestants: dict, rounds: int, *, quick: bool) -> dict[str, dict[str, float]]:
+    """Median seconds of each by state; all must find the same samples."""
+    for name, one in contestants.items():
+        start = time.perf_counter()
+        one.write()
+        print(f"{name:<22} wrote both features in {time.perf_counter() - start:.1f} s")
+    medians: dict[str, dict[str, float]] = {}
+    for state, percent in STATES.items():
+        if percent:
+            for one in contestants.values():
+                one.change()
+        seconds: dict[str, list[float]] = {name: [] for name in contestants}
+        found: dict[str, dict[str, int]] = {}
+        for number in numbered(rounds, quick=quick):
+            for name, one in contestants.items():
+                start = time.perf_counter()
+                found[name] = one.resolve()
+                if number:
+                    seconds[name].append(time.perf_counter() - start)
+        assert len({tuple(each.items()) for each in found.values()}) == 1, found
+        print(f"{state}: {next(iter(found.values()))}")
+        medians[state] = {name: statistics.median(taken) for name, taken in seconds.items()}
+        for name, taken in seconds.items():
+            print(f"  {name:<20} {medians[state][name]:7.3f} s   of {' '.join(f'{s:.3f}' for s in taken)}")
+    return medians
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="100,000 samples on Arrow alone: ends in under 50 s")
+    parser.add_argument("--samples", type=int, default=1_000_000, metavar="N")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--engines", default="arrow,spark", help="ours, with commas between")
+    parser.add_argument("--metaxy", help="the Python of an environment that has Metaxy; without it, ours alone")
+    given = parser.parse_args()
+    samples, engines = (100_000, ["arrow"]) if given.quick else (given.samples, given.engines.split(","))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_samples(samples, folder)
+        contestants: dict = {}
+        if "arrow" in engines:
+            contestants["ours, Arrow"] = Ours(folder / "arrow", folder, pa.Table)
+        if given.metaxy:
+            with metaxy(given.metaxy) as process:
+                for kind in ("duckdb", "delta"):
+                    contestants[f"Metaxy, {kind}"] = Metaxy(process, kind, folder / f"metaxy-{kind}", folder)
+                report(contestants, engines, folder, given.rounds, samples, quick=given.quick)
+        else:
+            report(contestants, engines, folder, given.rounds, samples, quick=given.quick)
+
+
+def report(contestants: dict, engines: list[str], folder: Path, rounds: int, samples: int, *, quick: bool) -> None:
+    with peak_memory(lambda: descendants(os.getpid())) as peak:
+        if "spark" in engines:
+            from pyspark.sql import DataFrame
+
+            with spark_session() as session:
+                contestants = {"ours, Spark": Ours(folder / "spark", folder, DataFrame, session), **contestants}
+                medians = compare(contestants, rounds, quick=quick)
+        else:
+            medians = compare(contestants, rounds, quick=quick)
+        print(f"peak memory of all processes together: {peak()}")
+    for state, seconds in medians.items():
+        mine = {name: value for name, value in seconds.items() if name.startswith("ours")}
+        peers = {name: value for name, value in seconds.items() if name not in mine}
+        for one, value in mine.items():
+            for peer, other in peers.items():
+                what = f"increment_{one.split(', ')[1]}_{samples}_{state.split(' ')[0]}_vs_{peer.replace(', ', '_')}"
+                print(ratio(what.lower(), value, other))
+
+
+if __name__ == "__main__":
+    main()
