@@ -2,7 +2,8 @@
 
 A feature of 4 fields is computed from another one of 4 fields: once nothing has changed since, once every tenth sample
 has, in two of its fields. Everybody finds the samples in tables on disk, hashes by MD5, and hands out the changed ones
-with what their upstream says of them. ``--metaxy`` names the Python of an environment that has it (`peers/metaxy_store.py`).
+with what their upstream says of them. ``--metaxy`` names the Python of an environment that has it
+(`peers/metaxy_store.py`).
 """
 
 import argparse
