@@ -311,10 +311,12 @@ class Names:
         """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
         import duckdb
 
+        source = " FROM nothing" if self._rows.schema.names else ""  # DuckDB knows no table without columns
         with database() as cursor:
-            cursor.register("nothing", self._rows)
+            if source:
+                cursor.register("nothing", self._rows)
             try:
-                described = cursor.execute(f"DESCRIBE SELECT {tree.sql('duckdb')} FROM nothing").fetchall()
+                described = cursor.execute(f"DESCRIBE SELECT {tree.sql('duckdb')}{source}").fetchall()
             except duckdb.Error:
                 return ""
         return str(described[0][1])

@@ -298,10 +298,11 @@ def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
             time.sleep(0.2)
             yield batch
 
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    # More than the pipes between Spark and Python hold, so that each batch arrives when it is made.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
     options = WriteOptions(row_group_bytes=500, target_part_bytes=1)
     try:
-        rows = spark.range(4_000, numPartitions=2)
+        rows = spark.range(40_000_000, numPartitions=2)  # minutes of it: the cancellation never comes too late
         with ThreadPoolExecutor(1) as pool:
             outcome = pool.submit(write, rows.mapInArrow(slowly, rows.schema), tmp_path, options)
             deadline = time.monotonic() + 60
