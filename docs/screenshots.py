@@ -41,7 +41,7 @@ DERIVED = ("flight_weather", "hottest_days", MONTHLY)
 """What is built from the weather."""
 SIZE = (1400, 900)
 LARGEST_BYTES = 150_000
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds for a page to show what it should."""
 
 Found = TypeVar("Found")
@@ -281,7 +281,7 @@ def _dagster_dev() -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 def _answers(url: str, process: "subprocess.Popen[bytes]") -> bool:
