@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dagster_versioned.engines.parts import MEBIBYTE, RowOrder, WriteOptions
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.configuration import SETTABLE
+from dagster_versioned.tables.event_history import EventHistory
 
 METADATA_KEY = "dagster_versioned/options"
 """The asset metadata key under which options travel."""
@@ -20,6 +21,9 @@ class TableOptions(BaseModel):
     ``mode``: whether the rows of an asset ``replace`` those of its table (or partition), ``append`` to them, or
     ``merge`` into them, each in the place of the row that has the same values in the columns ``merge_key``. What is
     appended or merged may bring new columns, and lacks none; such tables are sets of rows, without an order.
+
+    ``history``: the table is a history of events, and rows become events as it says (`EventHistory`); such a table has
+    an order, that of its events, and ``mode`` says nothing of it.
 
     ``partition_columns``: the rows of each combination of their values are stored in files of their own, which readers
     that ask for other values pass over; such a table has no order of rows.
@@ -54,6 +58,7 @@ class TableOptions(BaseModel):
     partition_columns: tuple[str, ...] = ()
     constraints: Mapping[str, str] | None = None
     properties: Mapping[str, str] = Field(default_factory=dict)
+    history: EventHistory | None = None
 
     @model_validator(mode="after")
     def _fits_the_mode(self) -> Self:
@@ -63,6 +68,10 @@ class TableOptions(BaseModel):
             raise ValueError(f"merge_key names a column twice: {list(self.merge_key)}")
         if len(set(self.partition_columns)) < len(self.partition_columns):
             raise ValueError(f"partition_columns names a column twice: {list(self.partition_columns)}")
+        if self.history is not None:
+            for name in ("mode", "row_order", "sort_columns", "sort_rows", "single_part", "partition_columns"):
+                if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                    raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
         if self._is_a_set:
             what = "partition_columns" if self.partition_columns else f"mode={self.mode!r}"
             if self.row_order == "significant" or self.sort_rows:

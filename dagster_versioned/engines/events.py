@@ -1,0 +1,256 @@
+"""Histories of events: how rows become events, and events rows again, in one SQL for Spark and DuckDB.
+
+An event is a row of data with an *offset* (its place in the history), an *operation* (`Operation`), the time at which
+the history got it, and the time at which it happened. In SQL these are ``o``, ``op``, ``st`` and ``et``, and the data
+``c0``, ``c1``, …: so one text is good for both engines, whatever columns are called. Source: seed 002 ("Merge
+Strategies", "Projection", "Representation of Retractions and Corrections").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.engines.increment import grown_schema
+from dagster_versioned.errors import InvalidInput
+
+EVENTS = "events"
+"""The view of all events so far: ``o``, ``op``, ``st``, ``et``, ``c0``, ``c1``, …"""
+
+GIVEN = "given"
+"""The view of the rows of a frame: ``n`` (their order; null where they have none), ``et`` (null where the source's time
+is theirs), ``t`` (the time of the source, the same in each row), ``c0``, ``c1``, …"""
+
+
+class Operation(IntEnum):
+    """What an event does: it appends a row, or takes one back, or takes one back to put the next event in its place."""
+
+    APPEND = 0
+    RETRACT = 1
+    CORRECT_FROM = 2
+    CORRECT_TO = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """What the columns are called that every event has beside its data."""
+
+    offset: str = "offset"
+    operation_type: str = "op"
+    system_time: str = "system_time"
+    event_time: str = "event_time"
+
+    @property
+    def given(self) -> tuple[str, str, str]:
+        """Those that only the history gives, never a frame."""
+        return self.offset, self.operation_type, self.system_time
+
+    @property
+    def names(self) -> tuple[str, str, str, str]:
+        """All, in the order in which they are stored."""
+        return *self.given, self.event_time
+
+
+@dataclass(frozen=True, slots=True)
+class EventSchema:
+    """The columns of a history: those that every event has, and its data.
+
+    ``time`` is the type of event times, ``timestamp`` (in milliseconds) or ``date``. Promises: there are data, each
+    column once; timestamps have a zone; nothing that the hashes of slices are not defined for (maps, structs in lists).
+    Raises `InvalidInput` where not.
+    """
+
+    columns: EventColumns
+    time: str
+    data: StructType
+
+    def __post_init__(self) -> None:
+        if self.time not in ("timestamp", "date"):
+            raise InvalidInput(
+                f"The event time {self.columns.event_time!r} is a {self.time}, which is no moment. Nothing was "
+                "written. Make it a timestamp with a zone, or a date."
+            )
+        if not self.data.fields:
+            raise InvalidInput(
+                f"The rows have no data beside {self.columns.event_time!r}. Nothing was written. Add a column."
+            )
+        taken = {name.casefold() for name in self.columns.names} & {name.casefold() for name in self.data.names}
+        if taken:
+            raise InvalidInput(
+                f"The frame has a column {min(taken)!r}, which every event is given. Nothing was written. Rename the "
+                "column, or that of the events: EventHistory(offset=…, operation_type=…, system_time=…, event_time=…)."
+            )
+        for column in self.data.fields:
+            if reason := _unhashable(column.type):
+                raise InvalidInput(
+                    f"The column {column.name!r} {reason}, which a history cannot hold. Nothing was written. "
+                    "Convert it."
+                )
+
+    @classmethod
+    def of(cls, frame: StructType, columns: EventColumns, known: "EventSchema | None") -> "EventSchema":
+        """The columns of a history once a frame with these is part of it; ``known`` are those that it has.
+
+        Raises `InvalidInput` where the frame lacks a column, and `UnsupportedType` where it has one with another type.
+        """
+        times = frame.field(columns.event_time).type if columns.event_time in frame.names else None
+        time = times if isinstance(times, str) else "timestamp" if times is None else "nested column"
+        data = frame.drop([columns.event_time])
+        if known is None:
+            return cls(columns, time, data)
+        if times is not None and time != known.time:
+            raise InvalidInput(
+                f"The event time {columns.event_time!r} is a {time} in the frame, and a {known.time} in the history. "
+                "Nothing was written. Convert it."
+            )
+        return cls(columns, known.time, grown_schema(known.data, data))
+
+    @classmethod
+    def parse(cls, stored: StructType, columns: EventColumns) -> "EventSchema":
+        """The columns of a history whose table has these. Raises `InvalidInput`."""
+        if lost := [name for name in columns.names if name not in stored.names]:
+            raise InvalidInput(
+                f"The table has no column {lost[0]!r}, which every event has. Nothing was read. Its columns are "
+                f"{', '.join(stored.names):.500}."
+            )
+        times = stored.field(columns.event_time).type
+        return cls(columns, times if isinstance(times, str) else "nested column", stored.drop(columns.names))
+
+    @property
+    def stored(self) -> StructType:
+        """All columns, in the order and the types in which the table has them."""
+        types = ("long", "integer", "timestamp", self.time)
+        given = [StructField(name, kind, True) for name, kind in zip(self.columns.names, types, strict=True)]
+        return StructType((*given, *self.data.fields))
+
+    def positions(self, names: Sequence[str], what: str) -> tuple[int, ...]:
+        """Where these columns are among the data. Raises `InvalidInput` for one that is not, or is nested."""
+        for name in names:
+            if name not in self.data.names:
+                raise InvalidInput(
+                    f"{what} names {name!r}, which is no column. Nothing was written. There are: "
+                    f"{', '.join(map(repr, self.data.names)):.500}."
+                )
+        return tuple(self.data.names.index(name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """A query over `EVENTS` and `GIVEN`, and by which of its columns its result is ordered."""
+
+    sql: str
+    order: tuple[str, ...]
+
+
+def append(width: int) -> EventQuery:
+    """All rows of the frame, of ``width`` columns, as events: ``n``, ``op``, ``et``, and the data."""
+    return EventQuery(
+        f"SELECT n, {Operation.APPEND:d} AS op, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}", _frame_order(width)
+    )
+
+
+def ledger(width: int, key: Sequence[int]) -> EventQuery:
+    """As `append`, but of the rows with one key only the first, and none with a key that an event has.
+
+    So what comes of several frames does not depend on how rows were dealt to them.
+    """
+    order = ", ".join(f"{column} ASC NULLS FIRST" for column in _frame_order(width))
+    first = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM {GIVEN}"
+    return EventQuery(
+        f"SELECT g.n, {Operation.APPEND:d} AS op, coalesce(g.et, g.t) AS et, {_data(width, 'g.')} FROM ({first}) AS g "
+        f"ANTI JOIN (SELECT DISTINCT {_names(key)} FROM {EVENTS}) AS e ON {_equal(key, 'g', 'e')} WHERE g.r = 1",
+        _frame_order(width),
+    )
+
+
+def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, compares_time: bool) -> EventQuery:
+    """What changed between the current rows and those of the frame, which are all that there are now.
+
+    A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
+    said, its time included, and what comes in its place follows at once.
+    """
+    differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in compared]
+    differs += ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"] if compares_time else []
+    old = "kind = 1 OR (kind = 2 AND side = 0)"
+    pairs = (
+        "SELECT CASE WHEN p.o IS NULL THEN 0 WHEN g.t IS NULL THEN 1 ELSE 2 END AS kind, p.et AS p_et, "
+        f"coalesce(g.et, g.t) AS g_et, {', '.join(f'p.c{i} AS p{i}, g.c{i} AS g{i}' for i in range(width))} "
+        f"FROM ({current(width, key)}) AS p FULL OUTER JOIN {GIVEN} AS g ON {_equal(key, 'p', 'g')} "
+        f"WHERE p.o IS NULL OR g.t IS NULL{''.join(f' OR {one}' for one in differs)}"
+    )
+    data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
+    return EventQuery(
+        f"SELECT CAST(NULL AS BIGINT) AS n, CASE WHEN kind = 2 THEN 2 + side ELSE kind END AS op, "
+        f"CASE WHEN {old} THEN p_et ELSE g_et END AS et, {data} "
+        f"FROM ({pairs}) AS pairs CROSS JOIN (SELECT 0 AS side UNION ALL SELECT 1 AS side) AS sides "
+        "WHERE side = 0 OR kind = 2",
+        (*(f"c{i}" for i in key), "op"),
+    )
+
+
+def current(width: int, key: Sequence[int]) -> str:
+    """The rows that the events come to: ``o`` (of the event that a row is of), ``et``, and the data.
+
+    With a key: of each, what its last event left. A correction counts from where it leads, not from where it comes, so
+    of events until some event time this is what was so then, as far as is known now. Without: every row that was
+    appended and not taken back; of equal ones the first are taken back first.
+    """
+    if key:
+        last = f"row_number() OVER (PARTITION BY {_names(key)} ORDER BY o DESC) AS r"
+        return (
+            f"SELECT o, et, {_data(width)} FROM (SELECT *, {last} FROM {EVENTS} WHERE op <> {Operation.CORRECT_FROM:d})"
+            f" AS last_of_key WHERE r = 1 AND op <> {Operation.RETRACT:d}"
+        )
+    taken = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
+    sign = f"CASE WHEN {taken} THEN 1 ELSE 0 END"
+    equal = f"et, {_data(width)}"
+    return (
+        f"SELECT o, {equal} FROM (SELECT *, row_number() OVER (PARTITION BY {sign}, {equal} ORDER BY o) AS r, "
+        f"sum({sign}) OVER (PARTITION BY {equal}) AS gone FROM {EVENTS}) AS counted WHERE NOT {taken} AND r > gone"
+    )
+
+
+def repeated_keys(key: Sequence[int], examples: int) -> str:
+    """A few keys that several rows of the frame have."""
+    names = _names(key)
+    return f"SELECT {names} FROM {GIVEN} GROUP BY {names} HAVING count(*) > 1 ORDER BY {names} LIMIT {examples}"
+
+
+def null_keys(key: Sequence[int]) -> str:
+    """How many rows of the frame have a null in their key."""
+    return f"SELECT count(*) AS n FROM {GIVEN} WHERE {' OR '.join(f'c{i} IS NULL' for i in key)}"
+
+
+def _frame_order(width: int) -> tuple[str, ...]:
+    # Rows of a frame without an order get the order of what they say.
+    return "n", "et", *(f"c{i}" for i in range(width))
+
+
+def _names(columns: Sequence[int]) -> str:
+    return ", ".join(f"c{i}" for i in columns)
+
+
+def _data(width: int, of: str = "") -> str:
+    return ", ".join(f"{of}c{i}" for i in range(width))
+
+
+def _equal(key: Sequence[int], one: str, other: str) -> str:
+    return " AND ".join(f"{one}.c{i} = {other}.c{i}" for i in key)
+
+
+def _unhashable(data_type: DataType, *, inside_list: bool = False) -> str | None:
+    match data_type:
+        case MapType():
+            return "is, or holds, a map"
+        case StructType(fields=fields):
+            if inside_list:
+                return "holds a struct inside a list"
+            return next((reason for field in fields if (reason := _unhashable(field.type))), None)
+        case ArrayType(element_type=element):
+            return _unhashable(element, inside_list=True)
+        case "timestamp_ntz":
+            return "is, or holds, a timestamp without a time zone"
+        case "variant" | "void":
+            return f"is, or holds, a {data_type}"
+        case _:
+            return None

@@ -1,0 +1,141 @@
+"""What a user says of a table that is a history of events: how frames become events, and what time they tell.
+
+Source: seed 002 ("Merge Strategies", "Watermark", "Common Data Schema").
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from dagster_versioned.engines.events import EventColumns
+
+
+class _Strategy(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_serializer(mode="wrap")
+    def _with_strategy(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Always named: defaults are left out of asset metadata, and the name is what tells strategies apart.
+        return {"strategy": type(self).__name__.lower(), **handler(self)}
+
+
+class _Keyed(_Strategy):
+    primary_key: tuple[str, ...]
+
+    @field_validator("primary_key")
+    @classmethod
+    def _names_columns(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return _columns("primary_key", names)
+
+
+class Append(_Strategy):
+    """Every row is an event."""
+
+    strategy: Literal["append"] = "append"
+
+
+class Ledger(_Keyed):
+    """Rows whose ``primary_key`` was seen before are dropped, the others are events."""
+
+    strategy: Literal["ledger"] = "ledger"
+
+
+class Snapshot(_Keyed):
+    """Rows are all that there is now; what differs from what there was becomes events.
+
+    A row is a new version of the one with the same ``primary_key``; it is changed where one of ``compare_columns``
+    (default: all others) differs. A row that is there no more is retracted.
+    """
+
+    strategy: Literal["snapshot"] = "snapshot"
+    compare_columns: tuple[str, ...] | None = None
+
+    @field_validator("compare_columns")
+    @classmethod
+    def _compares_columns(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if names is None else _columns("compare_columns", names)
+
+    @model_validator(mode="after")
+    def _compares_other_columns(self) -> Self:
+        if both := sorted({*self.primary_key} & {*(self.compare_columns or ())}):
+            raise ValueError(f"compare_columns names {both[0]!r}, a column of the primary key, which never differs")
+        return self
+
+
+def _strategy(value: Any) -> str:
+    named = value.get("strategy") if isinstance(value, dict) else getattr(value, "strategy", None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return str(named)  # pyright: ignore[reportUnknownArgumentType]
+
+
+MergeStrategy = Annotated[
+    Annotated[Append, Tag("append")] | Annotated[Ledger, Tag("ledger")] | Annotated[Snapshot, Tag("snapshot")],
+    Discriminator(_strategy),
+]
+"""How the rows of a frame become events."""
+
+
+class EventHistory(BaseModel):
+    """A table that is a history: what an asset returns becomes events, and no event is ever changed or removed.
+
+    ``merge`` says how: `Append`, `Ledger` or `Snapshot`. ``event_time`` is the column that says when something happened
+    in the world, a timestamp with a zone or a date; where a frame lacks it, or has a null there, it is the time of the
+    source (a partition's beginning, ``event_time`` of a write, else now). ``watermark`` is the event time before which
+    no more events are expected: the ``latest`` that was seen, a `timedelta` before that, or (``manual``) what a write
+    says. ``offset``, ``operation_type`` and ``system_time`` name the other columns that events are given; a frame must
+    not have them.
+
+    Source: seed 002 ("Merge Strategies", "Watermark").
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    merge: MergeStrategy = Append()
+    event_time: str = "event_time"
+    watermark: Literal["latest", "manual"] | timedelta = "latest"
+    offset: str = "offset"
+    operation_type: str = "op"
+    system_time: str = "system_time"
+
+    @field_validator("watermark")
+    @classmethod
+    def _not_ahead(cls, watermark: Any) -> Any:
+        if isinstance(watermark, timedelta) and watermark < timedelta(0):
+            raise ValueError(f"a watermark stays behind the events by a time, and {watermark} is negative")
+        return watermark
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        _columns("an EventHistory", self.columns.names)
+        compared = (self.merge.compare_columns or ()) if isinstance(self.merge, Snapshot) else ()
+        if given := {*self.primary_key, *compared} & {*self.columns.given}:
+            raise ValueError(f"{min(given)!r} is a column that events are given, so rows cannot be told apart by it")
+        if self.event_time in self.primary_key and isinstance(self.merge, Snapshot):
+            raise ValueError(f"{self.event_time!r} says when a row came to be as it is, so it is no key of a Snapshot")
+        return self
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """The columns by which rows are told apart; none where every row is an event of its own."""
+        return () if isinstance(self.merge, Append) else self.merge.primary_key
+
+    @property
+    def columns(self) -> EventColumns:
+        """What the columns are called that every event has beside its data."""
+        return EventColumns(self.offset, self.operation_type, self.system_time, self.event_time)
+
+
+def _columns(what: str, names: Sequence[str]) -> tuple[str, ...]:
+    if not names or not all(names) or len({name.casefold() for name in names}) < len(names):
+        raise ValueError(f"{what} must name columns, each once, and is {list(names)!r:.200}")
+    return tuple(names)
