@@ -1,0 +1,38 @@
+"""A source's file into rows, by the step that its block names."""
+
+import pyarrow as pa
+
+from dagster_versioned.chain.events import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepGeoJson,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
+from dagster_versioned.chain.ingest.read_csv import read_csv
+from dagster_versioned.chain.ingest.read_json import read_json, read_nd_json
+from dagster_versioned.chain.ingest.read_parquet import read_parquet
+from dagster_versioned.chain.ingest.source_file import SourceFile
+from dagster_versioned.errors import InvalidInput
+
+
+def read(file: SourceFile, step: ReadStep) -> pa.Table:
+    """All rows of a file. Raises `InvalidInput` for what does not parse, and for formats that are not read here."""
+    match step:
+        case ReadStepCsv():
+            return read_csv(file, step)
+        case ReadStepJson():
+            return read_json(file, step)
+        case ReadStepNdJson():
+            return read_nd_json(file, step)
+        case ReadStepParquet():
+            return read_parquet(file, step)
+        case ReadStepGeoJson() | ReadStepNdGeoJson() | ReadStepEsriShapefile():
+            kind = type(step).__name__.removeprefix("ReadStep")
+            raise InvalidInput(
+                f"{file.name} is to be read as {kind}, which is recorded but not read here: geometries have no type in "
+                "these tables. Nothing was added. Convert it to Parquet or CSV before it is fetched."
+            )

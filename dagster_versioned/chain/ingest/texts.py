@@ -1,0 +1,98 @@
+"""Columns of text into columns of other types, where the first text that is no such value is named by its row."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.errors import InvalidInput
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
+_RFC3339 = "rfc3339"
+_FRACTION = re.compile(r"%[.:0-9]*f")
+_ZONED = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormats:
+    """How dates and timestamps are written, in the letters of ``strftime``; ``None`` is RFC 3339.
+
+    A timestamp that says no zone is UTC. The constructor raises `InvalidInput` for a format without a ``%``, and for
+    one with fractions of a second, which only RFC 3339 can have.
+    """
+
+    date: str | None = None
+    timestamp: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (self.date, self.timestamp):
+            if name is not None and name.lower() != _RFC3339 and ("%" not in name or _FRACTION.search(name)):
+                raise InvalidInput(
+                    f"The format {name!a:.100} of dates or timestamps is not in the letters of strftime that are known "
+                    "here (fractions of a second are read in RFC 3339 alone). Nothing was read. Write it as %Y-%m-%d."
+                )
+
+    def of(self, kind: pa.DataType) -> str | None:
+        """The format of a type's texts, or ``None`` for RFC 3339."""
+        name = self.date if pa.types.is_date(kind) else self.timestamp if pa.types.is_timestamp(kind) else None
+        return None if name is None or name.lower() == _RFC3339 else name
+
+
+class BadText(Exception):
+    """A text that is no value of its column's type; ``row`` counts from 0."""
+
+    def __init__(self, row: int, text: str | None) -> None:
+        super().__init__(row, text)
+        self.row = row
+        self.text = text
+
+
+def typed(texts: Column, kind: pa.DataType, formats: TextFormats) -> Column:
+    """The values that texts stand for; null stays null. Raises `BadText` with the first that stands for none."""
+    convert = _conversion(kind, formats.of(kind))
+    try:
+        return convert(texts)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    low, high = 0, len(texts)  # the first bad text is in here
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            convert(texts.slice(low, middle - low))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            high = middle
+        else:
+            low = middle
+    raise BadText(low, texts[low].as_py())
+
+
+def in_utc(column: Column) -> Column:
+    """The column, with UTC for timestamps that say no zone."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is None:
+        return cast(Column, pc.assume_timezone(column, "UTC"))
+    return column
+
+
+def _conversion(kind: pa.DataType, form: str | None) -> Callable[[Column], Column]:
+    if form is not None:
+        return lambda texts: _parsed(texts, kind, form)
+    if pa.types.is_timestamp(kind):
+        return lambda texts: _with_zone(texts).cast(kind)
+    return lambda texts: texts.cast(kind)
+
+
+def _parsed(texts: Column, kind: pa.DataType, form: str) -> Column:
+    moments = cast(Column, pc.strptime(texts, format=form, unit="s", error_is_null=True))
+    if moments.null_count > texts.null_count:
+        raise pa.ArrowInvalid(form)
+    return (moments if pa.types.is_date(kind) else in_utc(moments)).cast(kind)
+
+
+def _with_zone(texts: Column) -> Column:
+    """ISO 8601 with a zone: midnight where there is no time of day, UTC where there is no zone."""
+    midnight = pc.if_else(pc.equal(pc.utf8_length(texts), pa.scalar(10)), "T00:00:00Z", "Z")
+    missing = pc.if_else(pc.match_substring_regex(texts, _ZONED), "", midnight)
+    return cast(Column, pc.binary_join_element_wise(texts, missing, ""))
