@@ -1,0 +1,113 @@
+"""A folder behind HTTP is read like any store, is never written, and its server is not trusted."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from dagster_versioned.errors import (
+    AccessDenied,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    StorageError,
+)
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.http import HttpClient
+from dagster_versioned.storage.http_store import HttpStore
+from support.static_server import Request, answering, static_server
+
+DATA = bytes(range(256)) * 40_000  # more than a few chunks
+
+
+@pytest.fixture
+def patient() -> HttpClient:
+    return HttpClient(attempts=3, timeout=5)
+
+
+def test_objects_are_read_as_from_the_folder_that_is_served(tmp_path: Path):
+    folder = LocalStore(tmp_path)
+    folder.put("a/b c.bin", DATA)
+    with static_server(tmp_path) as url:
+        store = pickle.loads(pickle.dumps(HttpStore(url).subfolder("a")))
+        assert store.get("b c.bin") == DATA
+        assert store.get_range("b c.bin", 100_001, 300) == DATA[100_001:100_301]
+        assert store.get_range("b c.bin", len(DATA) - 5, 300) == DATA[-5:]
+        assert b"".join(store.chunks("b c.bin", 7)) == DATA[7:]
+        assert store.head("b c.bin").size == len(DATA)
+        with pytest.raises(ObjectNotFound):
+            store.get("c.bin")
+        with pytest.raises(InvalidName):
+            store.get("../secret")
+
+
+def test_a_body_that_breaks_off_is_taken_up_where_it_broke(patient: HttpClient):
+    asked: list[str | None] = []
+
+    def respond(request: Request) -> None:
+        span = request.headers.get("Range")
+        asked.append(span)
+        start = int(span.removeprefix("bytes=").rstrip("-")) if span else 0
+        body = DATA[start:]
+        headers = {"Content_Range": f"bytes {start}-{len(DATA) - 1}/{len(DATA)}"} if span else {}
+        request.reply(206 if span else 200, body[:4_000_000], Content_Length=str(len(body)), **headers)
+
+    with answering(respond) as url:
+        assert HttpStore(url, client=patient).get("x") == DATA
+    assert asked[0] is None
+    assert len(asked) == 3
+
+
+def test_a_server_that_ignores_ranges_is_read_from_the_start(patient: HttpClient):
+    bodies = [DATA[:3_000_000], DATA]
+
+    def respond(request: Request) -> None:
+        request.reply(200, bodies.pop(0), Content_Length=str(len(DATA)))
+
+    with answering(respond) as url:
+        assert b"".join(HttpStore(url, client=patient).chunks("x")) == DATA
+
+
+def test_an_object_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("dagster_versioned.storage.http_store.WHOLE_BYTES", 1000)
+
+    def endless(request: Request) -> None:
+        request.reply(200, Content_Length=str(10**11))
+        while True:
+            request.wfile.write(bytes(100_000))
+
+    with answering(endless) as url:
+        assert HttpStore(url).get_range("x", 5, 10) == bytes(10)
+        with pytest.raises(IntegrityError, match="more than 1000 bytes"):
+            HttpStore(url).get("x")
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, ObjectNotFound), (403, AccessDenied), (500, StorageError)])
+def test_statuses_are_the_errors_of_any_store(patient: HttpClient, status: int, error: type[Exception]):
+    with answering(lambda request: request.reply(status)) as url, pytest.raises(error, match=f"HTTP {status}"):
+        HttpStore(url, client=patient).get("x")
+
+
+def test_nothing_is_written_and_nothing_listed(tmp_path: Path):
+    store = HttpStore("http://127.0.0.1:9/x")
+    for write in (
+        lambda: store.put("a", b""),
+        lambda: store.put_file("a", tmp_path),
+        lambda: store.put_chunks("a", []),
+        lambda: store.put_if_absent("a", b""),
+        lambda: store.put_if_match("a", b"", None),
+        lambda: store.copy("a", "b"),
+        lambda: store.delete(["a"]),
+    ):
+        with pytest.raises(AccessDenied, match="read only"):
+            write()
+    with pytest.raises(StorageError, match="cannot be listed"):
+        store.list()
+
+
+@pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://me:hunter2@host/", "http://host/?hunter2=1", "x"])
+def test_a_url_that_is_no_folder_is_refused_and_no_secret_repeated(url: str):
+    with pytest.raises(InvalidInput) as refused:
+        HttpStore(url)
+    assert "hunter2" not in str(refused.value)
