@@ -60,8 +60,12 @@ class LogCorrupt(IntegrityError):
     """The transaction log breaks its protocol; names the file, the line and the reason."""
 
 
+class ChainCorrupt(IntegrityError):
+    """A metadata chain breaks its rules, or a block cannot be decoded; names the block and the reason."""
+
+
 class UnsupportedFeature(VersionedError):
-    """The table needs a Delta feature that is not implemented; names the feature."""
+    """The table needs a feature of Delta, or of the metadata chain, that is not implemented; names the feature."""
 
 
 class CommitConflict(VersionedError):

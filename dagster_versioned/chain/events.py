@@ -20,6 +20,7 @@ class Width(Enum):
     """How many bytes of a block an ``int`` takes; the value is its code in `struct`."""
 
     UINT64 = "Q"
+    INT64 = "q"
     INT32 = "i"
 
 

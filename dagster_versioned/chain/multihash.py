@@ -47,15 +47,17 @@ class Multihash:
         """The hash that ``bytes`` gave. Raises `InvalidInput`, also for an algorithm that is not `HashAlgorithm`'s."""
         code, rest = split_varint(data)
         length, digest = split_varint(rest)
-        if code not in HashAlgorithm:
+        try:
+            algorithm = HashAlgorithm(code)
+        except ValueError:
             raise InvalidInput(
                 f"A hash of the algorithm {code:#x} cannot be checked: {data[:64].hex()}. Known are "
-                + ", ".join(f"{known.name} ({known:#x})" for known in HashAlgorithm)
+                + ", ".join(f"{known.name} ({known.value:#x})" for known in HashAlgorithm)
                 + "."
-            )
+            ) from None
         if length != len(digest):
             raise InvalidInput(f"A hash says that it has {length} bytes and has {len(digest)}: {data[:64].hex()}.")
-        return cls(HashAlgorithm(code), digest)
+        return cls(algorithm, digest)
 
     @classmethod
     def parse(cls, text: str) -> Self:
