@@ -1,0 +1,319 @@
+"""Queries of SQL transforms on Spark: analysed on Spark's own plan before anything runs, and refused if their result
+could differ from one run to the next.
+
+They are analysed, and run, in a session of their own: it sees the inputs and nothing else that the user's session has
+(temporary views, functions, variables), and what settings mean for values is pinned in it, so that a query means the
+same wherever it is replayed. Source: seed 002 ("Query": deterministic, pure, stream/batch agnostic).
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from dagster_versioned.engines.transform import QueryKind, TransformQuery
+from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.groupByOrdinal": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
+    "spark.sql.orderByOrdinal": "true",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.variable.substitute": "false",
+}
+"""What decides what a query means: as in a new Spark, and nothing of the environment or of files."""
+
+_ONE_TASK = {
+    # Without exchanges, and with one way to join, rows come in the order of the inputs.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.join.preferSortMergeJoin": "true",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+_MAP_NODES = {"Project", "Filter", "SubqueryAlias", "View", "Generate"}
+_NODES = _MAP_NODES | {
+    *("Aggregate", "Join", "LateralJoin", "Union", "Intersect", "Except", "Distinct", "Deduplicate", "Window", "Sort"),
+    *("GlobalLimit", "LocalLimit", "Offset", "Expand", "Pivot", "Unpivot", "OneRowRelation", "LocalRelation", "Range"),
+    *("WithCTE", "CTERelationDef", "CTERelationRef", "ResolvedHint", "Repartition", "RepartitionByExpression"),
+}
+"""Nodes of a plan that compute rows from rows, and reach nothing else."""
+
+_UNSTABLE = {
+    *("CurrentTimestamp", "CurrentTimestampLike", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"),
+    *("CurrentBatchTimestamp", "CurrentTimeZone", "CurrentUser", "SessionUser", "CurrentCatalog", "CurrentDatabase"),
+    *("SparkVersion", "SparkPartitionID", "MonotonicallyIncreasingID", "InputFileName", "InputFileBlockStart"),
+    *("InputFileBlockLength", "Rand", "Randn", "Randstr", "Uniform", "Uuid", "Shuffle", "CallMethodViaReflection"),
+    *("VariableReference", "AesEncrypt", "TryReflect"),
+}
+"""Expressions of Spark's own whose value is not made of their arguments alone."""
+
+_BY_CODE = {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaUDAF", "ApplyFunctionExpression"}
+"""Expressions that run code which no plan shows."""
+
+_IN_ANY_ORDER = {
+    *("Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg", "Sum", "Average"),
+    *("HyperLogLogPlusPlus", "RegrCount", "Every", "Some"),
+}
+"""Aggregates that say the same of rows in any order; sums, unless they are of floats."""
+
+_OTHERS = "org.apache.spark.sql.catalyst.expressions."
+_SPECIAL = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+_TIMES = {"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "TIMESTAMPTZ"}
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AnalysedQuery:
+    """A query that may run: its plan, over the views as they were when it was analysed.
+
+    ``in_order``: its values depend on the order of rows (floats that are summed, a limit, a rank among equals), so it
+    is to run in one task, over rows in a known order.
+    """
+
+    plan: Any
+    kind: QueryKind
+    in_order: bool
+
+    def frame(self, session: "SparkSession") -> "DataFrame":
+        """The result."""
+        return frame_of(session, self.plan)
+
+
+def query_session(session: "SparkSession") -> "SparkSession":
+    """A session for the queries of one transform. Raises `UnsupportedFeature` for one of Spark Connect."""
+    if not hasattr(session, "_jsparkSession"):
+        raise UnsupportedFeature(
+            "SQL transforms are analysed on Spark's plan, which the client of Spark Connect does not have. Nothing was "
+            "written. Run them with a classic session."
+        )
+    own = session.newSession()
+    for name, value in _SETTINGS.items():
+        own.conf.set(name, value)
+    return own
+
+
+def in_one_task(session: "SparkSession") -> None:
+    """Run what the session runs from here on in one task, as far as its inputs are of one partition."""
+    for name, value in _ONE_TASK.items():
+        session.conf.set(name, value)
+
+
+def frame_of(session: "SparkSession", plan: Any) -> "DataFrame":
+    """A frame of an analysed plan, of whatever session, in this one."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, plan), session)
+
+
+def plan_of(frame: "DataFrame") -> Any:
+    """The analysed plan of a frame."""
+    return cast("Any", frame)._jdf.queryExecution().analyzed()
+
+
+def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
+    """Analyse a query over the views of a `query_session`, which are its inputs and have their names.
+
+    Views of its steps are added to the session. Raises `InvalidInput`, which names the expression, for what is no
+    query of Spark's, for tables that are no inputs, and for whatever could have another value in another run: random
+    numbers, the present time, user or session, functions in Python or Java.
+    """
+    inputs = {name.casefold() for name in query.inputs}
+    whole, in_order = False, False
+    plan: Any = None
+    for step in query.steps:
+        plan = _analysed(session, step.query)
+        found = _Reading(step.query, inputs, query.inputs)
+        found.read(json.loads(plan.toJSON()))
+        if not plan.deterministic():
+            raise _refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
+        whole, in_order = whole or found.whole, in_order or found.in_order
+        if step.alias is not None:
+            frame_of(session, plan).createOrReplaceTempView(f"`{step.alias}`")
+    is_map = not whole and not query.temporal_tables and len(_leaves(plan, inputs)) == 1
+    return AnalysedQuery(plan, QueryKind.MAP if is_map else QueryKind.WHOLE, in_order)
+
+
+def _analysed(session: "SparkSession", text: str) -> Any:
+    from pyspark.errors import PySparkException
+
+    _refuse_present_time(text)
+    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
+    try:
+        parsed = inner.sessionState().sqlParser().parsePlan(text)
+        # A script would run as it is analysed.
+        if parsed.nodeName() in ("CompoundBody", "SingleStatement"):
+            raise _refused(text, "it is a script", "Write a query: SELECT …")
+        skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+        analysed = inner.sessionState().executePlan(parsed, skip)
+        analysed.assertAnalyzed()
+        return analysed.analyzed()
+    except PySparkException as error:
+        said = " ".join(str(error).partition("\n\n==")[0].partition("JVM stacktrace")[0].split())
+        raise _refused(
+            text,
+            f"Spark cannot analyse it: {said:.600}",
+            "Correct it; it sees nothing but its inputs, with their event time and data.",
+        ) from error
+
+
+class _Reading:
+    """What the plan of one step says, below which the inputs are not looked into."""
+
+    def __init__(self, text: str, inputs: set[str], named: Sequence[str]) -> None:
+        self._text, self._inputs, self._named = text, inputs, named
+        self.whole = False
+        self.in_order = False
+
+    def read(self, nodes: Sequence[Json]) -> None:
+        """Look at the nodes of a plan, in pre-order."""
+        at = 0
+        while at < len(nodes):
+            node = nodes[at]
+            kind = _kind(node)
+            if kind not in _NODES:
+                raise _refused(
+                    self._text,
+                    f"{_table(node) or _words(kind)} is none of its inputs ({', '.join(self._named):.300}), nor "
+                    "computed from them alone",
+                    "Name every table that it reads among the inputs.",
+                )
+            self.whole |= kind not in _MAP_NODES and not kind.startswith(("WithCTE", "CTERelation"))
+            self.in_order |= kind in ("Window", "GlobalLimit", "LocalLimit", "Offset", "Deduplicate")
+            for member in node.values():
+                self._member(member)
+            at = _after(nodes, at) if kind == "View" else at + 1
+
+    def _member(self, member: Any) -> None:
+        """A member of a node: an expression is a list of its parts in pre-order."""
+        if not isinstance(member, list):
+            return
+        parts = cast("list[Any]", member)
+        if parts and isinstance(parts[0], dict) and "num-children" in parts[0]:
+            if ".plans.logical." in parts[0]["class"]:
+                self.read(parts)
+            else:
+                self._expression(parts)
+        else:
+            for part in parts:
+                self._member(part)
+
+    def _expression(self, parts: Sequence[Json]) -> None:
+        for at, part in enumerate(parts):
+            kind = _kind(part)
+            if kind in _BY_CODE:
+                raise self._unstable(str(part.get("name") or part.get("udfName") or kind), "runs code of its own")
+            if kind in _UNSTABLE:
+                raise self._unstable(_words(kind) + "()", "has another value in another run")
+            if not part["class"].startswith(_OTHERS):
+                raise self._unstable(_words(kind) + "()", "is not known to have one value in every run")
+            if kind == "Cast" and _is_time(part.get("dataType")):
+                self._cast(parts, at)
+            if kind == "AggregateExpression":
+                self._aggregate(parts, at)
+            for name, member in part.items():
+                if name == "plan":  # of a subquery
+                    self.whole = True
+                    self.read(member)
+
+    def _aggregate(self, parts: Sequence[Json], at: int) -> None:
+        function = parts[at + 1]
+        kind = _kind(function)
+        types = {str(part.get("dataType")) for part in parts[at + 1 : _after(parts, at)]}
+        floats = bool(types & {"float", "double"})
+        exact = kind == "Sum" or any(name.startswith("decimal") for name in types)
+        sums = kind in ("Sum", "Average")
+        self.in_order |= kind not in _IN_ANY_ORDER or (sums and (floats or not exact))
+
+    def _cast(self, parts: Sequence[Json], at: int) -> None:
+        """Texts such as 'now' become the present time where they are cast to one."""
+        below = parts[at + 1 : _after(parts, at)]
+        if any(_kind(part).endswith(("Reference", "Subquery")) for part in below):
+            return
+        (value, *more) = below
+        text = value.get("value")
+        if more or (_kind(value) == "Literal" and isinstance(text, str) and _SPECIAL.match(text)):
+            raise self._unstable(f"cast({text or _words(_kind(value))!r} AS {parts[at]['dataType']})", "may be a time")
+
+    def _unstable(self, expression: str, why: str) -> InvalidInput:
+        return _refused(self._text, f"{expression} {why}", "Compute with the columns of the inputs alone.")
+
+
+def _refuse_present_time(text: str) -> None:
+    """Refuse literals such as ``timestamp'now'``, which Spark's parser replaces by what the time is."""
+    from sqlglot.dialects.spark import Spark
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tokens = list(Spark().tokenize(text))
+    except SqlglotError:
+        return  # Spark says it better
+    for token, following in pairwise(tokens):
+        is_text = following.token_type.name.endswith("STRING")
+        if token.text.upper() in _TIMES and is_text and _SPECIAL.match(following.text):
+            raise _refused(
+                text,
+                f"{token.text}'{following.text}' is the present time, which has another value in another run",
+                "Compute with the columns of the inputs alone.",
+            )
+
+
+def _leaves(plan: Any, inputs: set[str]) -> list[Any]:
+    """The views of inputs in a plan, once for each time that they are read."""
+    if plan.nodeName() == "View" and plan.desc().identifier().table().casefold() in inputs:
+        return [plan]
+    return [leaf for child in children(plan) for leaf in _leaves(child, inputs)]
+
+
+def children(plan: Any) -> list[Any]:
+    """The nodes below a node of a plan."""
+    found = plan.children()
+    return [found.apply(at) for at in range(found.size())]
+
+
+def _kind(part: Json) -> str:
+    return str(part["class"]).rpartition(".")[2].rstrip("$")
+
+
+def _after(parts: Sequence[Json], at: int) -> int:
+    """The index after the last descendant of a part of a pre-order list."""
+    left = 1
+    while left:
+        left += parts[at]["num-children"] - 1
+        at += 1
+    return at
+
+
+def _is_time(data_type: object) -> bool:
+    return str(data_type).startswith(("date", "timestamp"))
+
+
+def _table(node: Json) -> str:
+    for name in ("identifier", "tableMeta", "catalogTable", "name"):
+        if node.get(name):
+            return f"{_kind(node)} {node[name]!s:.200}"
+    return ""
+
+
+def _words(kind: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
+
+
+def _refused(text: str, reason: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"The query {' '.join(text.split())!r:.300} is refused: {reason}. Nothing was run. {fix}")

@@ -1,0 +1,152 @@
+"""Which queries may be a SQL transform's: those that have one result, whoever runs them, and whenever."""
+
+import pytest
+
+from dagster_versioned.engines.events import EventColumns
+from dagster_versioned.engines.spark.query import analyse, query_session
+from dagster_versioned.engines.spark.transform import result_schema
+from dagster_versioned.engines.transform import QueryKind, QueryStep, TransformQuery
+from dagster_versioned.errors import InvalidInput
+from support.transforms import empty_history
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(scope="module")
+def own(spark):
+    """A session of transforms that sees two inputs, in the session of a user who has other things besides."""
+    spark.sql("SELECT 1 AS secret").createOrReplaceTempView("elsewhere")
+    spark.udf.register("shout", lambda text: text.upper())
+    session = query_session(spark)
+    for name in ("flights", "planes"):
+        session.sql(
+            "SELECT current_timestamp() AS event_time, 1L AS id, 'x' AS name, 1.5D AS delay, 2.50 AS price"
+        ).limit(0).createOrReplaceTempView(name)
+    yield session
+    spark.catalog.dropTempView("elsewhere")
+
+
+def analysed(own, *queries):
+    steps = [text if isinstance(text, tuple) else (None, text) for text in queries]
+    return analyse(own, TransformQuery(("flights", "planes"), tuple(QueryStep(text, alias) for alias, text in steps)))
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT *, rand() AS r FROM flights", r"rand\(\)"),
+        ("SELECT * FROM flights WHERE randn(3) > 0", r"randn\(\)"),
+        ("SELECT uuid() AS u FROM flights", r"uuid\(\)"),
+        ("SELECT current_timestamp() AS event_time FROM flights", r"current_timestamp\(\)"),
+        ("SELECT now() AS event_time FROM flights", r"now\(\)"),
+        ("SELECT id FROM flights WHERE date(event_time) < current_date", r"current_date\(\)"),
+        ("SELECT unix_timestamp() AS u FROM flights", r"current_timestamp\(\)"),
+        ("SELECT timestamp'now' AS t FROM flights", "timestamp'now'"),
+        ("SELECT * FROM flights WHERE event_time < DATE 'today'", "DATE'today'"),
+        ("SELECT cast('yesterday' AS date) AS d FROM flights", r"cast\('yesterday' AS date\)"),
+        ("SELECT cast(concat('no', 'w') AS timestamp) AS d FROM flights", r"cast\('concat' AS timestamp\)"),
+        ("SELECT current_user() AS u FROM flights", r"current_user\(\)"),
+        ("SELECT version() AS v FROM flights", r"spark_version\(\)"),
+        ("SELECT monotonically_increasing_id() AS i FROM flights", "monotonically_increasing_id"),
+        ("SELECT input_file_name() AS f FROM flights", "input_file_name"),
+        ("SELECT reflect('java.util.UUID', 'randomUUID') AS r FROM flights", "call_method_via_reflection"),
+        ("SELECT shuffle(array(id)) AS s FROM flights", r"shuffle\(\)"),
+        ("SELECT id FROM flights WHERE id IN (SELECT cast(rand() AS bigint) FROM planes)", r"rand\(\)"),
+        ("SELECT max(delay + rand()) AS m FROM flights", r"rand\(\)"),
+        ("SELECT shout(name) AS n FROM flights", "shout"),
+        ("SELECT * FROM elsewhere", "elsewhere"),
+        ("SELECT * FROM parquet.`/etc`", "parquet"),
+        ("SELECT * FROM flights TABLESAMPLE (10 PERCENT)", "sample"),
+        ("SELECT transform(id) USING 'cat' AS (id STRING) FROM flights", "(?:Script|TRANSFORM|script_transformation)"),
+        ("SELECT ${env:HOME} FROM flights", "[Ss]yntax"),
+        ("SELECT offset FROM flights", "offset"),
+        ("DROP TABLE flights", "drop_temp_view_command"),
+        ("SET spark.sql.ansi.enabled=false", "set_command"),
+        ("BEGIN SELECT 1; END", "script"),
+        ("SELECT 1; SELECT 2", "[Ss]yntax"),
+        ("SELECT nothing FROM flights", "nothing"),
+    ],
+)
+def test_a_query_that_could_have_another_result_is_refused_by_the_expression(own, query, named):
+    with pytest.raises(InvalidInput, match=rf"is refused: .*{named}.*\. Nothing was run"):
+        analysed(own, query)
+
+
+def test_a_query_over_rows_one_by_one_is_known_as_such(own):
+    for query in (
+        "SELECT * FROM flights",
+        "SELECT event_time, upper(name) AS n FROM flights WHERE id > 1 AND event_time > timestamp'2020-01-01'",
+        "WITH late AS (SELECT * FROM flights WHERE delay > 1) SELECT id FROM late AS l WHERE name LIKE 'today%'",
+        "SELECT event_time, word FROM flights LATERAL VIEW explode(split(name, ' ')) AS word",
+        "SELECT 'now' AS text, cast(name AS timestamp) AS t FROM flights",
+    ):
+        assert analysed(own, query).kind is QueryKind.MAP, query
+    steps = analysed(own, ("late", "SELECT * FROM flights WHERE delay > 1"), "SELECT id FROM late")
+    assert steps.kind is QueryKind.MAP
+
+
+def test_a_query_over_several_rows_or_inputs_is_known_as_such(own):
+    for query in (
+        "SELECT DISTINCT id FROM flights",
+        "SELECT name, count(*) AS n FROM flights GROUP BY name",
+        "SELECT f.id FROM flights f JOIN planes p ON f.id = p.id",
+        "SELECT id FROM flights UNION ALL SELECT id FROM planes",
+        "SELECT id FROM flights WHERE id IN (SELECT id FROM planes)",
+        "SELECT id, lag(id) OVER (ORDER BY id) AS before FROM flights",
+    ):
+        assert analysed(own, query).kind is QueryKind.WHOLE, query
+
+
+def test_what_depends_on_the_order_of_rows_is_known(own):
+    for query, expected in (
+        ("SELECT sum(delay) AS s FROM flights", True),
+        ("SELECT avg(id) AS s FROM flights", True),
+        ("SELECT first(name) AS s FROM flights", True),
+        ("SELECT collect_list(name) AS s FROM flights", True),
+        ("SELECT * FROM flights LIMIT 3", True),
+        ("SELECT row_number() OVER (ORDER BY id) AS r FROM flights", True),
+        ("SELECT sum(id) AS s, count(*) AS n, max(delay) AS m, avg(price) AS p, sum(price) AS q FROM flights", False),
+        ("SELECT f.id FROM flights f JOIN planes p ON f.id = p.id", False),
+    ):
+        assert analysed(own, query).in_order is expected, query
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT id FROM flights", "no column 'event_time'"),
+        ("SELECT event_time, id AS offset FROM flights", "'offset', a column that events are given"),
+        ("SELECT event_time, id, name AS ID FROM flights", "two columns of its result are called 'id'"),
+        ("SELECT cast(event_time AS string) AS event_time, id FROM flights", "no moment and no date"),
+        ("SELECT cast(event_time AS timestamp_ntz) AS event_time, id FROM flights", "no moment and no date"),
+    ],
+)
+def test_a_result_that_is_no_table_of_events_is_refused(spark, query, reason):
+    with pytest.raises(InvalidInput, match=reason):
+        result_schema(
+            spark,
+            TransformQuery(("flights",), (QueryStep(query),)),
+            {"flights": empty_history(spark, "id BIGINT, name STRING")},
+            EventColumns(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "steps", "temporal", "reason"),
+    [
+        ((), ["SELECT 1"], {}, "no inputs"),
+        (("a",), [], {}, "no query"),
+        (("a",), [" "], {}, "empty"),
+        (("a",), [("x", "SELECT 1")], {}, "each but the last needs an alias"),
+        (("a",), ["SELECT 1", "SELECT 2"], {}, "each but the last needs an alias"),
+        (("a", "A"), ["SELECT 1"], {}, "'a' names two"),
+        (("a",), [("A", "SELECT 1"), "SELECT 2"], {}, "'a' names two"),
+        (("a`b",), ["SELECT 1"], {}, "no name of a table"),
+        (("a",), ["SELECT 1"], {"b": ("id",)}, "'b' is no input"),
+        (("a",), ["SELECT 1"], {"a": ()}, "'a' is without a primary key"),
+    ],
+)
+def test_a_transform_that_cannot_be_is_refused(inputs, steps, temporal, reason):
+    told = tuple(QueryStep(*reversed(step)) if isinstance(step, tuple) else QueryStep(step) for step in steps)
+    with pytest.raises(InvalidInput, match=reason):
+        TransformQuery(inputs, told, temporal)
