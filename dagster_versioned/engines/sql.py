@@ -559,7 +559,7 @@ def _database() -> "DuckDBPyConnection":
     import duckdb
 
     connection = duckdb.connect(":memory:", config=cast("Any", _LOCKED))
-    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")  # of every cursor, which is a session of its own
     # A join would hand the bounds of one side to the other as Python's values, which has not every year that Arrow has.
     connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
     connection.execute("SET lock_configuration = true")

@@ -1,6 +1,9 @@
 """SQL expressions over Arrow: Spark's meaning, and nothing but the row within reach."""
 
 import datetime as dt
+import os
+import subprocess
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -273,3 +276,21 @@ def test_truth_is_in_the_order_of_the_rows(values):
     found = is_true(rows, NAMES.resolve("a > 0"))
     assert found.dtype == np.bool_
     assert found.tolist() == [value is not None and value > 0 for value in values]
+
+
+def test_times_are_in_utc_wherever_the_machine_is():
+    code = """
+import datetime as dt
+import pyarrow as pa
+from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.engines.sql import Names, database, evaluate
+at = pa.array([dt.datetime(2020, 1, 1, 2)], pa.timestamp("us", "UTC"))
+names = Names({"rows": schema_from_arrow(pa.schema([("moment", at.type)]))})
+rows = evaluate(pa.table({"rows.moment": at}), {"hour": (names.resolve("hour(moment)"), "integer")})
+with database() as connection:
+    connection.register("given", pa.table({"moment": at}))
+    print(rows["hour"][0], connection.execute("SELECT moment FROM given").to_arrow_table().schema[0].type.tz)
+"""
+    environment = {**os.environ, "TZ": "America/New_York"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "UTC"]

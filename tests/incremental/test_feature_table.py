@@ -1,5 +1,8 @@
 """Features over their tables, without Dagster: only what is stale is computed, and what is written is right."""
 
+import datetime as dt
+from decimal import Decimal
+
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -204,6 +207,29 @@ def test_content_versions_of_the_body_stop_the_wave(either):
     stored = {row["id"]: row for row in either.table("middle").read().to_pylist()}
     assert stored[1][DATA_VERSION_BY_FIELD] == {"text": "C"}
     assert stored[1][DATA_VERSION] != stored[1][PROVENANCE]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pa.array([dt.datetime(2020, 1, n) for n in (1, 2)], pa.timestamp("us", "UTC")),
+        pa.array([dt.datetime(2020, 1, n) for n in (1, 2)], pa.timestamp("us")),
+        pa.array([dt.date(2020, 1, n) for n in (1, 2)]),
+        pa.array([Decimal("1.10"), Decimal("2.20")], pa.decimal128(10, 2)),
+        pa.array([b"\x00", b"\xff"]),
+        pa.array([True, False]),
+        pa.array([float("nan"), -0.0]),
+        pa.array(["'\"`", "a|b"]),
+    ],
+    ids=lambda ids: str(ids.type),
+)
+def test_samples_can_have_ids_of_any_plain_type(tables, ids):
+    graph = graph_of(words())
+    for sound, expected in (("b", (2, 0, 0, 0)), ("b", (0, 0, 0, 2)), ("c", (0, 1, 0, 1))):
+        tables.root(graph, "video", pa.table({"id": ids, "sound": ["a", sound], "image": ["x", "y"]}))
+        _, increment = tables.step(graph, "words", loud)
+        assert counted(increment) == expected
+    assert sorted(tables.table("words").read()["text"].to_pylist()) == ["A", "C"]
 
 
 def test_a_root_brings_its_versions_or_has_them_of_its_columns(tables):
