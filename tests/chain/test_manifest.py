@@ -160,7 +160,7 @@ def test_an_event_is_shown_as_a_document() -> None:
         ("version: 1", "version: 2", "version (line 2) is 2, of a later format than can be read; expected 1"),
         ("version: 1", "version: '1'", "version (line 2) is '1'; expected 1"),
         ("version: 1\n", "", "version (line 1) is null; expected 1"),
-        ("  name: org.example.airports\n", "", "content.name (line 4) is missing"),
+        ("  name: org.example.airports\n", "", "content.name (line 3) is missing"),
         ("name: org.example.airports", "name: a b", "content.name (line 4) is 'a b'; expected [account/]name"),
         ("name: org.example.airports", "name: 7", "content.name (line 4) is 7; expected a text"),
         ("kind: Root", "kind: Leaf", "content.kind (line 5) is 'Leaf'; expected one of Root, Derivative"),
