@@ -30,6 +30,7 @@ _MORE = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
 """What follows the end of an object inside of another is none of it."""
 
 _LAST_CHARACTER = "\U0010ffff"
+_PER_MILLISECOND = {"milliseconds": 1, "microseconds": 1000}
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1)
 
@@ -207,10 +208,12 @@ def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, ...]
         case "date":
             return _day(chunk.min_raw), _day(chunk.max_raw)
         case "timestamp" | "timestamp_ntz":
-            if json.loads(column.logical_type.to_json()).get("timeUnit") != "microseconds":
+            per_millisecond = _PER_MILLISECOND.get(json.loads(column.logical_type.to_json()).get("timeUnit"))
+            if per_millisecond is None:
                 return None, None
             zone = "Z" if leaf.primitive == "timestamp" else ""
-            return _instant(chunk.min_raw // 1000, zone), _instant(-(-chunk.max_raw // 1000), zone)
+            low, high = chunk.min_raw // per_millisecond, -(-chunk.max_raw // per_millisecond)
+            return _instant(low, zone), _instant(high, zone)
         case primitive if primitive.startswith("decimal"):
             return chunk.min, chunk.max
         case _:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,9 @@ from dagster_versioned.engines.events import (
     null_keys,
     repeated_keys,
 )
-from dagster_versioned.engines.frames import in_memory, stream, to_frame
+from dagster_versioned.engines.frames import in_memory, stream
 from dagster_versioned.engines.increment import EXAMPLES
 from dagster_versioned.engines.sql import database
-
-T = TypeVar("T")
 
 
 class ArrowEvents:
@@ -64,13 +62,15 @@ class ArrowEvents:
         named = _typed(found.drop_columns(["o"]), _event_rows(schema).drop(["op"]))
         return named.rename_columns([schema.columns.event_time, *schema.data.names])
 
-    def through(self, events: pa.Table, run: Callable[[Iterator[pa.RecordBatch]], T]) -> T:
+    def between(self, events: pa.Table, schema: EventSchema, after: int, until: int) -> pa.Table:
+        """The events with offsets in ``(after, until]``, in their order."""
+        offsets: Any = events[schema.columns.offset].to_numpy()
+        positions: Any = np.flatnonzero((offsets > after) & (offsets <= until))
+        return events.take(positions).sort_by(schema.columns.offset)
+
+    def through(self, events: pa.Table, run: Callable[[Iterator[pa.RecordBatch]], bytes | None]) -> bytes | None:
         """What a function of all batches, in order, returns."""
         return run(iter(events.to_batches()))
-
-    def as_type(self, rows: pa.Table, frame_type: type) -> Any:
-        """The rows as a frame of another type."""
-        return to_frame(rows, frame_type)
 
     def _given(self, frame: pa.Table, schema: EventSchema, at: datetime) -> pa.Table:
         columns = schema.columns

@@ -2,6 +2,7 @@
 
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.engine import Engine
+from dagster_versioned.engines.events import EventEngine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of
 from dagster_versioned.errors import UnsupportedFrame
 
@@ -31,6 +32,17 @@ def engine_for_type(annotation: object) -> Engine:
     raise UnsupportedFrame(
         f"A table cannot be read as {name}. Annotate the input with one of: {', '.join((*READABLE, SPARK_FRAME))}."
     )
+
+
+def event_engine_for(frame_type: type) -> EventEngine:
+    """What makes events of frames of a type, and frames of events. Raises `UnsupportedFrame`."""
+    if isinstance(engine_for_type(frame_type), ArrowEngine):
+        from dagster_versioned.engines.arrow_events import ArrowEvents
+
+        return ArrowEvents()
+    from dagster_versioned.engines.spark.events import SparkEvents
+
+    return SparkEvents()
 
 
 def _is_spark(frame_type: type) -> bool:

@@ -6,9 +6,13 @@ the history got it, and the time at which it happened. In SQL these are ``o``, `
 Strategies", "Projection", "Representation of Retractions and Corrections").
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import IntEnum
+from typing import Any, Protocol
+
+import pyarrow as pa
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines.increment import grown_schema
@@ -20,6 +24,10 @@ EVENTS = "events"
 GIVEN = "given"
 """The view of the rows of a frame: ``n`` (their order; null where they have none), ``et`` (null where the source's time
 is theirs), ``t`` (the time of the source, the same in each row), ``c0``, ``c1``, …"""
+
+
+EVENT_TIME = -1
+"""The event time, where columns are told by their places among the data."""
 
 
 class Operation(IntEnum):
@@ -124,14 +132,14 @@ class EventSchema:
         return StructType((*given, *self.data.fields))
 
     def positions(self, names: Sequence[str], what: str) -> tuple[int, ...]:
-        """Where these columns are among the data. Raises `InvalidInput` for one that is not, or is nested."""
+        """Where these columns are among the data (`EVENT_TIME` is not). Raises `InvalidInput` for one that is none."""
         for name in names:
-            if name not in self.data.names:
+            if name not in (*self.data.names, self.columns.event_time):
                 raise InvalidInput(
                     f"{what} names {name!r}, which is no column. Nothing was written. There are: "
                     f"{', '.join(map(repr, self.data.names)):.500}."
                 )
-        return tuple(self.data.names.index(name) for name in names)
+        return tuple(self.data.names.index(name) if name in self.data.names else EVENT_TIME for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,40 @@ class EventQuery:
 
     sql: str
     order: tuple[str, ...]
+
+
+class EventEngine(Protocol):
+    """Runs these queries over frames of some family of types."""
+
+    def schema(self, frame: Any) -> StructType:
+        """The columns of a frame as they would be stored."""
+        ...
+
+    def bad_keys(self, frame: Any, schema: EventSchema, key: Sequence[int]) -> tuple[int, list[Any]]:
+        """How many rows of a pinned frame have a null in their key, and a few keys that several rows have."""
+        ...
+
+    def merge(self, frame: Any, events: Any | None, schema: EventSchema, query: EventQuery, at: datetime) -> Any:
+        """What the query makes of a pinned frame and the events so far: ``op``, ``et`` and the data, in their order.
+
+        ``at`` is the event time of rows that have none.
+        """
+        ...
+
+    def current(self, events: Any, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]) -> Any:
+        """The rows that events come to, in the order of their offsets: event time and data, by their names.
+
+        ``until`` leaves out what is later, by the column of a time.
+        """
+        ...
+
+    def between(self, events: Any, schema: EventSchema, after: int, until: int) -> Any:
+        """The events with offsets in ``(after, until]``, in their order."""
+        ...
+
+    def through(self, events: Any, run: Callable[[Iterator[pa.RecordBatch]], bytes | None]) -> bytes | None:
+        """What a function of all batches of merged events, in order, returns."""
+        ...
 
 
 def append(width: int) -> EventQuery:
@@ -155,22 +197,23 @@ def ledger(width: int, key: Sequence[int]) -> EventQuery:
     So what comes of several frames does not depend on how rows were dealt to them.
     """
     order = ", ".join(f"{column} ASC NULLS FIRST" for column in _frame_order(width))
-    first = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM {GIVEN}"
+    timed = f"SELECT n, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}"
+    first = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM ({timed}) AS timed"
     return EventQuery(
-        f"SELECT g.n, {Operation.APPEND:d} AS op, coalesce(g.et, g.t) AS et, {_data(width, 'g.')} FROM ({first}) AS g "
+        f"SELECT g.n, {Operation.APPEND:d} AS op, g.et, {_data(width, 'g.')} FROM ({first}) AS g "
         f"ANTI JOIN (SELECT DISTINCT {_names(key)} FROM {EVENTS}) AS e ON {_equal(key, 'g', 'e')} WHERE g.r = 1",
         _frame_order(width),
     )
 
 
-def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, compares_time: bool) -> EventQuery:
+def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQuery:
     """What changed between the current rows and those of the frame, which are all that there are now.
 
     A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
     said, its time included, and what comes in its place follows at once.
     """
-    differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in compared]
-    differs += ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"] if compares_time else []
+    differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in compared if i != EVENT_TIME]
+    differs += ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"] if EVENT_TIME in compared else []
     old = "kind = 1 OR (kind = 2 AND side = 0)"
     pairs = (
         "SELECT CASE WHEN p.o IS NULL THEN 0 WHEN g.t IS NULL THEN 1 ELSE 2 END AS kind, p.et AS p_et, "
@@ -184,7 +227,7 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, compare
         f"CASE WHEN {old} THEN p_et ELSE g_et END AS et, {data} "
         f"FROM ({pairs}) AS pairs CROSS JOIN (SELECT 0 AS side UNION ALL SELECT 1 AS side) AS sides "
         "WHERE side = 0 OR kind = 2",
-        (*(f"c{i}" for i in key), "op"),
+        (*map(_name, key), "op"),
     )
 
 
@@ -218,7 +261,9 @@ def repeated_keys(key: Sequence[int], examples: int) -> str:
 
 def null_keys(key: Sequence[int]) -> str:
     """How many rows of the frame have a null in their key."""
-    return f"SELECT count(*) AS n FROM {GIVEN} WHERE {' OR '.join(f'c{i} IS NULL' for i in key)}"
+    # A time that is null is the source's.
+    nulls = " OR ".join(f"c{i} IS NULL" for i in key if i != EVENT_TIME) or "false"
+    return f"SELECT count(*) AS n FROM {GIVEN} WHERE {nulls}"
 
 
 def _frame_order(width: int) -> tuple[str, ...]:
@@ -226,8 +271,12 @@ def _frame_order(width: int) -> tuple[str, ...]:
     return "n", "et", *(f"c{i}" for i in range(width))
 
 
+def _name(column: int) -> str:
+    return "et" if column == EVENT_TIME else f"c{column}"
+
+
 def _names(columns: Sequence[int]) -> str:
-    return ", ".join(f"c{i}" for i in columns)
+    return ", ".join(map(_name, columns))
 
 
 def _data(width: int, of: str = "") -> str:
@@ -235,7 +284,7 @@ def _data(width: int, of: str = "") -> str:
 
 
 def _equal(key: Sequence[int], one: str, other: str) -> str:
-    return " AND ".join(f"{one}.c{i} = {other}.c{i}" for i in key)
+    return " AND ".join(f"{one}.{_name(i)} = {other}.{_name(i)}" for i in key)
 
 
 def _unhashable(data_type: DataType, *, inside_list: bool = False) -> str | None:

@@ -47,6 +47,9 @@ class PartWriter:
     Memory: at most one row group (``options.row_group_bytes`` or 1,048,576 rows) and `IN_MEMORY_BYTES` of parts.
     ``directory`` is created once a part becomes a file, without ``make_parents`` only in a folder that is there. No
     rows: no parts. Not thread-safe.
+
+    ``stored_as`` are the types of rows and files where they are not the canonical ones of ``schema``; such files say
+    nothing of partitions and ordinals.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class PartWriter:
         options: WriteOptions,
         *,
         make_parents: bool = True,
+        stored_as: pa.Schema | None = None,
     ) -> None:
-        self.schema = schema_to_arrow(schema)
+        self.schema = stored_as or schema_to_arrow(schema)
+        self._is_told = stored_as is None
         self.size = 0
         """Bytes of all rows so far, as `row_sizes` counts."""
         self._stored = schema
@@ -148,10 +153,11 @@ class PartWriter:
                 use_compliant_nested_type=True,
                 store_schema=False,
             )
-            entries = {ORDINAL_ENTRY: str(self._ordinal)}
-            if self._options.partition is not None:
-                entries[PARTITION_ENTRY] = self._options.partition
-            self._writer.add_key_value_metadata(entries)
+            if self._is_told:
+                entries = {ORDINAL_ENTRY: str(self._ordinal)}
+                if self._options.partition is not None:
+                    entries[PARTITION_ENTRY] = self._options.partition
+                self._writer.add_key_value_metadata(entries)
         return self._writer, self._sink
 
     def _flush(self) -> None:

@@ -20,7 +20,8 @@ class Part:
     ``sha256`` is of the file's bytes (64 hex), ``size`` is in bytes, ``ordinal`` counts from 0 within the version and
     ``statistics`` is the Delta statistics object of the file (seed 001, "Per-file Statistics"). ``source`` says where
     the bytes are: a `Path` on this machine, the ``bytes`` themselves, or (``str``) a key in the table's store.
-    ``partition_values`` are those of the rows in the table's partition columns, which the file does not hold.
+    ``partition_values`` are those of the rows in the table's partition columns, which the file does not hold. ``key``
+    is its final name below the table's folder, where that does not follow from all this.
     """
 
     sha256: str
@@ -30,6 +31,7 @@ class Part:
     statistics: Mapping[str, Any]
     source: Path | bytes | str
     partition_values: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Addition(Proposal):
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
         what = tuple(add.identity for add in base.parts), self._switches(base)
         if what != self._onto:
-            _require_own(base)
+            require_own(base)
             self._kept = self._add_to(base)
             self._onto = what
         return self._kept
@@ -98,7 +98,7 @@ class Addition(Proposal):
         self.changes_rows = bool(increment.updated or increment.replaced)
         rewritten = matching is not None and matching.rewrite
         written = increment.written.contents
-        self.contents = written if rewritten else increment.contents(self._contents_of(base.head, scan))
+        self.contents = written if rewritten else increment.contents(contents_of(base.head, scan, self._engine))
         counts = increment.inserted, increment.updated, increment.removed
         self.added = Added(self._mode, self._given.digest.text, *counts)
         vectors = named_by_content(increment.deleted)
@@ -139,18 +139,20 @@ class Addition(Proposal):
         written = self._engine.write(self._frame, self._staging, options)
         return Increment(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
 
-    def _contents_of(self, head: Version | None, scan: Scan) -> Contents:
-        """What the head says under the schema of the scan: as it recorded, unless it did so under another."""
-        if head is None:
-            return nothing(scan.schema)
-        digest = RowsDigest.parse(head.facts.digest)
-        if digest.kind == "bag-xxh64x2" and _recorded_schema(head) == scan.schema:
-            return Contents(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
-        with self._engine.pinned(self._engine.read(scan)) as rows:
-            return self._engine.measure(rows, scan.schema)
+
+def contents_of(head: Version | None, scan: Scan, engine: Engine) -> Contents:
+    """What the head says under the schema of the scan: as it recorded, unless it did so under another."""
+    if head is None:
+        return nothing(scan.schema)
+    digest = RowsDigest.parse(head.facts.digest)
+    if digest.kind == "bag-xxh64x2" and _recorded_schema(head) == scan.schema:
+        return Contents(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
+    with engine.pinned(engine.read(scan)) as rows:
+        return engine.measure(rows, scan.schema)
 
 
-def _require_own(base: Base) -> None:
+def require_own(base: Base) -> None:
+    """Raise `CommitConflict` where a foreign commit had the last word."""
     if base.foreign is not None:
         raise CommitConflict(
             f"Another program changed the table with log version {base.foreign.log_version}, so nobody knows what rows "

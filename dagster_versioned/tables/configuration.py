@@ -17,11 +17,12 @@ OWN = {
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
 
+APPEND_ONLY = "delta.appendOnly"
 DELETION_VECTORS = "delta.enableDeletionVectors"
 
 SETTABLE = frozenset(
     {
-        "delta.appendOnly",
+        APPEND_ONLY,
         "delta.dataSkippingNumIndexedCols",
         "delta.dataSkippingStatsColumns",
         DELETION_VECTORS,

@@ -69,7 +69,15 @@ class TableOptions(BaseModel):
         if len(set(self.partition_columns)) < len(self.partition_columns):
             raise ValueError(f"partition_columns names a column twice: {list(self.partition_columns)}")
         if self.history is not None:
-            for name in ("mode", "row_order", "sort_columns", "sort_rows", "single_part", "partition_columns"):
+            for name in (
+                "mode",
+                "row_order",
+                "sort_columns",
+                "sort_rows",
+                "single_part",
+                "partition_columns",
+                "constraints",
+            ):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
         if self._is_a_set:

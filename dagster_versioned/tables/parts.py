@@ -24,8 +24,14 @@ _HEADS_AT_ONCE = 16
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
+SLICES = "data/"
+"""Where slices of events are, named by another hash than parts. Source: seed 002 ("Dataset Layout")."""
+
+
 def part_key(part: Part) -> str:
     """The final name of a part below the table's folder."""
+    if part.key is not None:
+        return part.key
     folder = place(part.partition_values)
     return f"{folder}/{part.sha256}.parquet" if folder else f"{part.sha256}.parquet"
 

@@ -21,6 +21,7 @@ from dagster_versioned.delta.snapshot import load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, PreconditionFailed, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.head import (
     Head,
@@ -68,6 +69,7 @@ class Publisher:
         self._data = data
         self._store = store
         self._listed: _Listed | None = None
+        self._ref: str | None = None  # where this process said that the chain ends
         self._is_cleared = False  # this process saw, or made, that there is no datom document
         self._checkpointed = 0  # this process saw, or wrote, the checkpoint and the index of this log version
 
@@ -81,6 +83,7 @@ class Publisher:
             if self._publish_heads(state) > state.log_version:
                 return
             self._publish_datom(state.history)
+            self._publish_ref(state)
             self._publish_checkpoint(state)
             if read_head(self._data, head_key(self._table)).log_version <= state.log_version:
                 return
@@ -95,6 +98,8 @@ class Publisher:
             publish_head(self._data, key, None, state.log_version, ahead=stored[key])
         self._clear_datom()
         self._publish_datom(state.history)
+        self._ref = None
+        self._publish_ref(state)
         for key, data in self.checkpoints(state, commits):
             if self._stored(key) != data:
                 self._store.put(key, data)
@@ -127,13 +132,15 @@ class Publisher:
         return [info.key for info in self._store.list(FOLDER) if info.key > due]
 
     def documents(self, state: TableState) -> dict[str, bytes]:
-        """The datom documents that the log implies, by key below the table's folder."""
+        """The datom documents, and the chain's reference, that the log implies, by key below the table's folder."""
         versions = readable_by_datom(state.history)
         documents: dict[str, bytes] = {}
         if versions:
             documents |= {f".metadata/{v.metadata_sha}.json": metadata_document(v) for v in versions}
             documents[HISTORY_KEY] = encode([history_entry(version) for version in versions])
             documents[METADATA_KEY] = metadata_document(versions[0])
+        if (end := chain_head(state.snapshot)) is not None:
+            documents[REF_KEY] = end.head.encode()
         return documents
 
     def heads(self, state: TableState) -> dict[str, Head | None]:
@@ -175,6 +182,13 @@ class Publisher:
         """Publish what datom readers need; the history after the documents of the versions that it names."""
         if not self._prepend_versions(history):
             self._put_versions(history)
+
+    def _publish_ref(self, state: TableState) -> None:
+        """Publish where the chain ends, for those who read it without the log."""
+        end = chain_head(state.snapshot)
+        if end is not None and end.head != self._ref:
+            self._put_derived(REF_KEY, end.head.encode())
+            self._ref = end.head
 
     def _prepend_versions(self, history: History) -> bool:
         """Publish new versions; ``False``, and nothing lost, where the stored history is not what this process put.

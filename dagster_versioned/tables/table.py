@@ -1,8 +1,8 @@
 """One versioned table: everything a user can do with it."""
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,20 @@ from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.adopt import Adoption
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.collect import MIN_AGE, CollectionReport
 from dagster_versioned.tables.commit import Draft, DraftOf
-from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.configuration import APPEND_ONLY, constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
+from dagster_versioned.tables.event_slice import EventSlice, SliceProposal, chained
 from dagster_versioned.tables.head import HeadDocument, held_domain
 from dagster_versioned.tables.history import History, Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
@@ -137,6 +140,11 @@ class VersionedTable:
         began = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
+        if options.history is not None:
+            raise InvalidInput(
+                f"{self.name} is to be a history of events, and rows are no events yet. Nothing was written. Write "
+                "with EventTable(table, options.history).write(frame)."
+            )
         check_partitions(frames)
         own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
         described_key = asset_key if asset_key is not None else self.asset_key
@@ -153,18 +161,37 @@ class VersionedTable:
             ]
             writing = Writing(self.store, staging, proposals, WRITER, options, constraints, run, self.project.author)
             state = self._operations.change(writing.draft)
-        seconds = time.monotonic() - began
-        committed = {v.partition: v for v in state.history.heads.values()} if state else {}
-        return [
-            WriteResult(
-                change=plan.entry.change if plan.entry else "none",
-                version=plan.unchanged or committed[plan.proposal.partition],
-                replayed=plan.replayed,
-                bytes_uploaded=plan.proposal.bytes_uploaded,
-                seconds=seconds,
-            )
-            for plan in writing.planned
-        ]
+        return _results(writing, state, began)
+
+    def append_events(
+        self,
+        make: Callable[[Staging], EventSlice],
+        *,
+        asset_key: Sequence[str] | None = None,
+        parents: Iterable[Upstream] = (),
+        code_version: str | None = None,
+        message: str | None = None,
+        options: TableOptions | None = None,
+        run: Run | None = None,
+    ) -> WriteResult:
+        """Append a slice of events and its blocks to a history, in one commit; `EventTable` is who makes them.
+
+        What ``make`` stages is discarded where nothing is committed. Raises what `write` does, and `CommitConflict`
+        where the chain has another head by then.
+        """
+        began = time.monotonic()
+        self.project.check_write()
+        given = options or TableOptions()
+        options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
+        own_parents = parents_by_partition(parents, [None], self.project.name, self.name)[None]
+        described_key = asset_key if asset_key is not None else self.asset_key
+        description = describe(described_key, own_parents, code_version, message, options)
+        self._check_name_is_free()
+        with staged(self.store) as staging:
+            proposal = SliceProposal(make(staging), description, staging)
+            writing = Writing(self.store, staging, [proposal], WRITER, options, {}, run, self.project.author)
+            state = self._operations.change(chained(writing, proposal, self.store))
+        return _results(writing, state, began)[0]
 
     def revert(
         self,
@@ -184,6 +211,7 @@ class VersionedTable:
             raise InvalidInput("A held head needs a reason: revert(…, hold=True, why='…'). Nothing was changed.")
         began = time.monotonic()
         self.project.check_write()
+        self._check_is_no_history("reverted")
         target = self.version(version, partition=partition)
         made = Reversion(self.store, target, WRITER, by or self.project.author, why if hold else None)
         state = self._operations.change(made.draft)
@@ -211,7 +239,7 @@ class VersionedTable:
         """
         began = time.monotonic()
         self.project.check_write()
-        self._known()
+        self._check_is_no_history("adopted")
         made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
         state = self._operations.change(made.draft)
         if state is None:
@@ -372,6 +400,7 @@ class VersionedTable:
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
         self._check_unless(dry_run)
+        self._check_is_no_history("expired")
         return self._operations.collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
         )
@@ -389,6 +418,7 @@ class VersionedTable:
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         self._check_unless(dry_run)
+        self._check_is_no_history("purged")
         chosen = [self.version(one) for one in versions]
         same = {v.metadata_sha for v in chosen if not v.is_foreign}
         at = {(v.log_version, v.partition) for v in chosen}
@@ -450,6 +480,14 @@ class VersionedTable:
         if not dry_run:
             self.project.check_write()
 
+    def _check_is_no_history(self, what: str) -> None:
+        if chain_head(self._known().snapshot) is not None:
+            raise InvalidInput(
+                f"{self.name} is a history of events, of which nothing is ever changed or taken away, so it cannot be "
+                f"{what}. Nothing was changed. What is wrong is put right by later events; read older ones with "
+                "as_at(…)."
+            )
+
     def _constraints(self, options: TableOptions) -> Mapping[str, str]:
         """What every row must satisfy: as the options say, else as the table does."""
         if options.constraints is not None:
@@ -481,3 +519,18 @@ class VersionedTable:
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)
         return version.metadata_sha or f"@{version.log_version}"
+
+
+def _results(writing: Writing, state: TableState | None, began: float) -> list[WriteResult]:
+    seconds = time.monotonic() - began
+    committed = {v.partition: v for v in state.history.heads.values()} if state else {}
+    return [
+        WriteResult(
+            change=plan.entry.change if plan.entry else "none",
+            version=plan.unchanged or committed[plan.proposal.partition],
+            replayed=plan.replayed,
+            bytes_uploaded=plan.proposal.bytes_uploaded,
+            seconds=seconds,
+        )
+        for plan in writing.planned
+    ]

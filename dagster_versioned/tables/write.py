@@ -15,7 +15,7 @@ from dagster_versioned.delta.protocol_upgrade import protocol_with
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.statistics import to_json as statistics_json
-from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG
+from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
@@ -35,6 +35,7 @@ from dagster_versioned.identity.version import (
     partitions_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
@@ -43,6 +44,7 @@ from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import (
+    SLICES,
     has_untagged_parts,
     known_line,
     missing_parts,
@@ -117,6 +119,9 @@ class Proposal:
     """
 
     added: Added | None = None
+    appends_events = False
+    """Whether the frame is a slice of events, and therefore its table a history of them."""
+
     changes_rows = False
     """Whether the parts that come and go do not tell what became of the rows: some are in both, or were updated."""
 
@@ -497,12 +502,16 @@ def _says_the_same(version: Version, proposal: Proposal) -> bool:
 
 def _parquet_sha(adds: Sequence[Add]) -> str | None:
     """The SHA-256 of the one file that holds all that the version says; ``None`` where none does."""
+    # A slice of events is found by another name.
     alone = len(adds) == 1 and not adds[0].partition_values and adds[0].deletion_vector is None
+    alone = alone and not adds[0].key.startswith(SLICES)
     return known_line(adds[0]) if alone else None
 
 
 def _add(part: Part, partition: str | None, timestamp: int) -> Add:
     tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
+    if part.key is not None:
+        tags[SHA_TAG] = part.sha256
     return Add(
         path=encode_path(part_key(part)),
         partition_values=dict(part.partition_values),
@@ -546,6 +555,12 @@ def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
     """Refuse what would mix two assets, or partitions with a whole table, under one name."""
     if state is None:
         return
+    if proposal.appends_events != (chain_head(state.snapshot) is not None):
+        now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
+        raise InvalidInput(
+            f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
+            "another key, or the options that it had."
+        )
     asset_key = state.history.asset_key
     if asset_key is not None and asset_key != proposal.description.asset_key:
         raise InvalidName(

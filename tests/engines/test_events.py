@@ -47,12 +47,12 @@ class History:
         """The events that a frame becomes: operation, year of event time, data."""
         self.schema = EventSchema.of(ENGINE.schema(rows), EventColumns(), self.schema)
         width = len(self.schema.data.fields)
-        others = [i for i in range(width) if i not in self.key]
+        others = [events.EVENT_TIME, *(i for i in range(width) if i not in self.key)]
         compared = others if self.compared is None else self.compared
         query = {
             "append": lambda: events.append(width),
             "ledger": lambda: events.ledger(width, self.key),
-            "snapshot": lambda: events.snapshot(width, self.key, compared, compares_time=self.compared is None),
+            "snapshot": lambda: events.snapshot(width, self.key, compared),
         }[self.strategy]()
         made = ENGINE.merge(rows, self.rows, self.schema, query, at)
         start, count = 0 if self.rows is None else self.rows.num_rows, made.num_rows
@@ -209,6 +209,14 @@ def test_a_key_of_several_columns():
     history.add(frame((1, 1.0, "a"), (1, 2.0, "b")))
     assert history.add(frame((1, 1.0, "a"), (1, 3.0, "b"))) == [(C_FROM, 2020, 1, 2.0, "b"), (C_TO, 2020, 1, 3.0, "b")]
     assert history.current() == [(1, 1.0, "a"), (1, 3.0, "b")]
+
+
+def test_the_event_time_in_the_key_of_a_ledger():
+    history = History("ledger", key=(events.EVENT_TIME, 0))
+    history.add(frame((1, 1.0, "a"), (2, 1.0, "b"), times=[year(2001), None]))
+    again = frame((1, 2.0, "a"), (1, 1.0, "a"), (2, 1.0, "b"), times=[year(2001), year(2002), None])
+    assert history.add(again) == [(A, 2002, 1, 1.0, "a")]
+    assert len(history.current()) == 3
 
 
 def test_event_times_that_are_dates():

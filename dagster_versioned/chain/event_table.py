@@ -1,0 +1,593 @@
+"""A table that is a history of events: what becomes of a frame, what the events come to, and the chain that tells it.
+
+Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evolution").
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from typing import Any, cast
+
+import orjson
+import pyarrow as pa
+
+from dagster_versioned.chain.arrow_schema import encode_schema
+from dagster_versioned.chain.block import Block, block_hash, decode_block, encode_block
+from dagster_versioned.chain.events import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MetadataEvent,
+    ReadStepParquet,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetVocab,
+    SourceState,
+    Timestamp,
+)
+from dagster_versioned.chain.multihash import Multihash
+from dagster_versioned.chain.signature import SIGNATURE_KEY
+from dagster_versioned.chain.signing_key import SigningKey
+from dagster_versioned.chain.slice_file import Slice, SliceTask, slice_schema
+from dagster_versioned.chain.validity import ChainState, validate
+from dagster_versioned.chain.walk import state_at, walk
+from dagster_versioned.engines import events as queries
+from dagster_versioned.engines.dispatch import engine_for, event_engine_for
+from dagster_versioned.engines.events import EventColumns, EventEngine, EventQuery, EventSchema
+from dagster_versioned.engines.increment import nothing
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
+from dagster_versioned.identity.version import Run
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
+from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_slice import ChainEntry, EventSlice
+from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write import WriteResult
+
+SOURCE_NAME = "default"
+"""What the source is called that an asset's frames are pushed into."""
+
+BlockLike = str | int | Multihash
+"""What names a block: its hash, or its number in the chain."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What events are computed from: what the ``chain`` says (``None``: there is none yet), and what may follow it.
+
+    ``system_time`` is that of the events, later than any before. ``schema`` are the columns so far.
+    """
+
+    chain: ChainState | None
+    state: TableState | None
+    system_time: datetime
+    schema: EventSchema | None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record."""
+        return 0 if self.chain is None else self.chain.next_offset
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The event time before which no more events were expected."""
+        known = self.chain.watermark if self.chain is not None else None
+        return None if known is None else known.to_datetime()
+
+
+class EventTable:
+    """A versioned table as a history of events.
+
+    Without a ``history`` it is read as its chain says, and written by those alone who make events themselves
+    (`append`). With a ``key`` its head is signed by it, and where the table is new its identity is the key's; else one
+    is made up, whose key nobody has.
+    """
+
+    def __init__(
+        self, table: VersionedTable, history: EventHistory | None = None, *, key: SigningKey | None = None
+    ) -> None:
+        self.table = table
+        self.history = history
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"EventTable({self.table!r}, {self.history!r})"
+
+    # Writing
+
+    def write(
+        self,
+        frame: Any,
+        *,
+        event_time: datetime | None = None,
+        watermark: datetime | None = None,
+        source: AddPushSource | SetPollingSource | None = None,
+        source_state: SourceState | None = None,
+        asset_key: Sequence[str] | None = None,
+        parents: Iterable[Upstream] = (),
+        code_version: str | None = None,
+        message: str | None = None,
+        options: TableOptions | None = None,
+        run: Run | None = None,
+    ) -> WriteResult:
+        """Make events of a frame, as the history says, and append them: one slice, its blocks, one commit.
+
+        ``event_time`` is that of rows which bring none (default: now); of a `Snapshot`, when the rows were all that
+        there was. ``watermark`` is the event time before which no more events are expected, if the events themselves
+        do not tell. ``source`` is recorded where the chain has another (default: frames are pushed), with
+        ``source_state``, which says how far it was read. Nothing is committed where nothing happened.
+
+        Raises what `VersionedTable.write` does, and `InvalidInput` for keys that are null or (in a `Snapshot`)
+        repeated, dumps out of order, watermarks that decrease, columns that are lost or change their type.
+        """
+        if self.history is None:
+            raise InvalidInput(f"{self!r} was opened for reading. Nothing was written. Open it with an EventHistory.")
+        history, options = self.history, options or TableOptions()
+        ground = self.ground()
+        at = _moment(event_time, "event_time") or ground.system_time
+        source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
+        engine = event_engine_for(cast("type[Any]", type(frame)))
+        with engine_for(frame).pinned(frame) as rows:
+            given = engine.schema(rows)
+            self._check_columns(ground, history.columns)
+            schema = EventSchema.of(given, history.columns, ground.schema)
+            self._check_keys(rows, engine, schema)
+            query, reads = _query(history, schema)
+            if isinstance(history.merge, Snapshot):
+                brings_time = history.event_time in given.names
+                _check_dump(rows, ground, at, history, options, brings_time=brings_time)
+            events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
+            repeats = isinstance(history.merge, Append) and run is not None
+            digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
+
+            def add_data(made: Slice | None) -> AddData | None:
+                told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
+                reached = _watermark(history, ground, made, told, _moment(watermark, "watermark"))
+                return _add_data(ground, made, reached, source_state)
+
+            return self.append(
+                events,
+                schema,
+                ground,
+                engine,
+                kind=DatasetKind.ROOT,
+                before=(*_vocabulary(ground, history.columns), *_new_source(ground, source)),
+                event=add_data,
+                asset_key=asset_key,
+                parents=parents,
+                code_version=code_version,
+                message=message,
+                options=options.model_copy(update={"history": None}),
+                run=run,
+                given=digest,
+            )
+
+    def ground(self) -> Ground:
+        """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
+        state = self.table.state if self.table.exists() else None
+        chain = self._chain(state)
+        now = datetime.now(UTC)
+        now = now.replace(microsecond=now.microsecond // 1000 * 1000)
+        if chain is None or state is None:
+            return Ground(None, state, now, None)
+        # Later than any before, so that a time always means a state between two commits.
+        now = max(now, _next_millisecond(chain.system_time.to_datetime()))
+        return Ground(chain, state, now, EventSchema.parse(state.snapshot.schema, columns_of(chain)))
+
+    def append(
+        self,
+        events: Any,
+        schema: EventSchema,
+        ground: Ground,
+        engine: EventEngine,
+        *,
+        kind: DatasetKind,
+        before: Sequence[MetadataEvent],
+        event: Callable[[Slice | None], AddData | ExecuteTransform | None],
+        asset_key: Sequence[str] | None = None,
+        parents: Iterable[Upstream] = (),
+        code_version: str | None = None,
+        message: str | None = None,
+        options: TableOptions | None = None,
+        run: Run | None = None,
+        given: str | None = None,
+    ) -> WriteResult:
+        """Append events that were computed on a ground: ``op``, ``et`` and the data, as `EventEngine.merge` gives them.
+
+        ``before`` are events of metadata that come first, a schema that grew is added to them; ``event`` says what is
+        recorded of the slice, if anything. Raises `CommitConflict` where the ground is not the chain's end any more.
+        """
+        options = options or TableOptions()
+        ended: list[Multihash] = []
+
+        def make(staging: Staging) -> EventSlice:
+            task = SliceTask.to(staging, schema, ground.next_offset, ground.system_time, options.write_options(None))
+            made = task.slice_of(engine.through(events, task))
+            recorded = event(made)
+            told = [*self._seed(ground, kind), *before, *_new_schema(ground, schema)]
+            entry = _entry(ground, told if recorded is None else [*told, recorded])
+            if entry is not None:
+                ended.append(Multihash.parse(entry.end.head))
+            contents = made.contents if made is not None else nothing(schema.stored)
+            base = str(ground.chain.head) if ground.chain is not None else None
+            return EventSlice(base, made, contents, entry, given)
+
+        result = self.table.append_events(
+            make,
+            asset_key=asset_key,
+            parents=parents,
+            code_version=code_version,
+            message=message,
+            options=options,
+            run=run,
+        )
+        if self._key is not None and ended and not result.replayed:
+            self.table.store.put(SIGNATURE_KEY, self._key.sign_head(ended[0]).document())
+        return result
+
+    # Reading
+
+    def events(self, version: VersionLike = None, *, as_type: type | None = None) -> Any:
+        """Every event, in the order of offsets, with all columns."""
+        return self.table.read(version, as_type=as_type)
+
+    def current(self, version: VersionLike = None, *, as_type: type | None = None) -> Any:
+        """The rows that the events come to: their event time, and their data."""
+        return self.read(version, as_type=as_type)
+
+    def as_at(self, system_time: datetime, *, as_type: type | None = None) -> Any:
+        """The rows as they were known at a time; a `Snapshot`'s dump that was current then."""
+        return self.read(as_at=system_time, as_type=as_type)
+
+    def as_of(self, event_time: datetime, *, as_type: type | None = None) -> Any:
+        """The rows as they were at a time in the world, as far as is known now.
+
+        What was retracted since is not among them: it is not known to have been so.
+        """
+        return self.read(as_of=event_time, as_type=as_type)
+
+    def read(
+        self,
+        version: VersionLike = None,
+        *,
+        as_at: datetime | None = None,
+        as_of: datetime | None = None,
+        as_type: type | None = None,
+    ) -> Any:
+        """The rows that the events come to, of those until a system time, until an event time, or both.
+
+        Raises `InvalidInput` for a time without a zone, and what `VersionedTable.read` does.
+        """
+        files = self.table.files(version)
+        frame_type = as_type or pa.Table
+        chain = self.chain
+        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        told = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
+        until = {name: moment for name, given in told.items() if (moment := _moment(given, "The time")) is not None}
+        key = schema.positions(key_of(chain), "The primary key")
+        return self._rows(
+            self.table.read_files(files, _native(frame_type)),
+            frame_type,
+            lambda engine, events: engine.current(events, schema, key, until),
+        )
+
+    def changes(self, after: BlockLike, until: BlockLike | None = None, *, as_type: type | None = None) -> Any:
+        """The events that came after a block, until another one (default: the last), in the order of offsets.
+
+        Raises `VersionNotFound` for what is no block of the chain.
+        """
+        chain = self.chain
+        bounds = [self._last_offset(chain, after), self._last_offset(chain, until if until is not None else chain.head)]
+        frame_type = as_type or pa.Table
+        files = self.table.files()
+        schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        return self._rows(
+            self.table.read_files(files, _native(frame_type)),
+            frame_type,
+            lambda engine, events: engine.between(events, schema, *bounds),
+        )
+
+    def blocks(self) -> Iterator[tuple[Multihash, Block]]:
+        """The blocks of the chain, newest first. Raises `ChainCorrupt` for one that is missing or altered."""
+        for link in walk(_Blocks(self.table.store), self.chain.head):
+            yield link.name, link.block
+
+    @property
+    def chain(self) -> ChainState:
+        """What the chain says up to its end. Raises `InvalidInput` for a table without one, `ChainCorrupt`."""
+        chain = self._chain(self.table.state)
+        if chain is None:
+            raise InvalidInput(
+                f"{self.table.name} is no history of events: it was written as rows. Nothing was read. Read it with "
+                "table.read()."
+            )
+        return chain
+
+    # Inside
+
+    def _chain(self, state: TableState | None) -> ChainState | None:
+        end = chain_head(state.snapshot) if state is not None else None
+        return None if end is None else state_at(_Blocks(self.table.store), Multihash.parse(end.head))
+
+    def _last_offset(self, chain: ChainState, block: BlockLike) -> int:
+        """The offset of the last record that a block, or one before it, brought; -1 before the first."""
+        if isinstance(block, str):
+            block = Multihash.parse(block)
+        for name, found in self.blocks():
+            if block in (name, found.sequence_number):
+                return state_at(_Blocks(self.table.store), name).next_offset - 1
+        raise VersionNotFound(
+            f"No block {block} in the chain of {self.table.name}, which has {chain.sequence_number + 1}."
+        )
+
+    def _events_so_far(self, ground: Ground, rows: Any, columns: Sequence[str]) -> Any | None:
+        """These columns of the events so far, in a frame of the kind of the rows."""
+        if ground.state is None or ground.schema is None or not columns or ground.next_offset == 0:
+            return None
+        known = [name for name in ground.schema.stored.names if name in columns]
+        return self.table.read(ground.state.log_version, as_type=cast("type[Any]", type(rows)), columns=known)
+
+    def _rows(self, events: Any, frame_type: type, project: Callable[[EventEngine, Any], Any]) -> Any:
+        from dagster_versioned.engines.frames import family_of, to_frame
+
+        found = project(event_engine_for(frame_type), events)
+        return to_frame(found, frame_type) if family_of(frame_type) is not None else found
+
+    def _seed(self, ground: Ground, kind: DatasetKind) -> list[MetadataEvent]:
+        if ground.chain is None:
+            return [Seed((self._key or SigningKey.generate()).dataset_id, kind)]
+        known = ground.chain.seed.dataset_id
+        if self._key is not None and self._key.dataset_id != known:
+            raise InvalidInput(
+                f"The key is that of {self._key.dataset_id}, but the chain of {self.table.name} is that of {known}. "
+                "Nothing was written. Give the dataset's own key, or none."
+            )
+        return []
+
+    def _check_columns(self, ground: Ground, columns: EventColumns) -> None:
+        known = columns if ground.chain is None else columns_of(ground.chain)
+        if known != columns:
+            raise InvalidInput(
+                f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
+                "EventHistory. Nothing was written. Columns are never renamed: keep the old names."
+            )
+
+    def _check_keys(self, rows: Any, engine: EventEngine, schema: EventSchema) -> None:
+        assert self.history is not None
+        key = self.history.primary_key
+        if not key:
+            return
+        nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
+        if not isinstance(self.history.merge, Snapshot):
+            repeated = []  # of a ledger's, the first counts
+        if nulls or repeated:
+            raise InvalidInput(
+                f"The primary key {list(key)} does not tell the rows of the frame apart: {nulls} rows have a null in "
+                f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
+                "written. Add columns to the key, or drop these rows."
+            )
+
+
+# --- what is recorded ------------------------------------------------------------------------------------------------
+
+
+def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot:
+    """How rows become events, as a block says it."""
+    match history.merge:
+        case Append():
+            return MergeStrategyAppend()
+        case Ledger(primary_key=key):
+            return MergeStrategyLedger(key)
+        case Snapshot(primary_key=key, compare_columns=compared):
+            return MergeStrategySnapshot(key, compared)
+
+
+def columns_of(chain: ChainState) -> EventColumns:
+    """What the columns are called that every event has."""
+    vocab, usual = chain.vocab, EventColumns()
+    return EventColumns(
+        vocab.offset_column or usual.offset,
+        vocab.operation_type_column or usual.operation_type,
+        vocab.system_time_column or usual.system_time,
+        vocab.event_time_column or usual.event_time,
+    )
+
+
+def key_of(chain: ChainState) -> tuple[str, ...]:
+    """The columns by which rows are told apart, as the chain's source says; none where every row is on its own."""
+    polled = [chain.polling_source] if chain.polling_source is not None else []
+    for source in (*polled, *chain.push_sources.values()):
+        if isinstance(source.merge, MergeStrategyLedger | MergeStrategySnapshot):
+            return source.merge.primary_key
+    return ()
+
+
+def _entry(ground: Ground, events: Sequence[MetadataEvent]) -> ChainEntry | None:
+    """The events as blocks that follow the ground. Raises `ChainCorrupt` for what must not follow it."""
+    blocks: dict[str, bytes] = {}
+    chain = ground.chain
+    for event in events:
+        head, number = (None, 0) if chain is None else (chain.head, chain.sequence_number + 1)
+        block = Block(Timestamp.of(ground.system_time), head, number, event)
+        data = encode_block(block)
+        chain = validate(chain, block, block_hash(data))
+        blocks[str(chain.head)] = data
+    if chain is None or not blocks:
+        return None
+    return ChainEntry(blocks, ChainHead(str(chain.head), chain.sequence_number, str(chain.seed.dataset_id)))
+
+
+def _add_data(
+    ground: Ground, made: Slice | None, watermark: datetime | None, source_state: SourceState | None
+) -> AddData | None:
+    """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
+    chain = ground.chain
+    states: Mapping[str, SourceState] = chain.source_states if chain is not None else {}
+    if source_state is not None and states.get(source_state.source_name) == source_state:
+        source_state = None
+    if made is None and watermark == ground.watermark and source_state is None:
+        return None
+    checkpoint = chain.checkpoint if chain is not None else None
+    return AddData(
+        prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
+        prev_offset=chain.last_offset if chain is not None else None,
+        new_data=made.data if made is not None else None,
+        new_checkpoint=checkpoint,
+        new_watermark=Timestamp.of(watermark) if watermark is not None else None,
+        # Carried forward, so that a reader of the last block knows.
+        new_source_state=source_state or next(iter(states.values()), None),
+    )
+
+
+def _vocabulary(ground: Ground, columns: EventColumns) -> list[MetadataEvent]:
+    usual = EventColumns()
+    if ground.chain is not None or columns == usual:
+        return []
+    given = (name if name != known else None for name, known in zip(columns.names, usual.names, strict=True))
+    return [SetVocab(*given)]
+
+
+def _new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list[MetadataEvent]:
+    """What makes this the chain's source, where it is not yet: pushed and polled sources are never active together."""
+    chain = ground.chain
+    if chain is None:
+        return [source]
+    if isinstance(source, AddPushSource):
+        ended = [DisablePollingSource()] if chain.polling_source is not None else []
+        return [] if chain.push_sources.get(source.source_name) == source else [*ended, source]
+    ended = [DisablePushSource(name) for name in chain.push_sources]
+    return [] if chain.polling_source == source else [*ended, source]
+
+
+def _new_schema(ground: Ground, schema: EventSchema) -> list[MetadataEvent]:
+    known = ground.chain.schema if ground.chain is not None else None
+    if known is not None and ground.schema == schema:
+        return []
+    return [SetDataSchema(encode_schema(slice_schema(schema)))]
+
+
+def _watermark(
+    history: EventHistory, ground: Ground, made: Slice | None, told: datetime | None, given: datetime | None
+) -> datetime | None:
+    """The watermark after a write: never earlier than before. ``told`` is when a dump was all that there was."""
+    known = ground.watermark
+    if given is not None:
+        if known is not None and given < known:
+            raise InvalidInput(
+                f"The watermark is at {known.isoformat()}, and {given.isoformat()} is earlier. Nothing was written. A "
+                "watermark never goes back; events before it may still come."
+            )
+        return given
+    if history.watermark == "manual":
+        return known
+    delay = history.watermark if isinstance(history.watermark, timedelta) else timedelta(0)
+    seen = [moment for moment in (made.latest if made is not None else None, told) if moment is not None]
+    reached = [moment - delay for moment in seen] + ([known] if known is not None else [])
+    return max(reached, default=None)
+
+
+# --- what is merged --------------------------------------------------------------------------------------------------
+
+
+def _query(history: EventHistory, schema: EventSchema) -> tuple[EventQuery, tuple[str, ...]]:
+    """The query that makes events of a frame, and which columns of earlier events it needs."""
+    width = len(schema.data.fields)
+    key = schema.positions(history.primary_key, "primary_key")
+    match history.merge:
+        case Append():
+            return queries.append(width), ()
+        case Ledger():
+            return queries.ledger(width, key), (*schema.columns.names, *history.primary_key)
+        case Snapshot(compare_columns=compared):
+            others = [name for name in schema.data.names if name not in history.primary_key]
+            chosen = (history.event_time, *others) if compared is None else compared
+            return queries.snapshot(width, key, schema.positions(chosen, "compare_columns")), schema.stored.names
+
+
+def _check_dump(
+    rows: Any,
+    ground: Ground,
+    at: datetime,
+    history: EventHistory,
+    options: TableOptions,
+    *,
+    brings_time: bool,
+) -> None:
+    """Raise for a dump that is empty without being allowed to, and for one that is older than what is known."""
+    is_empty = not options.allow_empty and ground.next_offset > 0 and _is_empty(rows)
+    if is_empty:
+        raise EmptyTable(
+            "The dump has no rows, so every row of the history would be retracted. Nothing was written. Pass "
+            "allow_empty=True if that is what you mean."
+        )
+    if brings_time or ground.state is None:
+        return
+    latest = max(filter(None, (_latest_event(ground, history), ground.watermark)), default=None)
+    if latest is not None and at < latest:
+        raise InvalidInput(
+            f"The dump is of {at.isoformat()}, but the history knows of {latest.isoformat()} already: what it tells is "
+            "past. Nothing was written. Write dumps in the order of their times."
+        )
+
+
+def _is_empty(rows: Any) -> bool:
+    return not rows.num_rows if isinstance(rows, pa.Table) else rows.isEmpty()
+
+
+def _latest_event(ground: Ground, history: EventHistory) -> datetime | None:
+    """The latest event time so far, as the files' statistics say."""
+    assert ground.state is not None
+    found: list[datetime] = []
+    for add in ground.state.snapshot.adds():
+        said: Mapping[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {})
+        if isinstance(text := said.get(history.event_time), str):
+            moment = datetime.fromisoformat(text)
+            found.append(moment if moment.tzinfo is not None else datetime.combine(moment, time(), UTC))
+    return max(found, default=None)
+
+
+def _native(frame_type: type) -> type:
+    """The type in which an engine works on what is asked for as another."""
+    from dagster_versioned.engines.frames import family_of
+
+    return pa.Table if family_of(frame_type) is not None else frame_type
+
+
+def _moment(given: datetime | None, what: str) -> datetime | None:
+    if given is not None and given.tzinfo is None:
+        raise InvalidInput(f"{what}={given!r} has no time zone, so it is no moment. Nothing was changed. Give it one.")
+    return None if given is None else given.astimezone(UTC)
+
+
+def _next_millisecond(moment: datetime) -> datetime:
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000) + timedelta(milliseconds=1)
+
+
+class _Blocks:
+    """The blocks in a table's folder."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def block(self, name: Multihash) -> tuple[bytes, Block]:
+        try:
+            data = self._store.get(f"{BLOCKS}{name}")
+        except ObjectNotFound as error:
+            raise ChainCorrupt(
+                f"The block {name} is missing from {self._store.uri}. Restore it from a copy."
+            ) from error
+        if (found := block_hash(data)) != name:
+            raise ChainCorrupt(f"The block {name} in {self._store.uri} was altered: it has the hash {found}.")
+        return data, decode_block(data)

@@ -1,0 +1,126 @@
+"""Histories of events over Spark: the queries of `dagster_versioned.engines.events`, run by Spark."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema import StructType
+from dagster_versioned.engines.conform import conform_all
+from dagster_versioned.engines.events import (
+    EVENTS,
+    GIVEN,
+    EventQuery,
+    EventSchema,
+    current,
+    null_keys,
+    repeated_keys,
+)
+from dagster_versioned.engines.increment import EXAMPLES
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.samples import column
+from dagster_versioned.engines.spark.task_errors import own_error
+from dagster_versioned.engines.spark.types import spark_schema, stored_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN})\b")
+
+
+class SparkEvents:
+    """`EventEngine` for Spark's frames, classic and Connect, in their own session."""
+
+    def schema(self, frame: "DataFrame") -> StructType:
+        """The columns of a frame as they would be stored."""
+        return stored_schema(frame.schema)
+
+    def bad_keys(self, frame: "DataFrame", schema: EventSchema, key: Sequence[int]) -> tuple[int, list[Any]]:
+        """How many rows of a frame have a null in their key, and a few keys that several rows have: two jobs."""
+        given = self._given(frame, schema, datetime.min)
+        nulls = _run(null_keys(key), {GIVEN: given}).collect()[0]["n"]
+        return nulls, [tuple(row) for row in _run(repeated_keys(key, EXAMPLES), {GIVEN: given}).collect()]
+
+    def merge(
+        self, frame: "DataFrame", events: "DataFrame | None", schema: EventSchema, query: EventQuery, at: datetime
+    ) -> "DataFrame":
+        """What the query makes of a frame and the events so far, in one partition; nothing is computed yet."""
+        from pyspark.sql import functions as sf
+
+        if events is None:
+            events = frame.sparkSession.createDataFrame([], spark_schema(schema.stored))
+        found = _run(query.sql, {GIVEN: self._given(frame, schema, at), EVENTS: self._events(events, schema)})
+        ordered = found.repartition(1).sortWithinPartitions(*(sf.col(name).asc_nulls_first() for name in query.order))
+        data = [f"c{i}" for i in range(len(schema.data.fields))]
+        return ordered.select(sf.col("op").cast("int"), "et", *data)
+
+    def current(
+        self, events: "DataFrame", schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
+    ) -> "DataFrame":
+        """The rows that events come to, in no order: event time and data, by their names."""
+        from pyspark.sql import functions as sf
+
+        for name, moment in until.items():
+            limit = moment.date() if schema.stored.field(name).type == "date" else moment
+            events = events.where(column(name) <= sf.lit(limit))
+        found = _run(current(len(schema.data.fields), key), {EVENTS: self._events(events, schema)})
+        return found.drop("o").toDF(schema.columns.event_time, *schema.data.names)
+
+    def between(self, events: "DataFrame", schema: EventSchema, after: int, until: int) -> "DataFrame":
+        """The events with offsets in ``(after, until]``."""
+        offset = column(schema.columns.offset)
+        return events.where((offset > after) & (offset <= until))
+
+    def through(self, events: "DataFrame", run: Callable[[Iterator[pa.RecordBatch]], bytes | None]) -> bytes | None:
+        """What a function of all batches, in order, returns; it runs in the one task of a job."""
+        from pyspark.errors import PySparkException
+
+        schema = stored_schema(events.schema)
+        names = list(schema.names)
+
+        # A plain function, because Spark asks for its argument count and wants no other callable.
+        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            report = run(conform_all((batch.rename_columns(names) for batch in batches), schema))
+            if report is not None:
+                yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
+
+        try:
+            with pickled_by_value():
+                reports = events.mapInArrow(task, "report binary").collect()
+        except PySparkException as error:
+            raise own_error(error) or error from error
+        return bytes(reports[0]["report"]) if reports else None
+
+    def _given(self, frame: "DataFrame", schema: EventSchema, at: datetime) -> "DataFrame":
+        from pyspark.sql import functions as sf
+
+        name = schema.columns.event_time
+        moment = at.date() if schema.time == "date" else at
+        kinds = spark_schema(schema.stored)
+        time = column(name) if name in frame.columns else sf.lit(None)
+        return frame.select(
+            sf.lit(None).cast("long").alias("n"),
+            time.cast(kinds[name].dataType).alias("et"),
+            sf.lit(moment).cast(kinds[name].dataType).alias("t"),
+            *(column(field.name).alias(f"c{i}") for i, field in enumerate(schema.data.fields)),
+        )
+
+    def _events(self, events: "DataFrame", schema: EventSchema) -> "DataFrame":
+        """The events as the queries call them; a column that came later is null in the events before."""
+        from pyspark.sql import functions as sf
+
+        kinds, held = spark_schema(schema.stored), set(events.columns)
+        names = ["o", "op", "st", "et", *(f"c{i}" for i in range(len(schema.data.fields)))]
+        return events.select(
+            *(
+                (column(field.name) if field.name in held else sf.lit(None).cast(field.dataType)).alias(name)
+                for name, field in zip(names, kinds.fields, strict=True)
+            )
+        )
+
+
+def _run(sql: str, views: Mapping[str, "DataFrame"]) -> "DataFrame":
+    session: Any = next(iter(views.values())).sparkSession
+    return session.sql(_VIEWS.sub(r"{\1}", sql), **views)
