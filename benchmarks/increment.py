@@ -111,8 +111,12 @@ def _materialized(frame) -> int:
     """How many rows there are, once all of their columns were computed."""
     if isinstance(frame, pa.Table):
         return frame.num_rows
-    frame.write.format("noop").mode("overwrite").save()
-    return frame.count()
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as sf
+
+    counted = Observation()
+    frame.observe(counted, sf.count(sf.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
+    return counted.get["rows"]
 
 
 class Metaxy:

@@ -299,10 +299,10 @@ def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
             yield batch
 
     # More than the pipes between Spark and Python hold, so that each batch arrives when it is made.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20000")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200000")
     options = WriteOptions(row_group_bytes=500, target_part_bytes=1)
     try:
-        rows = spark.range(40_000_000, numPartitions=2)  # minutes of it: the cancellation never comes too late
+        rows = spark.range(400_000_000, numPartitions=2)  # minutes of it: the cancellation never comes too late
         with ThreadPoolExecutor(1) as pool:
             outcome = pool.submit(write, rows.mapInArrow(slowly, rows.schema), tmp_path, options)
             deadline = time.monotonic() + 60

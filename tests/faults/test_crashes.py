@@ -1,4 +1,4 @@
-"""Must show 4: a process killed at every storage call of every operation leaves the old version or the new one."""
+"""A process that ends at any storage call of any operation leaves the old version or the new one."""
 
 from collections.abc import Iterator
 
@@ -11,9 +11,10 @@ from support.tmpfs import scratch
 
 pytestmark = pytest.mark.faults
 
-LONG = {"checkpoint": 7, "merge by vectors": 4}
-"""Operations on a long log, or on many rows, whose every check takes a second: by default they end at each seventh (or
-fourth) call only, at others for each way to end; which ones differs from fault to fault."""
+STRIDES = {"create": 1, "full": 1, "checkpoint": 7, "merge by vectors": 4}
+"""By default an operation ends at each third call only, at others for each way to end, so that each call is one of some
+way; more rarely where every check takes a second, and everywhere where a version is made for the first or second
+time."""
 
 
 @pytest.fixture(scope="module")
@@ -29,24 +30,23 @@ def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
 
 
 def some(case: Case, which: int) -> range:
-    """The calls at which a case ends by default; for ``which`` of 0, 1 and 2 different ones where it is long."""
-    stride = LONG.get(case.name, 1)
+    """The calls at which a case ends by default; for ``which`` of 0, 1 and 2 different ones."""
+    stride = STRIDES.get(case.name, 3)
     return case.numbers[which * stride // 3 :: stride]
 
 
-def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
+def test_killed_at_some_calls(case: Case, killer: Undertaker) -> None:
     killed_at(case, killer, some(case, 0))
 
 
 @pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
-def test_failed_at_every_call(case: Case, fault: Fault) -> None:
+def test_failed_at_some_calls(case: Case, fault: Fault) -> None:
     failed_at(case, fault, some(case, 1 if fault is Fault.BEFORE else 2))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", list(LONG), indirect=True)
-class TestAtEveryCallOnALongLog:
+class TestAtEveryCall:
     def test_killed(self, case: Case, killer: Undertaker) -> None:
         killed_at(case, killer, case.numbers)
 

@@ -80,7 +80,7 @@ class Tables:
         return frame.toArrow().to_pylist() if self._spark else frame.to_pylist()
 
 
-@pytest.fixture(params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["arrow", pytest.param("spark", marks=[pytest.mark.spark, pytest.mark.slow])])
 def tables(request):
     return Tables(request.getfixturevalue("spark") if request.param == "spark" else None)
 
