@@ -85,5 +85,30 @@ class InputHistory:
     since: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnOrigin:
+    """Where the values of a column of a result come from: columns of inputs, each as (input, column).
+
+    ``expression`` is what computes it, as Spark says it; ``None`` where the values are copied.
+    """
+
+    column: str
+    sources: tuple[tuple[str, str], ...]
+    expression: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrigin:
+    """Why a row is in the result of a query, where its values come from, and how.
+
+    ``rows`` are the input rows that it was made of, each as (input, offset); ``steps`` are those of the query, the
+    reading of the inputs first. Source: seed 002 ("Provenance").
+    """
+
+    rows: tuple[tuple[str, int], ...]
+    columns: tuple[ColumnOrigin, ...]
+    steps: tuple[str, ...]
+
+
 def _refused(reason: str, fix: str) -> InvalidInput:
     return InvalidInput(f"The transform cannot be used: {reason}. Nothing was written. {fix}")

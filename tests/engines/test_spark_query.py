@@ -4,7 +4,7 @@ import pytest
 
 from dagster_versioned.engines.events import EventColumns
 from dagster_versioned.engines.spark.query import analyse, query_session
-from dagster_versioned.engines.spark.transform import result_schema
+from dagster_versioned.engines.spark.transform import Transform
 from dagster_versioned.engines.transform import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.errors import InvalidInput
 from support.transforms import empty_history
@@ -123,7 +123,7 @@ def test_what_depends_on_the_order_of_rows_is_known(own):
 )
 def test_a_result_that_is_no_table_of_events_is_refused(spark, query, reason):
     with pytest.raises(InvalidInput, match=reason):
-        result_schema(
+        Transform(
             spark,
             TransformQuery(("flights",), (QueryStep(query),)),
             {"flights": empty_history(spark, "id BIGINT, name STRING")},

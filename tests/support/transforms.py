@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster_versioned.engines.events import EventColumns, Operation
-from dagster_versioned.engines.spark.transform import transformed
+from dagster_versioned.engines.spark.transform import Transform
 from dagster_versioned.engines.transform import InputHistory, TransformQuery
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -69,8 +69,9 @@ def run(
         for name, history in inputs.items()
     }
     held = output.of_rows(spark) if output.events else None
-    result = transformed(spark, query, given, EventColumns(), held, compare=compare)
-    rows = _tuples(result.rows)
+    transform = Transform(spark, query, given, EventColumns())
+    data = [name for name in transform.schema.names if name != "event_time"]
+    rows = _tuples(transform.rows(data, held, compare=compare))
     output.events += rows
     return rows
 

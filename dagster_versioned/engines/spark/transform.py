@@ -7,7 +7,6 @@ correct what was said before, and nothing but events is kept between runs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as sf
@@ -31,99 +30,103 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # Beside an input's columns while its rows are on their way; no column of a user's is called so.
-_OFFSET, _OPERATION = "\N{SECTION SIGN}offset", "\N{SECTION SIGN}op"
+OFFSET, OPERATION = "\N{SECTION SIGN}offset", "\N{SECTION SIGN}op"
 
 
-@dataclass(frozen=True)
-class Transformed:
-    """What a run appends: ``op``, ``et`` and the data as ``c0``, ``c1``, …, in the order of their offsets to be.
+class Transform:
+    """A query over its inputs, analysed: what columns it gives, and what a run of it appends to its output.
 
-    ``schema`` has the columns of the query's result but its event time, by their names.
+    ``schema`` has the columns of the result, event time among them, in the order of the query. The constructor raises
+    `InvalidInput` for a query that is refused (`analyse`), or whose result is no table of events; nothing is computed.
     """
 
-    rows: "DataFrame"
-    schema: "StructType"
-    kind: QueryKind
+    def __init__(
+        self,
+        session: "SparkSession",
+        query: TransformQuery,
+        inputs: Mapping[str, InputHistory],
+        output: EventColumns,
+    ) -> None:
+        self._session = query_session(session)
+        self._query, self._inputs, self._output = query, inputs, output
+        self._analysed = self._over(seen)
+        self.schema = _result(query, self._session, self._analysed.plan, output)
 
+    def kind(self, *, compare: bool) -> QueryKind:
+        """How a run goes about it; with ``compare`` everything is computed anew, and compared."""
+        return QueryKind.WHOLE if compare else self._analysed.kind
 
-def result_schema(
-    session: "SparkSession", query: TransformQuery, inputs: Mapping[str, InputHistory], output: EventColumns
-) -> "StructType":
-    """The columns of what a query gives, without its event time; nothing is computed.
+    def rows(self, data: Sequence[str], held: "DataFrame | None" = None, *, compare: bool = False) -> "DataFrame":
+        """What a run appends: ``op``, ``et`` and the columns ``data`` as ``c0``, ``c1``, …, in an order that is the
+        same wherever the run is repeated.
 
-    Raises `InvalidInput` for a query that is refused (`analyse`), or whose result is no table of events.
-    """
-    own = query_session(session)
-    return _data(query, own, _analysed(own, query, inputs, _seen).plan, output)
+        ``held`` is what the output's events come to so far: its event time and its data, of the types of the result.
+        ``compare`` is for after a change of the query, or of an input's columns.
+        """
+        plan = self.plan(compare=compare)
+        if self.kind(compare=compare) is QueryKind.MAP:
+            carried = _Carrying(self._session, self._query.inputs).through(plan)
+            return _events(positional(carried, self._output, data), len(data))
+        wanted = positional(frame_of(self._session, plan), self._output, data)
+        return _difference(wanted, None if held is None else self._held(held, data))
 
+    def plan(self, *, compare: bool) -> Any:
+        """The plan of the query over what a run of it sees."""
+        if self.kind(compare=compare) is QueryKind.MAP:
+            return self._over(new_events).plan
+        if self._analysed.in_order:
+            in_one_task(self._session)
+        return self._over(rows_in_order if self._analysed.in_order else rows_of).plan
 
-def transformed(
-    session: "SparkSession",
-    query: TransformQuery,
-    inputs: Mapping[str, InputHistory],
-    output: EventColumns,
-    held: "DataFrame | None" = None,
-    *,
-    compare: bool = False,
-) -> Transformed:
-    """What a run of a query appends to its output.
+    @property
+    def session(self) -> "SparkSession":
+        """The session of the query's own in which its plan runs."""
+        return self._session
 
-    ``held`` is what the output's events come to so far: its event time and its data. With ``compare``, everything is
-    computed and compared with it whatever the query: after a change of the query, or of an input's columns. Raises
-    `InvalidInput` as `result_schema` does, and for columns of ``held`` that the result lacks or has with another type.
-    """
-    own = query_session(session)
-    analysed = _analysed(own, query, inputs, _seen)
-    schema = _data(query, own, analysed.plan, output)
-    if analysed.kind is QueryKind.MAP and not compare:
-        analysed = _analysed(own, query, inputs, _new_events)
-        carried = _Carrying(own, query.inputs).through(analysed.plan)
-        return Transformed(_events(carried, output, schema), schema, QueryKind.MAP)
-    if analysed.in_order:
-        in_one_task(own)
-    analysed = _analysed(own, query, inputs, _rows_in_order if analysed.in_order else _rows)
-    wanted = _positional(frame_of(own, analysed.plan), output, schema)
-    return Transformed(_difference(wanted, _held(own, held, output, schema), schema), schema, QueryKind.WHOLE)
+    def _over(self, view: "View") -> AnalysedQuery:
+        """The query over views of its inputs, which take the place of those before."""
+        for name in self._query.inputs:
+            history, key = self._inputs[name], self._query.temporal_tables.get(name)
+            hidden = {*history.columns.given, OFFSET, OPERATION}
+            rows = view(self._session, history, key)
+            visible = rows.select(*(column(each) for each in rows.columns if each not in hidden))
+            visible.createOrReplaceTempView(f"`{name}`")
+        return analyse(self._session, self._query)
+
+    def _held(self, held: "DataFrame", data: Sequence[str]) -> "DataFrame":
+        """What the output has, with the columns that the result has."""
+        rows = frame_of(self._session, plan_of(held))
+        known = {*held.columns}
+        types = {field.name: field.dataType for field in self.schema.fields}
+        missing = [sf.lit(None).cast(types[name]).alias(name) for name in data if name not in known]
+        return positional(rows.select("*", *missing), self._output, data)
 
 
 # --- what a query sees -----------------------------------------------------------------------------------------------
 
-_View = Callable[["SparkSession", InputHistory, Sequence[str] | None], "DataFrame"]
+View = Callable[["SparkSession", InputHistory, Sequence[str] | None], "DataFrame"]
 """A view of an input, in a session; of versions, where the columns are given that tell rows apart."""
 
 
-def _analysed(
-    own: "SparkSession", query: TransformQuery, inputs: Mapping[str, InputHistory], view: _View
-) -> AnalysedQuery:
-    """The query over views of its inputs, which are added to the session."""
-    for name in query.inputs:
-        history, key = inputs[name], query.temporal_tables.get(name)
-        hidden = {*history.columns.given, _OFFSET, _OPERATION}
-        rows = view(own, history, key)
-        visible = rows.select(*(column(each) for each in rows.columns if each not in hidden))
-        visible.createOrReplaceTempView(f"`{name}`")
-    return analyse(own, query)
-
-
-def _seen(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
+def seen(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
     """The columns; whatever rows."""
     events = frame_of(own, plan_of(history.events))
     time = column(history.columns.event_time)
     return events.select("*", time.alias(VALID_FROM), time.alias(VALID_TO)) if key else events
 
 
-def _new_events(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
+def new_events(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
     """The events that no earlier run has seen, each with its offset and what it does."""
     events = frame_of(own, plan_of(history.events))
     columns = history.columns
     if history.since is not None:
         events = events.where(column(columns.offset) > history.since)
     return events.select(
-        "*", column(columns.offset).alias(_OFFSET), column(columns.operation_type).cast("int").alias(_OPERATION)
+        "*", column(columns.offset).alias(OFFSET), column(columns.operation_type).cast("int").alias(OPERATION)
     )
 
 
-def _rows(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
+def rows_of(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
     """What the events come to; of a temporal table, every version."""
     events = frame_of(own, plan_of(history.events))
     columns = history.columns
@@ -139,15 +142,15 @@ def _rows(own: "SparkSession", history: InputHistory, key: Sequence[str] | None)
     found = frame_of(own, plan_of(apart.sql(current(len(data), [data.index(name) for name in history.key]))))
     named = [column(new).alias(name) for name, new in place.items()]
     if key is None:
-        return found.select(column("o").alias(_OFFSET), column("et").alias(columns.event_time), *named)
+        return found.select(column("o").alias(OFFSET), column("et").alias(columns.event_time), *named)
     appended = sf.lit(int(Operation.APPEND)).alias(columns.operation_type)
     rows = found.select(column("o").alias(columns.offset), appended, column("et").alias(columns.event_time), *named)
     return _versions(rows, history, data, key)
 
 
-def _rows_in_order(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
-    rows = _rows(own, history, key)
-    return rows.repartition(1).sortWithinPartitions(column(_OFFSET))
+def rows_in_order(own: "SparkSession", history: InputHistory, key: Sequence[str] | None) -> "DataFrame":
+    rows = rows_of(own, history, key)
+    return rows.repartition(1).sortWithinPartitions(column(OFFSET))
 
 
 def _versions(events: "DataFrame", history: InputHistory, data: Sequence[str], key: Sequence[str]) -> "DataFrame":
@@ -166,25 +169,26 @@ def _versions(events: "DataFrame", history: InputHistory, data: Sequence[str], k
     time = column(history.columns.event_time)
     following = sf.lead(time).over(Window.partitionBy(*map(column, key)).orderBy(time, offset))
     versions = events.select(
-        offset.alias(_OFFSET),
-        operation.alias(_OPERATION),
+        offset.alias(OFFSET),
+        operation.alias(OPERATION),
         time,
         *map(column, data),
         time.alias(VALID_FROM),
         following.alias(VALID_TO),
     )
     lasts = column(VALID_TO).isNull() | (column(VALID_FROM) < column(VALID_TO))
-    return versions.where((column(_OPERATION) != Operation.RETRACT) & lasts)
+    return versions.where((column(OPERATION) != Operation.RETRACT) & lasts)
 
 
 # --- what it gives ---------------------------------------------------------------------------------------------------
 
 
-def _data(query: TransformQuery, own: "SparkSession", plan: Any, output: EventColumns) -> "StructType":
-    """The columns of the result but its event time. Raises `InvalidInput` unless it is a table of events."""
-    from pyspark.sql.types import DateType, StructType, TimestampType
+def _result(query: TransformQuery, own: "SparkSession", plan: Any, output: EventColumns) -> "StructType":
+    """The columns of the result. Raises `InvalidInput` unless it is a table of events."""
+    from pyspark.sql.types import DateType, TimestampType
 
-    fields = frame_of(own, plan).schema.fields
+    schema = frame_of(own, plan).schema
+    fields = schema.fields
     names = [field.name for field in fields]
     text = " ".join(query.steps[-1].query.split())
     time = output.event_time
@@ -205,19 +209,19 @@ def _data(query: TransformQuery, own: "SparkSession", plan: Any, output: EventCo
         fix = f"Cast it: CAST({time} AS TIMESTAMP)."
     if reason:
         raise InvalidInput(f"The query {text!r:.300} is refused: {reason}. Nothing was run. {fix}")
-    return StructType([field for field in fields if field.name != time])
+    return schema
 
 
-def _positional(frame: "DataFrame", output: EventColumns, schema: "StructType") -> "DataFrame":
-    """A result under the names that `Transformed` says; times are those that a history can keep."""
+def positional(frame: "DataFrame", output: EventColumns, data: Sequence[str]) -> "DataFrame":
+    """A result under the names of `Transform.rows`; times are those that a history can keep."""
     from pyspark.sql.types import TimestampType
 
     time = column(output.event_time)
     if isinstance(frame.schema[output.event_time].dataType, TimestampType):
         time = sf.date_trunc("MILLISECOND", time)
     time = sf.coalesce(time, sf.raise_error(sf.lit(f"a row of the result has no {output.event_time!r}")))
-    rest = [column(name) for name in (_OFFSET, _OPERATION) if name in frame.columns]
-    named = [column(name).alias(f"c{i}") for i, name in enumerate(schema.names)]
+    rest = [column(name) for name in (OFFSET, OPERATION) if name in frame.columns]
+    named = [column(name).alias(f"c{i}") for i, name in enumerate(data)]
     return frame.select(*rest, time.alias("et"), *named)
 
 
@@ -239,7 +243,7 @@ class _Carrying:
         if kind == "View" and plan.desc().identifier().table().casefold() in self._inputs:
             below = plan.child().child()
             output = below.output()
-            both = [one for one in map(output.apply, range(output.size())) if one.name() in (_OFFSET, _OPERATION)]
+            both = [one for one in map(output.apply, range(output.size())) if one.name() in (OFFSET, OPERATION)]
             return self._project(plan.child(), below, both), both
         if kind == "WithCTE":
             *definitions, child = children(plan)
@@ -260,13 +264,12 @@ class _Carrying:
         return plan.copy(self._jvm.PythonUtils.toSeq([*map(columns.apply, range(columns.size())), *both]), below)
 
 
-def _events(carried: "DataFrame", output: EventColumns, schema: "StructType") -> "DataFrame":
+def _events(rows: "DataFrame", width: int) -> "DataFrame":
     """New events of new events: a correction stays one where it leads from one row to another one."""
     from pyspark.sql import Window
 
-    rows = _positional(carried, output, schema)
-    operation, offset = column(_OPERATION), column(_OFFSET)
-    says = ["et", *(f"c{i}" for i in range(len(schema.names)))]
+    operation, offset = column(OPERATION), column(OFFSET)
+    says = ["et", *(f"c{i}" for i in range(width))]
     is_from, is_to = operation == Operation.CORRECT_FROM, operation == Operation.CORRECT_TO
     both = Window.partitionBy(sf.when(is_to, offset - 1).otherwise(offset))
     whole = (sf.count_if(is_from).over(both) == 1) & (sf.count_if(is_to).over(both) == 1)
@@ -277,13 +280,13 @@ def _events(carried: "DataFrame", output: EventColumns, schema: "StructType") ->
         offset,
         sf.when(whole, operation).otherwise(alone).alias("op"),
         *says,
-        (whole & row.eqNullSafe(other)).alias(_OPERATION),
+        (whole & row.eqNullSafe(other)).alias(OPERATION),
     )
-    changed = told.where(~sf.coalesce(column(_OPERATION), sf.lit(False)))
-    return changed.orderBy(offset, *_ascending(says)).select("op", *says)
+    changed = told.where(~sf.coalesce(column(OPERATION), sf.lit(False)))
+    return _in_order(changed, [offset, *_ascending(says)]).select("op", *says)
 
 
-def _difference(wanted: "DataFrame", held: "DataFrame | None", schema: "StructType") -> "DataFrame":
+def _difference(wanted: "DataFrame", held: "DataFrame | None") -> "DataFrame":
     """Retractions of the rows that there are too many of, then appends of those that there are too few of."""
     says = wanted.columns
     counted = wanted.select(sf.lit(1).alias("n"), *says)
@@ -293,28 +296,12 @@ def _difference(wanted: "DataFrame", held: "DataFrame | None", schema: "StructTy
     operation = sf.when(sf.col("n") < 0, Operation.RETRACT).otherwise(Operation.APPEND)
     times = sf.explode(sf.array_repeat(sf.lit(0), sf.abs("n").cast("int")))
     rows = changed.select(operation.alias("op"), *says, times.alias("n"))
-    return rows.orderBy(sf.col("op").desc(), *_ascending(says)).select("op", *says)
+    return _in_order(rows, [sf.col("op").desc(), *_ascending(says)]).select("op", *says)
 
 
-def _held(
-    own: "SparkSession", held: "DataFrame | None", output: EventColumns, schema: "StructType"
-) -> "DataFrame | None":
-    """What the output has, with the columns that the result has. Raises `InvalidInput` where they lost one."""
-    if held is None:
-        return None
-    types = {field.name: field.dataType for field in schema.fields}
-    for field in held.schema.fields:
-        if field.name != output.event_time and types.get(field.name) != field.dataType:
-            now = types[field.name].simpleString() if field.name in types else "missing"
-            raise InvalidInput(
-                f"The column {field.name!r} is {field.dataType.simpleString()} in the table, and {now} in the result "
-                "of the query. Nothing was written. Columns of a history can only be added: keep the column, or write "
-                "to another table."
-            )
-    rows = frame_of(own, plan_of(held))
-    known = {*held.columns}
-    missing = [sf.lit(None).cast(types[name]).alias(name) for name in schema.names if name not in known]
-    return _positional(rows.select("*", *missing), output, schema)
+def _in_order(rows: "DataFrame", order: Sequence[Any]) -> "DataFrame":
+    """In one partition: a slice is one file."""
+    return rows.repartition(1).sortWithinPartitions(*order)
 
 
 def _ascending(names: Sequence[str]) -> list[Any]:

@@ -1,0 +1,263 @@
+"""Of which rows of the inputs a row of a transform's result was made, from which columns, and by which steps.
+
+Rows are found by running the query once more, over the events that the run had, with the offsets of the input rows
+carried beside every row: through projections and filters as they are, joined where rows are joined, collected where
+rows are grouped. Source: seed 002 ("Provenance": by propagating provenance data through all computations).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql import functions as sf
+
+from dagster_versioned.engines.events import EventColumns
+from dagster_versioned.engines.spark.query import children, frame_of, plan_of
+from dagster_versioned.engines.spark.samples import column
+from dagster_versioned.engines.spark.transform import OFFSET, OPERATION, Transform, positional
+from dagster_versioned.engines.transform import ColumnOrigin, InputHistory, RowOrigin, TransformQuery
+from dagster_versioned.errors import UnsupportedFeature
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEPT = {"Filter", "Generate", "Sort", "GlobalLimit", "LocalLimit", "Offset", "ResolvedHint", "RepartitionByExpression"}
+"""Nodes with one child, each row of which is made of one row."""
+_NAMES = {"View", "SubqueryAlias", "WithCTE", "CTERelationDef", "CTERelationRef"}
+_FIRST = "LEFT SEMI", "LEFT ANTI"
+
+
+def row_origin(
+    session: "SparkSession",
+    query: TransformQuery,
+    inputs: Mapping[str, InputHistory],
+    output: EventColumns,
+    row: "DataFrame",
+    *,
+    compare: bool = False,
+) -> RowOrigin:
+    """The origin of a row that a run of a query gave.
+
+    ``inputs`` are as they were in that run, and so is ``compare`` (`Transform.rows`). ``row`` is a frame of one row: an
+    event time and data. Of rows that are equal, all that either was made of is said. Raises `UnsupportedFeature` for
+    queries whose rows cannot be followed (windows over rows, set differences).
+    """
+    transform = Transform(session, query, inputs, output)
+    plan = transform.plan(compare=compare)
+    followed, name = _Why(transform.session, query.inputs).node(plan)
+    found = frame_of(transform.session, followed)
+    data = [each for each in transform.schema.names if each != output.event_time]
+    made = positional(found.withColumn(OFFSET, column(name)), output, data)
+    asked = positional(frame_of(transform.session, plan_of(row)), output, data)
+    names = [each for each in made.columns if each != OFFSET]
+    same = reduce(lambda one, other: one & other, (made[each].eqNullSafe(asked[each]) for each in names))
+    rows = made.join(asked, same, "left_semi").select(sf.explode(column(OFFSET)).alias("row")).distinct()
+    offsets = sorted((one["row"]["input"], one["row"]["offset"]) for one in rows.collect())
+    columns = _Columns(plan, {each.casefold(): each for each in query.inputs})
+    return RowOrigin(tuple(offsets), columns.of_result(), tuple(dict.fromkeys(_steps(plan, columns.inputs))))
+
+
+class _Why:
+    """A plan whose rows have the rows that they were made of beside them, in a column of each node's own."""
+
+    def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
+        self._jvm = cast("Any", own)._jvm
+        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
+        self._parser = cast("Any", own)._jsparkSession.sessionState().sqlParser()
+        self._inputs = {name.casefold(): name for name in inputs}
+        self._tables: dict[int, Any] = {}
+        self._numbers = count()
+
+    def node(self, plan: Any) -> tuple[Any, str]:
+        """The node with the column, and what that is called."""
+        kind: str = plan.nodeName()
+        if (name := input_of(plan, self._inputs)) is not None:
+            literal = name.replace("'", "\\'")
+            why = f"array(struct('{literal}' AS input, `{OFFSET}` AS offset))"
+            return self._with(plan.child().projectList(), plan.child().child(), why)
+        if kind == "WithCTE":
+            *definitions, below = children(plan)
+            self._tables |= {one.id(): one.child() for one in definitions}
+            return self.node(below)
+        if kind == "CTERelationRef":
+            return self._renamed(plan)
+        if kind in ("View", "SubqueryAlias"):
+            return self.node(plan.child())
+        if kind == "Project":
+            below, why = self.node(plan.child())
+            return self._with(plan.projectList(), below, f"`{why}`")
+        if kind in ("Aggregate", "Distinct"):
+            return self._grouped(plan)
+        if kind == "Join":
+            return self._joined(plan)
+        if kind == "Union":
+            return self._united(plan)
+        if kind in _KEPT:
+            below, why = self.node(plan.child())
+            return plan.withNewChildren(self._seq([below])), why
+        raise UnsupportedFeature(
+            f"Rows cannot be followed through {kind}, of which the query makes use; nothing was explained. Followed "
+            "are rows of projections, filters, joins, groups and unions."
+        )
+
+    def _with(self, columns: Any, below: Any, why: str) -> tuple[Any, str]:
+        name, added = self._added(why)
+        return self._logical.Project(self._seq([*_items(columns), added]), below), name
+
+    def _grouped(self, plan: Any) -> tuple[Any, str]:
+        below, why = self.node(plan.child())
+        name, added = self._added(f"flatten(collect_list(`{why}`))")
+        if plan.nodeName() == "Aggregate":
+            columns = self._seq([*_items(plan.aggregateExpressions()), added])
+            return plan.copy(plan.groupingExpressions(), columns, below, plan.hint()), name
+        columns = _items(plan.child().output())
+        none = self._jvm.scala.Option.empty()
+        return self._logical.Aggregate(self._seq(columns), self._seq([*columns, added]), below, none), name
+
+    def _joined(self, plan: Any) -> tuple[Any, str]:
+        (left, one), (right, other) = map(self.node, children(plan))
+        joined = plan.withNewChildren(self._seq([left, right]))
+        if plan.joinType().sql() in _FIRST:
+            return joined, one
+        # The side that an outer join has no row of, has none to tell of.
+        sides = [f"coalesce(`{a}`, slice(`{b}`, 1, 0))" for a, b in ((one, other), (other, one))]
+        return self._with(plan.output(), joined, f"concat({', '.join(sides)})")
+
+    def _united(self, plan: Any) -> tuple[Any, str]:
+        common = f"\N{SECTION SIGN}why{next(self._numbers)}"
+        parts: list[Any] = []
+        for child in children(plan):
+            below, why = self.node(child)
+            same = self._parser.parseExpression(f"`{why}` AS `{common}`")
+            parts.append(self._logical.Project(self._seq([*_items(child.output()), same]), below))
+        return plan.withNewChildren(self._seq(parts)), common
+
+    def _renamed(self, reference: Any) -> tuple[Any, str]:
+        """The definition of a common table expression, under the identities that a reference to it gives columns."""
+        definition = self._tables[reference.cteId()]
+        below, why = self.node(definition)
+        pairs = zip(_items(definition.output()), _items(reference.output()), strict=True)
+        aliases = [
+            self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+                one, other.name(), other.exprId(), self._seq([]), self._jvm.scala.Option.empty(), self._seq([])
+            )
+            if one.exprId().id() != other.exprId().id()
+            else one
+            for one, other in pairs
+        ]
+        return self._with(self._seq(aliases), below, f"`{why}`")
+
+    def _added(self, why: str) -> tuple[str, Any]:
+        name = f"\N{SECTION SIGN}why{next(self._numbers)}"
+        return name, self._parser.parseExpression(f"{why} AS `{name}`")
+
+    def _seq(self, items: Sequence[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(items))
+
+
+class _Columns:
+    """The attributes of a plan by what they are computed from."""
+
+    def __init__(self, plan: Any, inputs: Mapping[str, str]) -> None:
+        self.inputs = inputs
+        self._plan = plan
+        self._leaves: dict[int, tuple[str, str]] = {}
+        self._computed: dict[int, list[Any]] = {}
+        """Expressions, one for each branch of a union."""
+        self._tables: dict[int, Any] = {}
+        self._enter(plan)
+
+    def of_result(self) -> tuple[ColumnOrigin, ...]:
+        """The origin of each column of the result."""
+        origins: list[ColumnOrigin] = []
+        for attribute in _items(self._plan.output()):
+            sources, expression = self._of(attribute)
+            origins.append(ColumnOrigin(attribute.name(), tuple(sorted(sources)), expression))
+        return tuple(origins)
+
+    def _of(self, attribute: Any) -> tuple[set[tuple[str, str]], str | None]:
+        key: int = attribute.exprId().id()
+        found = {self._leaves[key]} if key in self._leaves else set[tuple[str, str]]()
+        text: str | None = None
+        for expression in self._computed.get(key, []):
+            below = [self._of(one) for one in _items(expression.references().toSeq())]
+            found = found.union(*(sources for sources, _ in below))
+            if expression.nodeName() != "AttributeReference":
+                text = expression.sql()
+            else:
+                text = text or next((said for _, said in below if said), None)
+        return found, text
+
+    def _enter(self, plan: Any) -> None:
+        if (name := input_of(plan, self.inputs)) is not None:
+            hidden = (OFFSET, OPERATION)
+            output = [one for one in _items(plan.child().output()) if one.name() not in hidden]
+            self._leaves |= {one.exprId().id(): (name, one.name()) for one in output}
+            return
+        for child in children(plan):
+            self._enter(child)
+        for attribute, expression in self._made_by(plan):
+            if attribute.exprId().id() != _id(expression):
+                self._computed.setdefault(attribute.exprId().id(), []).append(expression)
+
+    def _made_by(self, plan: Any) -> Iterator[tuple[Any, Any]]:
+        """What a node computes: attributes, and of what expressions."""
+        match plan.nodeName():
+            case "Project" | "Aggregate" as kind:
+                columns = plan.projectList() if kind == "Project" else plan.aggregateExpressions()
+                yield from ((one, one.child()) for one in _items(columns) if one.nodeName() == "Alias")
+            case "Generate":
+                yield from ((one, plan.generator()) for one in _items(plan.generatorOutput()))
+            case "Union":
+                first, *others = (_items(child.output()) for child in children(plan))
+                for other in others:
+                    yield from zip(first, other, strict=True)
+            case "CTERelationDef":
+                self._tables[plan.id()] = plan
+            case "CTERelationRef":
+                yield from zip(_items(plan.output()), _items(self._tables[plan.cteId()].output()), strict=True)
+            case _:
+                pass
+
+
+def _steps(plan: Any, inputs: Mapping[str, str]) -> list[str]:
+    """What a plan does, in words, from its leaves up."""
+    if (name := input_of(plan, inputs)) is not None:
+        return [f"read {name}"]
+    steps = [step for child in children(plan) for step in _steps(child, inputs)]
+    kind = plan.nodeName()
+    if kind in _NAMES:
+        return steps
+    match kind:
+        case "Filter":
+            said = f"keep rows where {plan.condition().sql()}"
+        case "Join":
+            condition = plan.condition()
+            on = f" on {condition.get().sql()}" if condition.isDefined() else ""
+            said = f"{plan.joinType().sql().lower()} join{on}"
+        case "Aggregate":
+            by = ", ".join(one.sql() for one in _items(plan.groupingExpressions()))
+            said = f"group by {by}" if by else "group all"
+        case "Project":
+            said = f"select {', '.join(one.sql() for one in _items(plan.projectList()))}"
+        case "Generate":
+            said = f"generate {plan.generator().sql()}"
+        case _:
+            said = kind.lower()
+    return [*steps, said]
+
+
+def input_of(plan: Any, inputs: Mapping[str, str]) -> str | None:
+    """The input of which a node of a plan is the view."""
+    if plan.nodeName() != "View":
+        return None
+    return inputs.get(plan.desc().identifier().table().casefold())
+
+
+def _id(expression: Any) -> int | None:
+    return expression.exprId().id() if expression.nodeName() == "AttributeReference" else None
+
+
+def _items(items: Any) -> list[Any]:
+    return [items.apply(at) for at in range(items.size())]

@@ -1,0 +1,86 @@
+"""Of which rows, columns and steps a row of a transform's result came."""
+
+import pytest
+
+from dagster_versioned.engines.events import EventColumns, Operation
+from dagster_versioned.engines.spark.provenance import row_origin
+from dagster_versioned.engines.transform import InputHistory, QueryStep, TransformQuery
+from dagster_versioned.errors import UnsupportedFeature
+from support.transforms import History, at
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+A, R, FROM, TO = Operation
+FLIGHTS = History(
+    "id BIGINT, carrier STRING, delay INT",
+    [(A, at(1), 1, "UA", 5), (A, at(2), 2, "AA", 9), (A, at(3), 3, "UA", 7), (R, at(3), 3, "UA", 7)],
+)
+PLANES = History("id BIGINT, model STRING", [(A, at(0), 1, "A320"), (A, at(0), 9, "B747")])
+
+
+def origin(spark, text, row, data, **options):
+    inputs = {"flights": FLIGHTS, "planes": PLANES}
+    names = tuple(name for name in inputs if name in text)
+    steps = (QueryStep(text),)
+    given = {name: InputHistory(inputs[name].frame(spark), EventColumns()) for name in names}
+    asked = spark.createDataFrame([row], f"event_time TIMESTAMP, {data}")
+    return row_origin(spark, TransformQuery(names, steps), given, EventColumns(), asked, **options)
+
+
+def told(found):
+    return {one.column: (list(one.sources), one.expression) for one in found.columns}
+
+
+def test_of_a_map_and_a_filter(spark):
+    text = "WITH late AS (SELECT * FROM flights WHERE delay > 6) SELECT event_time, id, delay * 2 AS d FROM late"
+    found = origin(spark, text, (at(2), 2, 18), "id BIGINT, d INT")
+    assert found.rows == (("flights", 1),)
+    columns = told(found)
+    assert columns["id"] == ([("flights", "id")], None)
+    assert columns["d"][0] == [("flights", "delay")]
+    assert "* 2" in columns["d"][1]
+    assert [step.partition(" ")[0] for step in found.steps] == ["read", "keep", "select", "select"]
+    assert "delay > 6" in found.steps[1]
+
+
+def test_of_a_group(spark):
+    text = "SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier"
+    found = origin(spark, text, (at(1), "UA", 1), "carrier STRING, n BIGINT")
+    assert found.rows == (("flights", 0),)  # what was retracted is none of it
+    columns = told(found)
+    assert columns["carrier"] == ([("flights", "carrier")], None)
+    assert columns["event_time"][0] == [("flights", "event_time")]
+    assert columns["n"] == ([], "count(1)")
+    assert "group by flights.carrier" in found.steps
+
+
+def test_of_a_join(spark):
+    text = "SELECT f.event_time, f.id, p.model FROM flights f LEFT JOIN planes p ON f.id = p.id"
+    found = origin(spark, text, (at(1), 1, "A320"), "id BIGINT, model STRING")
+    assert found.rows == (("flights", 0), ("planes", 0))
+    assert told(found)["model"] == ([("planes", "model")], None)
+    assert "left outer join on (f.id = p.id)" in found.steps
+    assert origin(spark, text, (at(2), 2, None), "id BIGINT, model STRING").rows == (("flights", 1),)
+
+
+def test_of_a_union_of_distinct_rows_and_of_a_table_that_is_used_twice(spark):
+    text = (
+        "WITH f AS (SELECT event_time, id FROM flights) "
+        "SELECT DISTINCT a.event_time, a.id FROM f AS a JOIN f AS b ON a.id = b.id "
+        "UNION ALL SELECT event_time, id FROM planes"
+    )
+    assert origin(spark, text, (at(1), 1), "id BIGINT").rows == (("flights", 0),)
+    found = origin(spark, text, (at(0), 9), "id BIGINT")
+    assert found.rows == (("planes", 1),)
+    assert told(found)["id"] == ([("flights", "id"), ("planes", "id")], None)
+
+
+def test_a_row_that_is_not_in_the_result_has_no_origin(spark):
+    text = "SELECT event_time, id FROM flights"
+    assert origin(spark, text, (at(1), 77), "id BIGINT").rows == ()
+
+
+def test_what_cannot_be_followed_is_refused_by_name(spark):
+    text = "SELECT event_time, id, lag(id) OVER (ORDER BY id) AS b FROM flights"
+    with pytest.raises(UnsupportedFeature, match="through Window"):
+        origin(spark, text, (at(1), 1, None), "id BIGINT, b BIGINT")
