@@ -6,6 +6,7 @@ that is taken over is computed again. Source: seed 004; Metaxy 0.1, its store of
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal, cast
 
 import orjson
@@ -29,7 +30,7 @@ from dagster_versioned.engines.samples import (
 from dagster_versioned.engines.sql import database
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.graph import SHORTEST, FeatureGraph
+from dagster_versioned.incremental.graph import LONGEST, SHORTEST, FeatureGraph
 from dagster_versioned.storage.location import open_store
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -57,18 +58,19 @@ class MetaxyStore:
         Raises `InvalidInput` where none were, `UnsupportedFeature` for a store of a newer Metaxy, and `IntegrityError`
         where the versions that it recorded are not those that follow from the definitions.
         """
-        rows = self._read(_DEFINITIONS).to_pylist()
-        for row in rows:
-            self._check_version(row)
-        latest = {row["feature_key"]: row for row in sorted(rows, key=lambda row: row["recorded_at"])}
-        recorded = {key: row for key, row in latest.items() if row.get("deleted_at") is None}
-        length = max((len(row[_FEATURE_VERSION]) for row in recorded.values()), default=SHORTEST)
-        graph = FeatureGraph([self._feature(row) for row in recorded.values()], length)
+        raw = self._read(_DEFINITIONS).to_pylist()
+        for members in raw:
+            self._check_version(members)
+        rows = map(self._recorded, raw)
+        latest = {row.feature_key: row for row in sorted(rows, key=lambda row: row.recorded_at)}
+        recorded = {key: row for key, row in latest.items() if row.deleted_at is None}
+        length = max((len(row.metaxy_feature_version) for row in recorded.values()), default=SHORTEST)
+        graph = FeatureGraph(map(self._feature, recorded.values()), length)
         for key, row in recorded.items():
             found = graph.versions(key).feature
-            if found != row[_FEATURE_VERSION]:
+            if found != row.metaxy_feature_version:
                 raise IntegrityError(
-                    f"{self._store.uri} recorded the version {row[_FEATURE_VERSION]!r:.100} of feature {key!r}, but"
+                    f"{self._store.uri} recorded the version {row.metaxy_feature_version!r} of feature {key!r}, but"
                     f" {found} follows from its definition. Nothing was taken over. If an upstream of it changed since,"
                     " push the whole graph with Metaxy once more."
                 )
@@ -80,6 +82,8 @@ class MetaxyStore:
         The columns are the user's own and `SYSTEM_COLUMNS`; what Metaxy says of time and runs is left out. Raises
         `TableNotFound`, and `InvalidInput` for a table that lacks columns or versions.
         """
+        import duckdb
+
         feature = graph[key]
         rows = self._read(key, f"{_FEATURE_VERSION} = '{graph.versions(key).feature}'")
         what = f"The table of {key!r} in {self._store.uri}"
@@ -91,9 +95,17 @@ class MetaxyStore:
         )
         with database() as connection:
             connection.register("written", rows)
-            present = connection.execute(
-                f"SELECT * FROM (SELECT * FROM written QUALIFY {latest} = 1) WHERE {_DELETED} IS NULL ORDER BY {ids}"
-            ).to_arrow_table()
+            try:
+                present = connection.execute(
+                    f"SELECT * FROM (SELECT * FROM written QUALIFY {latest} = 1)"
+                    f" WHERE {_DELETED} IS NULL ORDER BY {ids}"
+                ).to_arrow_table()
+            except duckdb.Error as error:
+                reason = str(error).partition("\n")[0]
+                raise InvalidInput(
+                    f"{what} has columns of other types than Metaxy gives them: {reason:.200}. Nothing was taken over."
+                    " Leave the feature out: it will be computed anew."
+                ) from error
         own = [name for name in present.column_names if not name.startswith(SYSTEM_PREFIX)]
         table = present.select(own)
         members = sorted(field.member for field in feature.fields)
@@ -146,15 +158,24 @@ class MetaxyStore:
                 "dagster-versioned`."
             )
 
-    def _feature(self, row: Mapping[str, Any]) -> Feature:
+    def _recorded(self, members: Mapping[str, Any]) -> "_Recorded":
         try:
-            return _Spec.model_validate_json(row["feature_spec"]).feature()
+            return _Recorded.model_validate(members)
         except ValidationError as error:
-            faults = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-            told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise UnsupportedFeature(
-            f"The definition of {row['feature_key']!r} that {self._store.uri} recorded cannot be understood: {told}. "
-            "Nothing was read. State the feature in Python, and take its samples over with that."
+            raise self._not_understood(members.get("feature_key"), error) from None
+
+    def _feature(self, row: "_Recorded") -> Feature:
+        try:
+            return _Spec.model_validate_json(row.feature_spec).feature()
+        except ValidationError as error:
+            raise self._not_understood(row.feature_key, error) from None
+
+    def _not_understood(self, key: object, error: ValidationError) -> UnsupportedFeature:
+        faults = error.errors(include_input=False, include_url=False, include_context=False)[:5]
+        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        return UnsupportedFeature(
+            f"The definition of {key!r:.100} that {self._store.uri} recorded cannot be understood: {told}. Nothing was"
+            " read. State the feature in Python, and take its samples over with that."
         )
 
 
@@ -163,9 +184,8 @@ def _version(rows: pa.Table, column: str, member: str) -> Any:
     kind = cast("pa.DataType", rows.schema.field(column).type)
     texts: Any
     if pa.types.is_map(kind):
-        texts = pc.call_function(
-            "map_lookup", [rows[column]], pc.MapLookupOptions(pa.scalar(member), "first")
-        ).combine_chunks()
+        found: Any = pc.call_function("map_lookup", [rows[column]], pc.MapLookupOptions(pa.scalar(member), "first"))
+        texts = found.cast(pa.string()).combine_chunks()
     else:
         texts = member_of(rows, column, member).combine_chunks()
     if texts.null_count:
@@ -215,6 +235,18 @@ _ALL = "__METAXY_ALL_DEP__"
 
 class _Members(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class _Recorded(BaseModel):
+    """A row of the table of definitions, as far as it is needed."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
+
+    feature_key: str
+    metaxy_feature_version: Annotated[str, Member(pattern=f"^[0-9a-f]{{{SHORTEST},{LONGEST}}}$")]
+    recorded_at: datetime
+    feature_spec: str
+    deleted_at: datetime | None = None
 
 
 class _FieldDep(_Members):

@@ -143,6 +143,10 @@ def with_column(name, values):
     return change
 
 
+def nulls(column):
+    return pa.nulls(len(column), column.type)
+
+
 def test_versions_that_are_maps(copy):
     def as_maps(table):
         for name in (PROVENANCE_BY_FIELD, DATA_VERSION_BY_FIELD):
@@ -206,6 +210,10 @@ REFUSED = {
         r"lineage\.relationship\.type",
     ),
     "no JSON": (with_column("feature_spec", lambda specs: pa.array(["{"] * len(specs))), UnsupportedFeature, "JSON"),
+    "no version": (with_column("metaxy_feature_version", nulls), UnsupportedFeature, "metaxy_feature_version"),
+    "no time": (with_column("recorded_at", nulls), UnsupportedFeature, "recorded_at"),
+    "no definition": (with_column("feature_spec", nulls), UnsupportedFeature, "feature_spec"),
+    "no column of keys": (lambda table: table.drop_columns(["feature_key"]), UnsupportedFeature, "feature_key"),
     "another code version than was hashed": (
         spec(lambda members: members["fields"][0].update(code_version="9")),
         IntegrityError,
@@ -268,6 +276,9 @@ def test_tables_that_are_not_what_they_must_be_are_refused(copy):
     )
     with pytest.raises(InvalidInput, match=r"2 samples have no metaxy_provenance_by_field\.all"):
         store.samples(graph, "example/summary")
+    rewrite(copy, "example/video.delta", with_column("metaxy_updated_at", lambda v: pa.array(["today"] * len(v))))
+    with pytest.raises(InvalidInput, match=r"'example/video' in .* has columns of other types than Metaxy gives them"):
+        store.samples(graph, "example/video")
 
 
 def test_hashes_that_nobody_knows_are_refused(copy):
