@@ -78,11 +78,15 @@ def empty(schema: StructType, like: pa.Table | None = None) -> pa.Table:
 
 
 def with_contents(frame: pa.Table, columns: Mapping[str, Sequence[str]]) -> pa.Table:
-    """The table with both columns of versions by field, each the hash of the values in some ``columns``."""
+    """The table with versions by field, each the hash of the values in some ``columns``.
+
+    Data versions that it says itself stay.
+    """
     fields = [content_versions(frame, columns[each]).combine_chunks() for each in columns]
     versions = pa.StructArray.from_arrays(fields, list(columns))
-    kept = frame.select([name for name in frame.column_names if name not in SYSTEM_COLUMNS])
-    return kept.append_column(PROVENANCE_BY_FIELD, versions).append_column(DATA_VERSION_BY_FIELD, versions)
+    table = _said(frame).append_column(PROVENANCE_BY_FIELD, versions)
+    said = DATA_VERSION_BY_FIELD in table.column_names
+    return table if said else table.append_column(DATA_VERSION_BY_FIELD, versions)
 
 
 def stored(plan: SamplePlan, frame: pa.Table, *, stale: bool) -> pa.Table:
@@ -125,9 +129,8 @@ def rows_of(plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], un
 
 
 def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table) -> pa.Table:
-    """The samples of some units, without versions."""
-    kept = samples.select([name for name in samples.column_names if name not in SYSTEM_COLUMNS])
-    return within(plan, kept, units)
+    """The samples of some units, without versions but for data versions that they say."""
+    return within(plan, _said(samples), units)
 
 
 def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
@@ -192,7 +195,7 @@ def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> pa.Table:
 def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table) -> pa.Table:
     """The upstream's columns by their new names, in those rows that are of the units."""
     names = [name for name in rows.schema.names if not name.startswith(SYSTEM_PREFIX)]
-    renamed = [upstream.rename.get(name, name) for name in names]
+    renamed = upstream.renamed(names)
     kept = renamed
     if upstream.select is not None:
         chosen = {*upstream.select, *upstream.ids, *upstream.on}
@@ -258,6 +261,13 @@ def _versions(rows: pa.Table, name: str, provenance: Any) -> Any:
     if name not in members_of(rows, DATA_VERSION_BY_FIELD):
         return provenance
     return pc.call_function("coalesce", [member_of(rows, DATA_VERSION_BY_FIELD, name), provenance])
+
+
+def _said(frame: pa.Table) -> pa.Table:
+    """The columns in which users say something."""
+    return frame.select(
+        [name for name in frame.column_names if name not in SYSTEM_COLUMNS or name == DATA_VERSION_BY_FIELD]
+    )
 
 
 def members_of(frame: pa.Table, column: str) -> Sequence[str]:

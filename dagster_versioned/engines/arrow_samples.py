@@ -23,6 +23,7 @@ from dagster_versioned.engines.samples import (
     Upstream,
     refuse_bad_ids,
     refuse_equal_names,
+    refuse_nested_ids,
     require_columns,
     require_equal_types,
     version_column,
@@ -62,7 +63,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table
     require_columns(what, frame.column_names, [*upstream.rename, DATA_VERSION_BY_FIELD])
     versions = {member: member_of(frame, DATA_VERSION_BY_FIELD, member) for member in upstream.fields}
     names = [name for name in frame.column_names if name not in SYSTEM_COLUMNS]
-    table = frame.select(names).rename_columns([upstream.rename.get(name, name) for name in names])
+    table = frame.select(names).rename_columns(upstream.renamed(names))
     require_columns(what, table.column_names, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     for member, values in versions.items():
         table = table.append_column(version_column(member, upstream.name), values)
@@ -229,6 +230,7 @@ def _differs(rows: pa.Table, member: str, before: str) -> Any:
 
 def require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
     """Raise `InvalidInput` unless the columns identify the rows."""
+    refuse_nested_ids(what, [name for name in ids if pa.types.is_nested(cast("pa.DataType", _types(table)[name]))])
     names = ", ".join(map(quoted, ids))
     is_null = " OR ".join(f"{quoted(name)} IS NULL" for name in ids)
     with database() as connection:

@@ -65,6 +65,18 @@ class Upstream:
     optional: bool = False
     grouped: bool = False
 
+    def renamed(self, names: Sequence[str]) -> list[str]:
+        """The new names of columns. Raises `InvalidInput` where two would have one; case does not tell them apart."""
+        found = [self.rename.get(name, name) for name in names]
+        seen: dict[str, str] = {}
+        for old, new in zip(names, found, strict=True):
+            if (other := seen.setdefault(new.casefold(), old)) != old:
+                raise InvalidInput(
+                    f"The columns {other!r} and {old!r} of upstream {self.name!r} would both be called {new!r}. "
+                    "Nothing was computed or written. Rename the other as well in its FeatureDep, or neither."
+                )
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class FieldText:
@@ -146,6 +158,15 @@ def require_columns(what: str, known: Sequence[str], wanted: Sequence[str]) -> N
         )
 
 
+def refuse_nested_ids(what: str, nested: Sequence[str]) -> None:
+    """Raise `InvalidInput` if there are ids of ``nested`` types."""
+    if nested:
+        raise InvalidInput(
+            f"The columns {list(nested)} do not identify the samples of {what}: they are nested. Nothing was computed "
+            "or written. Identify samples by plain columns."
+        )
+
+
 def refuse_bad_ids(what: str, ids: Sequence[str], nulls: int, repeated: int, examples: Callable[[], object]) -> None:
     """Raise `InvalidInput` if ``nulls`` rows have a null among their ids, or ``repeated`` ids several rows."""
     if nulls or repeated:
@@ -187,11 +208,19 @@ def refuse_equal_names(plan: SamplePlan, columns: Mapping[str, Sequence[str]]) -
 
 
 def require_plain_columns(plan: SamplePlan, what: str, known: Sequence[str], members: Sequence[str]) -> None:
-    """Raise `InvalidInput` for a column that is named like ours, and for data versions (``members``) of no field."""
+    """Raise `InvalidInput` for a column that is named like ours, and for data versions (``members``) of no field.
+
+    And for data versions that have no members, which would say nothing.
+    """
     if taken := [name for name in known if name.startswith(SYSTEM_PREFIX) and name not in SYSTEM_COLUMNS]:
         raise InvalidInput(
             f"{what} has the column {taken[0]!r}: names with {SYSTEM_PREFIX!r} belong to the columns of versions. "
             "Nothing was written. Rename it."
+        )
+    if DATA_VERSION_BY_FIELD in known and not members:
+        raise InvalidInput(
+            f"{what} has the column {DATA_VERSION_BY_FIELD!r}, which is no struct with a text by field. Nothing was "
+            f"written. Make it one, with some of {list(plan.members)}, or leave it out."
         )
     if unknown := [name for name in members if name not in plan.members]:
         raise InvalidInput(

@@ -336,8 +336,11 @@ class Feature:
         self._check()
 
     def _check(self) -> None:
-        if not self.id_columns or len(set(self.id_columns)) < len(self.id_columns):
-            raise self._refused(f"its id columns are {list(self.id_columns)}", "Name one or more, each once.")
+        if not self.id_columns or len({name.casefold() for name in self.id_columns}) < len(self.id_columns):
+            raise self._refused(
+                f"its id columns are {list(self.id_columns)}",
+                "Name one or more, each once (case aside).",
+            )
         for name in self.id_columns:
             _require_own_name(name, f"feature {self.key!r} has the id column")
         upstream = [dep.feature for dep in self.deps]
@@ -347,7 +350,7 @@ class Feature:
             raise self._refused("it has no field", "Give it one, such as Field('default').")
         members: dict[str, str] = {}
         for each in self.fields:
-            other = members.setdefault(each.member, each.key)
+            other = members.setdefault(each.member.casefold(), each.key)  # case does not tell columns apart
             if other != each.key or self.fields.count(each) > 1:
                 what = (
                     f"its fields {other!r} and {each.key!r} have one name in the columns of versions, {each.member!r}"

@@ -15,6 +15,7 @@ from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
+    SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
     SampleChanges,
     SampleHash,
@@ -124,10 +125,11 @@ class FeatureTable:
         samples = way.rows.own(samples, None)
         names = way.rows.names(samples)
         require_columns("The frame of samples", names, self.plan.ids)
-        require_plain_columns(self.plan, "The frame of samples", names, [])
+        says = way.rows.members_of(samples, DATA_VERSION_BY_FIELD)
+        require_plain_columns(self.plan, "The frame of samples", names, says)
         if PROVENANCE_BY_FIELD not in names:
             columns = _columns_of(self.feature, names)
-            if lost := sorted({*names} - {*self.plan.ids}.union(*columns.values())):
+            if lost := sorted({*names} - {*self.plan.ids, *SYSTEM_COLUMNS}.union(*columns.values())):
                 raise InvalidInput(
                     f"The samples of feature {self.feature.key!r} have the columns {lost}, which belong to no field: "
                     "nobody would see them change. Nothing was written. Add them to the columns of a field."
@@ -208,7 +210,7 @@ class FeatureTable:
         for each in self.plan.upstreams:
             known = upstreams[each.name].schema.names
             require_columns(f"Upstream {each.name!r}", known, list(each.rename))
-            renamed = [each.rename.get(name, name) for name in known if not name.startswith(SYSTEM_PREFIX)]
+            renamed = each.renamed([name for name in known if not name.startswith(SYSTEM_PREFIX)])
             wanted = [*each.ids, *each.on, *(each.select or ())]
             require_columns(f"Upstream {each.name!r}", renamed, wanted)
             names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
@@ -384,7 +386,7 @@ def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePl
 
 def _needed(upstream: Upstream, schema: StructType) -> list[str]:
     """The columns that say which samples of an upstream there are, as they are stored."""
-    renamed = [upstream.rename.get(name, name) for name in schema.names]
+    renamed = upstream.renamed(schema.names)
     wanted = {*upstream.ids, *upstream.on}
     if upstream.filter is not None:
         fields = [replace(field, name=name) for field, name in zip(schema.fields, renamed, strict=True)]

@@ -47,8 +47,15 @@ class SampleRows(Protocol):
         """A frame of a schema, without rows, ``like`` another one of the engine."""
         ...
 
+    def members_of(self, frame: Any, column: str) -> Sequence[str]:
+        """The members of a column of versions; none where it is no struct."""
+        ...
+
     def with_contents(self, frame: Any, columns: Mapping[str, Sequence[str]]) -> Any:
-        """The frame with versions by field, each the hash of the values in some ``columns``."""
+        """The frame with versions by field, each the hash of the values in some ``columns``.
+
+        Data versions that it says itself stay.
+        """
         ...
 
     def stored(self, plan: SamplePlan, frame: Any, *, stale: bool) -> Any:
@@ -60,7 +67,7 @@ class SampleRows(Protocol):
         ...
 
     def samples_of(self, plan: SamplePlan, samples: Any, units: Any) -> Any:
-        """The samples of some units, without versions."""
+        """The samples of some units, without versions but for data versions that they say."""
         ...
 
     def within(self, plan: SamplePlan, rows: Any, units: Any) -> Any:

@@ -601,3 +601,64 @@ def test_spark_computes_what_a_function_returns_once(tmp_path, spark):
         tables.table("words").write(resolved.finish(rows))
     assert tables.rows("words") == {n: {"id": n, "text": text.upper()} for n, text, _ in BASE}
     assert count.value == 3
+
+
+def test_a_root_may_say_data_versions_as_any_feature_may(either):
+    """With provenance of its own or without; what it says is what downstream compares."""
+    root = Feature("root", ["id"], [Field("a", columns=["x"])])
+    graph = FeatureGraph([root, Feature("below", ["id"], ["a"], [root])])
+
+    def samples(x, said):
+        return pa.table({"id": [1], "x": [x], DATA_VERSION_BY_FIELD: [{"a": said}]})
+
+    def below(rows):
+        return rows.select(["id"])
+
+    either.root(graph, "root", samples(1, "same"))
+    either.step(graph, "below", below)
+    assert counted(either.root(graph, "root", samples(2, "same"))[1]) == (0, 1, 0, 0)
+    assert not either.resolve(graph, "below").increment
+    provenance = pa.array([{"a": "p"}])
+    either.root(graph, "root", samples(2, "same").append_column(PROVENANCE_BY_FIELD, provenance))
+    (row,) = either.table("root").read().to_pylist()
+    assert (row[PROVENANCE_BY_FIELD], row[DATA_VERSION_BY_FIELD]) == ({"a": "p"}, {"a": "same"})
+    assert not either.resolve(graph, "below").increment
+    either.root(graph, "root", samples(3, "other"))
+    assert counted(either.resolve(graph, "below").increment) == (0, 1, 0, 0)
+
+
+def test_data_versions_that_are_no_struct_are_refused(tables):
+    graph = graph_of(words())
+    as_map = pa.array([[("text", "v")]], pa.map_(pa.string(), pa.string()))
+    tables.root(graph, "video", videos(BASE[0]))
+    for said in (as_map, pa.array(["v"])):
+        with pytest.raises(InvalidInput, match="which is no struct with a text by field"):
+            tables.step(graph, "words", lambda rows, said=said: loud(rows).append_column(DATA_VERSION_BY_FIELD, said))
+        with pytest.raises(InvalidInput, match="which is no struct with a text by field"):
+            tables.root(graph, "video", videos(BASE[0]).append_column(DATA_VERSION_BY_FIELD, said))
+    assert not tables.table("words").exists()
+
+
+@pytest.mark.parametrize(
+    "ids", [pa.array([{"a": 1}]), pa.array([[1]]), pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))]
+)
+def test_nested_ids_are_refused(tables, ids):
+    samples = pa.table({"id": ids, "sound": ["a"], "image": ["x"]})
+    with pytest.raises(InvalidInput, match=r"\['id'\] do not identify the samples of the frame: they are nested"):
+        tables.root(graph_of(words()), "video", samples)
+    tables.write_plain("video", samples)
+    with pytest.raises(
+        InvalidInput, match=r"\['id'\] do not identify the samples of Upstream 'video': they are nested"
+    ):
+        tables.resolve(graph_of(words()), "words")
+
+
+@pytest.mark.parametrize("name", ["id", "image", "Image"])
+def test_a_column_is_not_renamed_to_what_another_is_called(tables, name):
+    tables.root(graph_of(), "video", videos(*BASE))
+    graph = graph_of(Feature("words", ["id"], ["text"], [FeatureDep("video", rename={"sound": name})]))
+    with pytest.raises(InvalidInput, match=f"(?i)of upstream 'video' would both be called '{name}'"):
+        tables.resolve(graph, "words")
+    swapped = {"sound": "image", "image": "sound"}
+    graph = graph_of(Feature("words", ["id"], ["text"], [FeatureDep("video", rename=swapped)]))
+    assert tables.resolve(graph, "words").increment.changed["image"].to_pylist() == ["a", "b", "c"]

@@ -211,6 +211,8 @@ REFUSED = {
     "a field of ours": (lambda: Field("metaxy_provenance"), "belong to the columns of versions"),
     "no field": (lambda: Feature("f", ["id"], []), "it has no field"),
     "a field twice": (lambda: Feature("f", ["id"], ["a", "a"]), "have one name"),
+    "fields that differ in case": (lambda: Feature("f", ["id"], ["a", "A"]), "have one name"),
+    "ids that differ in case": (lambda: Feature("f", ["id", "ID"]), "its id columns are"),
     "fields of one name": (lambda: Feature("f", ["id"], ["a/b", "a_b"]), "have one name"),
     "an upstream twice": (lambda: Feature("f", ["id"], ["a"], ["g", "g"]), "depends on a feature twice"),
     "a field's own upstream": (

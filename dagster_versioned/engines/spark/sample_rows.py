@@ -84,15 +84,15 @@ def empty(schema: StructType, like: "DataFrame") -> "DataFrame":
 
 
 def with_contents(frame: "DataFrame", columns: Mapping[str, Sequence[str]]) -> "DataFrame":
-    """The frame with both columns of versions by field, each the hash of the values in some ``columns``.
+    """The frame with versions by field, each the hash of the values in some ``columns``.
 
-    The one place where values go to Python: in batches, to be hashed as their digests are.
+    Data versions that it says itself stay. The one place where values go to Python: in batches, to be hashed as their
+    digests are.
     """
-    kept = [column(name) for name in frame.columns if name not in SYSTEM_COLUMNS]
     versions = sf.struct(*(content_version(frame, columns[each]).alias(each) for each in columns))
-    return frame.select(*kept, versions.alias(PROVENANCE_BY_FIELD)).withColumn(
-        DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD)
-    )
+    table = frame.select(*map(column, _said(frame)), versions.alias(PROVENANCE_BY_FIELD))
+    said = DATA_VERSION_BY_FIELD in table.columns
+    return table if said else table.withColumn(DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD))
 
 
 def stored(plan: SamplePlan, frame: "DataFrame", *, stale: bool) -> "DataFrame":
@@ -129,9 +129,8 @@ def rows_of(
 
 
 def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame") -> "DataFrame":
-    """The samples of some units, without versions."""
-    kept = [name for name in samples.columns if name not in SYSTEM_COLUMNS]
-    return within(plan, select(samples, kept), units)
+    """The samples of some units, without versions but for data versions that they say."""
+    return within(plan, select(samples, _said(samples)), units)
 
 
 def within(plan: SamplePlan, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
@@ -198,16 +197,22 @@ def digests(plan: SamplePlan, rows: "DataFrame") -> dict[str, str]:
     return field_digests(rows, plan.ids, plan.members)
 
 
-def members_of(frame: "DataFrame", name: str) -> list[str]:
+def _said(frame: "DataFrame") -> list[str]:
+    """The columns in which users say something."""
+    return [name for name in frame.columns if name not in SYSTEM_COLUMNS or name == DATA_VERSION_BY_FIELD]
+
+
+def members_of(frame: "DataFrame", column: str) -> list[str]:
     """The members of a column of versions; none where it is no struct."""
-    kind = frame.schema[name].dataType if name in frame.columns else None
+    kind = frame.schema[column].dataType if column in frame.columns else None
     return kind.fieldNames() if isinstance(kind, SparkStruct) else []
 
 
 def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
     """The upstream's columns by their new names, in those rows that are of the units."""
     known = [name for name in rows.columns if not name.startswith(SYSTEM_PREFIX)]
-    table = rows.select(*(column(name).alias(upstream.rename.get(name, name)) for name in known))
+    renamed = upstream.renamed(known)
+    table = rows.select(*(column(old).alias(new) for old, new in zip(known, renamed, strict=True)))
     if upstream.filter is not None:
         table = table.where(sf.expr(upstream.filter))
     if upstream.select is not None:

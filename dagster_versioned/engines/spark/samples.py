@@ -5,6 +5,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, MapType, StructType
 
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
@@ -22,6 +23,7 @@ from dagster_versioned.engines.samples import (
     Upstream,
     refuse_bad_ids,
     refuse_equal_names,
+    refuse_nested_ids,
     require_columns,
     require_equal_types,
     version_column,
@@ -62,7 +64,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     what = f"Upstream {upstream.name!r}"
     require_columns(what, frame.columns, [*upstream.rename, DATA_VERSION_BY_FIELD])
     own = [name for name in frame.columns if name not in SYSTEM_COLUMNS]
-    renamed = [upstream.rename.get(name, name) for name in own]
+    renamed = upstream.renamed(own)
     require_columns(what, renamed, [*upstream.ids, *upstream.on, *(upstream.select or ())])
     versions = [
         column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(version_column(member, upstream.name))
@@ -209,6 +211,8 @@ def _compared(
 
 def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     """Raise `InvalidInput` unless the columns identify the rows: a job."""
+    nested = ArrayType, MapType, StructType
+    refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
     names = [column(name) for name in ids]
     is_null = reduce(lambda left, right: left | right, (name.isNull() for name in names))
     groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
