@@ -1,5 +1,6 @@
 """HTTP servers on loopback: Python's own for a folder, and one that answers as a test says."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -14,13 +15,14 @@ START_SECONDS = 30
 
 
 @contextmanager
-def static_server(folder: Path) -> Iterator[str]:
-    """The URL of ``python -m http.server`` over a folder."""
+def static_server(folder: Path, log: Path | None = None) -> Iterator[str]:
+    """The URL of ``python -m http.server`` over a folder; what it says of requests goes to ``log``."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (log or Path(os.devnull)).open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         _wait_for(port, server)
         yield f"http://127.0.0.1:{port}"
