@@ -237,7 +237,9 @@ def test_a_key_makes_the_identity_and_signs_the_head(project: Project):
 
 
 def timed(*times: datetime) -> pa.Table:
-    return pa.table({"event_time": pa.array(times, pa.timestamp("us", "UTC")), "id": pa.array(range(len(times)), pa.int64())})
+    return pa.table(
+        {"event_time": pa.array(times, pa.timestamp("us", "UTC")), "id": pa.array(range(len(times)), pa.int64())}
+    )
 
 
 def reached(table: EventTable) -> datetime | None:

@@ -1,0 +1,102 @@
+"""Histories of events on Spark: the same events, in the same order, as over Arrow, and the same rows from them."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from dagster_versioned.chain.event_table import EventTable
+from dagster_versioned.chain.events import AddData
+from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.identity.version import Run
+from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.project import Project
+from support.spark import spark_frame
+
+pytestmark = pytest.mark.spark
+
+TIMES = pa.timestamp("us", tz="UTC")
+
+
+def year(number: int) -> datetime:
+    return datetime(number, 1, 1, tzinfo=UTC)
+
+
+def rows(*given: tuple[Any, ...], times: list[Any] | None = None) -> pa.Table:
+    names = ("id", "a.b", "note", "day", "parts")
+    types: list[Any] = [pa.int64(), pa.float64(), pa.string(), pa.date32(), pa.list_(pa.string())]
+    columns = {name: pa.array([row[i] for row in given], types[i]) for i, name in enumerate(names)}
+    return pa.table(columns if times is None else {**columns, "event_time": pa.array(times, TIMES)})
+
+
+NAN, DAY = float("nan"), date(2020, 2, 29)
+DUMPS = [
+    rows((2, 1.0, "b", DAY, ["x"]), (1, NAN, None, None, None), (3, -0.5, "ä", DAY, [])),
+    rows((1, NAN, None, None, None), (2, 2.0, "b", DAY, ["x", None]), (4, None, "", None, ["y"])),
+    rows((2, 2.0, "b", DAY, ["x", None]), (4, None, "", None, ["y"]), times=[None, year(2001)]),
+    rows((2, 2.0, "b", DAY, ["x", None]), (4, None, "", None, ["y"]), times=[None, year(2001)]),
+]
+
+HISTORIES = {
+    "append": EventHistory(merge=Append()),
+    "ledger": EventHistory(merge=Ledger(primary_key=("id",))),
+    "snapshot": EventHistory(merge=Snapshot(primary_key=("id",))),
+}
+
+
+def slices(table: EventTable) -> list[Any]:
+    """The hash of the events of each slice, but for when they became known."""
+    events = table.events().drop_columns(["system_time"])
+    found: list[Any] = []
+    for _, block in table.blocks():
+        if isinstance(block.event, AddData) and block.event.new_data is not None:
+            interval = block.event.new_data.offset_interval
+            part = events.slice(interval.start, interval.end + 1 - interval.start)
+            found.append((interval, block.event.new_watermark, part.to_pylist()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=[pytest.mark.slow] if name != "snapshot" else []) for name in HISTORIES]
+)
+def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, strategy: str):
+    project = Project.open("NYC", str(tmp_path))
+    arrow, own = (EventTable(project.table(name), HISTORIES[strategy]) for name in ("arrow", "spark"))
+    for number, dump in enumerate(DUMPS):
+        ordered = dump.sort_by("id") if strategy == "append" else dump
+        arrow.write(ordered, event_time=year(2010 + number))
+        own.write(spark_frame(spark, ordered), event_time=year(2010 + number))
+    has_order = strategy == "snapshot"  # that of keys; others have the order of the frame, and Spark's has none
+    for one, other in zip(slices(arrow), slices(own), strict=True):
+        assert one[:2] == other[:2]
+        mine, theirs = ([{**event, "offset": 0} for event in part[2]] for part in (one, other))
+        told = [list(map(repr, events)) for events in (mine, theirs)]
+        assert told[0] == told[1] if has_order else sorted(told[0]) == sorted(told[1])
+    for read in ({}, {"as_of": year(2011)}, {"as_of": year(2005)}):
+        expected = arrow.read(**read)
+        found = own.read(as_type=DataFrame, **read)
+        assert found.columns == expected.column_names
+        assert repr(sorted(found.toArrow().to_pylist(), key=repr)) == repr(sorted(expected.to_pylist(), key=repr))
+    assert own.table.verify().ok
+    assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
+
+
+def test_rows_in_an_order_of_spark_s_own_are_ordered_by_what_they_say(spark: Any, tmp_path: Path):
+    table = EventTable(Project.open("NYC", str(tmp_path)).table("log"), HISTORIES["append"])
+    table.write(spark.range(100).repartition(7).withColumnRenamed("id", "number"), run=Run("r", "log", 0))
+    assert table.events()["number"].to_pylist() == list(range(100))
+    again = table.write(spark.range(100).repartition(3).withColumnRenamed("id", "number"), run=Run("r", "log", 1))
+    assert again.replayed
+    assert table.chain.next_offset == 100
+
+
+def test_what_is_refused_is_refused_before_anything_is_written(spark: Any, tmp_path: Path):
+    table = EventTable(Project.open("NYC", str(tmp_path)).table("planes"), HISTORIES["snapshot"])
+    with pytest.raises(InvalidInput, match="1 rows have a null in it, and several rows have the same"):
+        table.write(spark.createDataFrame([(1,), (1,), (None,)], "id long").selectExpr("id", "id AS other"))
+    with pytest.raises(UnsupportedType, match="parts of a millisecond"):
+        table.write(spark.sql("SELECT 1 AS id, 2 AS other, timestamp'2020-01-01 00:00:00.000001' AS event_time"))
+    assert not table.table.exists()
