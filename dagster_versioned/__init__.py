@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
+    from dagster_versioned.chain.event_table import EventTable as EventTable
     from dagster_versioned.checks.build import build_version_checks as build_version_checks
     from dagster_versioned.checks.chain import ChainValidity as ChainValidity
     from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
@@ -32,6 +33,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.incremental.definitions import FieldsMapping as FieldsMapping
     from dagster_versioned.incremental.definitions import Lineage as Lineage
     from dagster_versioned.incremental.increment import Increment as Increment
+    from dagster_versioned.ingestion.polling_source import polling_source as polling_source
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
@@ -41,11 +43,20 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.sensors.source import build_source_sensor as build_source_sensor
     from dagster_versioned.sensors.source import versioned_source as versioned_source
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor
+    from dagster_versioned.tables.event_history import Append as Append
+    from dagster_versioned.tables.event_history import EventHistory as EventHistory
+    from dagster_versioned.tables.event_history import Ledger as Ledger
+    from dagster_versioned.tables.event_history import Snapshot as Snapshot
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
+    "Append": "dagster_versioned.tables.event_history",
+    "EventHistory": "dagster_versioned.tables.event_history",
+    "EventTable": "dagster_versioned.chain.event_table",
+    "Ledger": "dagster_versioned.tables.event_history",
+    "Snapshot": "dagster_versioned.tables.event_history",
     "Feature": "dagster_versioned.incremental.definitions",
     "FeatureDep": "dagster_versioned.incremental.definitions",
     "Field": "dagster_versioned.incremental.definitions",
@@ -71,6 +82,7 @@ _HOME = {
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedProjectComponent": "dagster_versioned.components.project",
     "VersionedTable": "dagster_versioned.tables.table",
+    "polling_source": "dagster_versioned.ingestion.polling_source",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_checks": "dagster_versioned.checks.build",
     "build_source_sensor": "dagster_versioned.sensors.source",

@@ -8,6 +8,11 @@ import pytest
 import dagster_versioned
 
 SURFACE = {
+    "Append",
+    "EventHistory",
+    "EventTable",
+    "Ledger",
+    "Snapshot",
     "Feature",
     "FeatureDep",
     "Field",
@@ -33,6 +38,7 @@ SURFACE = {
     "VersionedParquetIOManager",
     "VersionedProjectComponent",
     "VersionedTable",
+    "polling_source",
     "build_git_mirror_sensor",
     "build_version_checks",
     "build_source_sensor",

@@ -7,12 +7,14 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
+from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.incremental.feature_table import UpstreamFiles
 from dagster_versioned.io_managers.attempt import note
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
+from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
@@ -49,6 +51,12 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     else by ``dagster_versioned/version`` in the metadata of the `AssetIn`. ``dagster_versioned/columns`` there limits
     the columns. Partitions follow the input's partition mapping.
 
+    **Histories.** An asset whose options have a `history` returns rows, as any other, and what becomes of them is
+    appended as events. Rows without an event time are of the beginning of the partition, or of the time that the
+    output's metadata ``dagster_versioned/event_time`` tells. An input sees the rows that the events come to; with
+    ``dagster_versioned/as_at`` or ``dagster_versioned/as_of`` in the metadata of the `AssetIn`, those of a time; with
+    ``dagster_versioned/projection: events``, the events.
+
     **Lineage.** The exact versions that were handed to a step are the parents of what it writes (`parents_of`).
 
     Dagster passes by the IO manager, so that nothing is stored, where an asset is annotated ``-> None``, returns a
@@ -81,6 +89,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         table = self.project.project().table(asset_key.path)
         step = _step(context)
         options = TableOptions.from_metadata(context.definition_metadata)
+        if options.history is not None:
+            result = _append_events(context, step, table, obj, options)
+            self._report(context, step, table, [result], column_lineage(obj))
+            return
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
             results = _write(step, table, asset_key, frames, options)
@@ -116,6 +128,14 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             note(step, context.asset_key, table.upstream_of(files))
         if frame_type is UpstreamFiles:
             return UpstreamFiles(table, files)
+        if is_history(table):
+            if by_partition:
+                raise InvalidInput(
+                    f"The input {context.name!r} wants rows by partition, but {table.name} is a history of events, "
+                    "which has none. Nothing was read. Annotate it with a frame."
+                )
+            return as_source(projected(context, table, files, frame_type), context.asset_key)
+        refuse_times(context)
         if not by_partition:
             return as_source(table.read_files(files, frame_type), context.asset_key)
         columns = files.scan.columns
@@ -132,6 +152,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         version = self._pin(context, table, step)
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
+            if is_history(table):
+                return table.files(version)  # whose rows are those of no partition, and need all columns to be known
             files = table.files(version, columns=columns)
         except TableNotFound as error:
             raise TableNotFound(_never_materialized(context, table, [])) from error
@@ -204,6 +226,35 @@ def _write(
         frames,
         asset_key=list(asset_key.path),
         parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
+        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        options=options,
+        run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+    )
+
+
+def _append_events(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    frame: Any,
+    options: TableOptions,
+) -> WriteResult:
+    """Append what became of the frame to the asset's history, with all that the step knows of how it came about."""
+    asset_key = context.asset_key
+    if frame is None:
+        raise InvalidInput(
+            f"The asset {asset_key.to_user_string()} returned None, which is no table. Nothing was written. Return a "
+            "frame, or annotate the function with -> None, so that it is not asked for one."
+        )
+    partitions = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else [None]
+    event_time = event_time_of(context)
+    parents = parents_of(step, asset_key, partitions, table.project) if step else {}
+    return EventTable(table, options.history).write(
+        frame,
+        event_time=event_time,
+        asset_key=list(asset_key.path),
+        parents=[parent for of_one in parents.values() for parent in of_one],
         code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
