@@ -10,7 +10,8 @@ import pyarrow as pa
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines import arrow_sample_rows, arrow_samples
 from dagster_versioned.engines.arrow import ArrowEngine
-from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.engines.dispatch import engine_for, engine_for_type
+from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
@@ -26,7 +27,7 @@ from dagster_versioned.engines.samples import (
     require_plain_columns,
 )
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import EmptyTable, InvalidInput
+from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedType
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.increment import Asked, Increment, SampleRows
@@ -34,6 +35,7 @@ from dagster_versioned.incremental.resolve import Resolver, sample_plan
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.sample_schema import updated_schema
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
 
@@ -288,7 +290,8 @@ class Resolved:
         """The rows that were computed, for the whole increment or a ``part`` of it, as what is to be written.
 
         Without ``rows`` where there is nothing to compute. ``after`` is the version that the part before was written
-        as. Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
+        as. Where all is computed again and what is stored has other ids or columns, the first part replaces the table.
+        Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
         twice, and `EmptyTable` where there never was a sample.
         """
         feature, way = self.feature, self._way
@@ -314,7 +317,7 @@ class Resolved:
         idle = not part.todo and not part.counts.orphaned
         gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
         base = after or (self._head.files.versions[0] if self._head is not None else None)
-        whole = asked.full and not asked.piece
+        whole = asked.full and (not asked.piece or (after is None and not self._can_join(frame)))
         digests = way.rows.digests(plan, frame) if whole else self._digests(part, frame, after)
         record = FeatureRecord(
             feature.feature.id_columns,
@@ -324,6 +327,8 @@ class Resolved:
             self._upstreams,
             asked.left,
         )
+        if whole:
+            self._current = None  # nothing that is stored stays, so that the parts that follow take none of it away
         return SampleUpdate(
             frame,
             None if whole else gone,
@@ -345,10 +350,28 @@ class Resolved:
         elif self._current is not None:
             added.append(rows.digests(plan, self._current))
         going = [(part.asked.gone, part.counts.orphaned), (part.asked.stale, part.counts.stale)]
-        taken = [rows.digests(plan, rows.within(plan, self._current, units)) for units, count in going if count]
+        stored = self._current
+        taken = [
+            rows.digests(plan, rows.within(plan, stored, units))
+            for units, count in going
+            if count and stored is not None
+        ]
         found = digests_together(added, taken)
         assert found is not None  # all are of the feature's fields
         return found
+
+    def _can_join(self, frame: Any) -> bool:
+        """Whether rows can stand beside those that are stored, until these are computed again as well."""
+        if self._head is None:
+            return True
+        stored, plan, record = self._head.schema, self.feature.plan, self.record
+        if not {*plan.ids} <= {*stored.names} or (record is not None and record.ids != plan.ids):
+            return False
+        try:
+            updated_schema(stored, engine_for(frame).schema(frame, WriteOptions()))
+        except (InvalidInput, UnsupportedType):
+            return False
+        return True
 
     def _fields(self) -> dict[str, tuple[str, str]]:
         feature = self.feature.feature

@@ -397,6 +397,72 @@ def test_everything_can_be_computed_again(either):
     assert either.rows("words")[1] == {"id": 1}
 
 
+def in_pieces(tables, graph, key, body, size=1, **options):
+    """Compute a feature anew, piece after piece; how many rows the table had after each."""
+    after, had = None, []
+    with tables.resolve(graph, key, full=True, **options) as resolved:
+        for part in resolved.increment.chunks(size):
+            update = resolved.finish(body(part.changed), part, after=after)
+            after = tables.table(key).write(update).version
+            had.append(after.identity.nrow)
+    return had
+
+
+def scratch(tables, path, graph, key, body):
+    """The same feature in a project of its own, computed at once: its rows and its digests."""
+    other = Tables(path)
+    for dep in graph[key].deps:
+        other.root(graph, dep.feature, tables.table(dep.feature).read())
+    other.step(graph, key, body)
+    return described(other, key)
+
+
+def described(tables, key):
+    rows = tables.table(key).read().to_pylist()
+    return sorted(map(str, rows)), FeatureRecord.of(tables.head(key).identity.custom).digests
+
+
+def test_everything_can_be_computed_again_in_pieces(tables, tmp_path):
+    graph = graph_of(words())
+    tables.root(graph, "video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    assert in_pieces(tables, graph, "words", lambda rows: loud(rows).append_column("n", rows["id"])) == [3, 3, 3]
+    # Rows of fewer columns cannot stand beside the others: they take their place.
+    assert in_pieces(tables, graph, "words", loud) == [1, 2, 3]
+    assert described(tables, "words") == scratch(tables, tmp_path / "other", graph, "words", loud)
+    as_number = graph_of(words("2"))
+    assert in_pieces(tables, as_number, "words", lambda rows: pa.table({"id": rows["id"], "text": rows["id"]})) == [
+        1,
+        2,
+        3,
+    ]
+    assert not tables.resolve(as_number, "words").increment
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_other_ids_are_computed_in_pieces_into_another_table(tables, tmp_path, order):
+    reading = Feature("reading", ["id", "n"], [Field("value", columns=["value"])])
+    rows = pa.table({"id": [1, 1, 2, 2], "n": [1, 2, 1, 2], "value": [1, 2, 3, 4]})
+    each = FeatureGraph([reading, Feature("mean", ["id", "n"], ["value"], [reading])])
+    group = FeatureDep(reading, lineage=Lineage.aggregation(["id"]))
+    grouped = FeatureGraph([reading, Feature("mean", ["id"], ["value"], [group])])
+
+    def alone(rows):
+        return rows.select(["id", "n", "value"])
+
+    def together(rows):
+        found = rows.group_by("id").aggregate([("n", "max"), ("value", "mean")])
+        return found.rename_columns(["id", "n", "value"])
+
+    tables.root(each, "reading", rows)
+    ways = [(each, alone, [1, 2, 3, 4]), (grouped, together, [1, 2])][::order]
+    tables.step(ways[0][0], "mean", ways[0][1])
+    graph, body, expected = ways[1]
+    assert in_pieces(tables, graph, "mean", body) == expected
+    assert not tables.resolve(graph, "mean").increment
+    assert described(tables, "mean") == scratch(tables, tmp_path / "other", graph, "mean", body)
+
+
 def returned(change):
     return lambda rows: change(loud(rows))
 
