@@ -45,22 +45,26 @@ def features_of_module(name: str) -> FeatureGraph:
     return FeatureGraph(features, max((graph.hash_length for graph in graphs), default=SHORTEST))
 
 
-def _gathered(values: Iterable[object]) -> list[Feature]:
+def _gathered(values: Iterable[object], seen: set[int] | None = None) -> list[Feature]:
+    """The features in these values, and those above them; none of the ``seen`` ones, by their `id`, again."""
     found: list[Feature] = []
+    seen = set() if seen is None else seen
     for value in values:
         match value:
             case Feature():
-                found += [*_gathered(dep.source for dep in value.deps), value]
+                if id(value) not in seen:
+                    seen.add(id(value))
+                    found += [*_gathered((dep.source for dep in value.deps), seen), value]
             case FeatureGraph():
                 found += value
             case dg.Definitions():  # which is a tuple, too
                 found += _of_metadata(spec.metadata for spec in value.resolve_all_asset_specs())
             case LazyDefinitions():
-                found += _gathered([cast("Any", value)()])
+                found += _gathered([cast("Any", value)()], seen)
             case list() | tuple() | set() | frozenset():
-                found += _gathered(cast("Iterable[object]", value))
+                found += _gathered(cast("Iterable[object]", value), seen)
             case dict():
-                found += _gathered(cast("dict[object, object]", value).values())
+                found += _gathered(cast("dict[object, object]", value).values(), seen)
             case dg.AssetsDefinition():
                 found += _of_metadata(value.metadata_by_key.values())
             case _:

@@ -76,7 +76,7 @@ def versioned_feature(
         listed = [_as_dep(dep) for dep in deps]
         feature = Feature(key.path, id_columns, fields, listed)
         graph = FeatureGraph([*_above(listed), feature])
-        upstreams = {f"upstream__{dep.feature}".replace("/", "__").replace("-", "_"): dep.feature for dep in listed}
+        upstreams = _parameters(listed)
         given = _Function(body, feature, upstreams)
         loaded = dict(ins or {})
         for parameter, upstream in upstreams.items():
@@ -187,17 +187,31 @@ def _check_chunks(feature: Feature, size: int | None) -> None:
         )
 
 
+def _parameters(deps: Iterable[FeatureDep]) -> dict[str, str]:
+    """The upstreams by the parameters in which their files are handed over."""
+    found: dict[str, str] = {}
+    for dep in deps:
+        name = f"upstream__{dep.feature}".replace("/", "__").replace("-", "_")
+        while name in found:
+            name += "_"
+        found[name] = dep.feature
+    return found
+
+
 def _as_dep(dep: FeatureDep | Feature | dg.AssetsDefinition | str) -> FeatureDep:
     return dep if isinstance(dep, FeatureDep) else FeatureDep(dep)
 
 
-def _above(deps: Iterable[FeatureDep]) -> list[Feature]:
-    """The features that are depended on, and all above them."""
+def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> list[Feature]:
+    """The features that are depended on, and all above them; none of the ``seen`` ones, by their `id`, again."""
     found: list[Feature] = []
+    seen = set() if seen is None else seen
     for dep in deps:
         source = dep.source
         if isinstance(source, Feature):
-            found += [*_above(source.deps), source]
+            if id(source) not in seen:
+                seen.add(id(source))
+                found += [*_above(source.deps, seen), source]
         elif isinstance(source, dg.AssetsDefinition):
             graph = graph_of(source)
             if graph is None:

@@ -29,7 +29,10 @@ class FeatureConfig(dg.Config):
     """What the run config of a feature may say."""
 
     full: bool = Field(default=False, description="Compute every sample again, stale or not.")
-    dry_run: bool = Field(default=False, description="Only say what would be computed; nothing is computed or written.")
+    dry_run: bool = Field(
+        default=False,
+        description="Only say what would be computed: nothing is written, and only a function of all samples called.",
+    )
 
 
 class Manager(Protocol):

@@ -67,12 +67,13 @@ def version_metadata(table: VersionedTable, history: History, result: WriteResul
 
 
 def _added(result: WriteResult) -> dict[str, Any]:
-    """The rows that were appended or merged; none where they were all there."""
+    """The rows that were appended, merged or taken away; none where they were all as they are to be."""
     added = result.version.facts.added
     if added is None:
         return {}
-    inserted, updated = (0, 0) if result.change == "none" and not result.replayed else (added.inserted, added.updated)
-    return {f"{OURS}/rows_inserted": inserted, f"{OURS}/rows_updated": updated}
+    idle = result.change == "none" and not result.replayed
+    counts = {"inserted": added.inserted, "updated": added.updated, "removed": added.removed}
+    return {f"{OURS}/rows_{kind}": 0 if idle else count for kind, count in counts.items()}
 
 
 def type_text(data_type: DataType) -> str:

@@ -1,5 +1,8 @@
 """Assets that are features: what their functions are called for, and what is committed."""
 
+import sys
+import types
+
 import dagster as dg
 import pandas as pd
 import polars as pl
@@ -9,6 +12,7 @@ import pytest
 from dagster_versioned import TableOptions
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, SYSTEM_COLUMNS, SampleHash
 from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.features.code_location import features_of_module
 from dagster_versioned.features.decorator import versioned_feature
 from dagster_versioned.features.definition import feature_of, graph_of
 from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
@@ -100,6 +104,8 @@ def test_a_materialization_says_how_many_samples_there_were_and_why(house, pipel
     counts = {kind: metadata[f"dagster_versioned/samples_{kind}"].value for kind in ("new", "stale", "orphaned")}
     assert counts == {"new": 1, "stale": 2, "orphaned": 1}
     assert metadata["dagster_versioned/samples_unchanged"].value == 0
+    rows = [metadata[f"dagster_versioned/rows_{kind}"].value for kind in ("inserted", "updated", "removed")]
+    assert rows == [1, 2, 1]
     table = metadata["dagster_versioned/fields"].records
     assert [dict(record.data) for record in table] == [
         {
@@ -512,6 +518,34 @@ def test_a_feature_that_moved_under_a_run_is_a_conflict(house, pipeline):
     with pytest.raises(CommitConflict, match="Run again"):
         house.run(video, words)
     assert house.head("words").identity.nrow == 4
+
+
+def test_a_graph_in_which_many_ways_lead_to_a_feature_is_walked_once(monkeypatch, tmp_path):
+    layer = [Feature(f"f0/{n}", ["id"], ["a"]) for n in "ab"]
+    for depth in range(1, 50):
+        layer = [Feature(f"f{depth}/{n}", ["id"], ["a"], layer) for n in "ab"]
+    asset = versioned_feature(name="last", id_columns=["id"], fields=["a"], deps=layer)(lambda increment: None)
+    assert len(list(graph_of(asset))) == 101
+    module = types.ModuleType("ladder")
+    module.layer = [layer, {"again": layer}]
+    monkeypatch.setitem(sys.modules, "ladder", module)
+    assert len(list(features_of_module("ladder"))) == 100
+
+
+def test_upstreams_whose_keys_are_alike_are_all_inputs(house):
+    ways = ["raw/clip-1", "raw/clip_1"]
+    clips = [Feature(key, ["id"], [Field(f"of_{n}", columns=[f"c{n}"])]) for n, key in enumerate(ways)]
+    for n, key in enumerate(ways):
+        house.project.table(key.split("/")).write(pa.table({"id": [1], f"c{n}": [n]}))
+    seen = []
+
+    @versioned_feature(id_columns=["id"], fields=["all"], deps=clips)
+    def together(increment):
+        seen.extend(increment.changed.to_pylist())
+        return increment.changed
+
+    house.run(together)
+    assert seen == [{"id": 1, "c0": 0, "c1": 1}]
 
 
 def other_words(video):
