@@ -544,7 +544,7 @@ def test_upstreams_whose_keys_are_alike_are_all_inputs(house):
         seen.extend(increment.changed.to_pylist())
         return increment.changed
 
-    house.run(together)
+    house.run(*(dg.AssetSpec(key.split("/")) for key in ways), together, selection=[together])
     assert seen == [{"id": 1, "c0": 0, "c1": 1}]
 
 
