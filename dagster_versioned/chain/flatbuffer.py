@@ -107,7 +107,8 @@ def decode_table(data: bytes, table: type[Table]) -> Table:
 
 
 @cache
-def _layout(table: type) -> tuple[_Field, ...]:
+def _layout(table: type) -> tuple[tuple[_Field, ...], int]:
+    """The fields of a table, and how many slots they take."""
     found: list[_Field] = []
     slot = 0
     hints = get_type_hints(table, include_extras=True)
@@ -116,7 +117,12 @@ def _layout(table: type) -> tuple[_Field, ...]:
         kind = _kind(hint)
         found.append(_Field(field.name, slot, kind, optional))
         slot += 2 if isinstance(kind, _Union) else 1
-    return tuple(found)
+    return tuple(found), slot
+
+
+@cache
+def _uint16s(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}H")
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:
@@ -157,12 +163,12 @@ def _enum(enum: type[Enum]) -> _Number:
 
 
 def _write_table(builder: Any, value: object, align: int) -> int:
-    layout = _layout(type(value))
+    layout, slots = _layout(type(value))
     offsets: list[int] = []
     for field in layout:
         part = getattr(value, field.name)
         offsets.append(0 if part is None else _write_part(builder, field.kind, part, align))
-    builder.StartObject(sum(2 if isinstance(field.kind, _Union) else 1 for field in layout))
+    builder.StartObject(slots)
     for field, offset in zip(layout, offsets, strict=True):
         part = getattr(value, field.name)
         if part is None:
@@ -233,9 +239,8 @@ class _Reader:
         return at + self.unpack(_UINT32, at, path)[0]
 
     def table(self, at: int, table: type, path: str) -> Any:
-        layout = _layout(table)
+        layout, known = _layout(table)
         slots = self._slots(at, path)
-        known = sum(2 if isinstance(field.kind, _Union) else 1 for field in layout)
         for slot, place in enumerate(slots[known:], known):
             if place:
                 raise UnsupportedFeature(f"{path} has a field in slot {slot} that is not known; {known} slots are.")
@@ -266,7 +271,7 @@ class _Reader:
         (size,) = self.unpack(_UINT16, vtable, path)
         if size < 4 or size % 2:
             raise ChainCorrupt(f"{path} has a list of fields of {size} bytes.")
-        return list(self.unpack(struct.Struct(f"<{size // 2}H"), vtable, path)[2:])
+        return list(self.unpack(_uint16s(size // 2), vtable, path)[2:])
 
     def _part(self, at: int, kind: _Kind, path: str) -> Any:
         match kind:
