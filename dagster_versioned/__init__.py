@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
+    from dagster_versioned.transforms.sql_asset import sql_asset as sql_asset
 
 _HOME = {
     "Append": "dagster_versioned.tables.event_history",
@@ -92,6 +93,7 @@ _HOME = {
     "read": "dagster_versioned.governance.dispatch",
     "read_cached": "dagster_versioned.governance.dispatch",
     "read_delta": "dagster_versioned.engines.delta_table",
+    "sql_asset": "dagster_versioned.transforms.sql_asset",
 }
 
 if not TYPE_CHECKING:

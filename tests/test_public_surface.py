@@ -39,6 +39,7 @@ SURFACE = {
     "VersionedProjectComponent",
     "VersionedTable",
     "polling_source",
+    "sql_asset",
     "build_git_mirror_sensor",
     "build_version_checks",
     "build_source_sensor",

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
 from dagster_versioned.chain.event_table import EventTable
+from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.incremental.feature_table import UpstreamFiles
@@ -18,6 +19,7 @@ from dagster_versioned.io_managers.event_histories import event_time_of, is_hist
 from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
+from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
@@ -89,6 +91,11 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         table = self.project.project().table(asset_key.path)
         step = _step(context)
         options = TableOptions.from_metadata(context.definition_metadata)
+        if isinstance(obj, Derivation):
+            derived = obj.write(table, options=options, **_described(step, table, asset_key))
+            context.add_output_metadata(run_metadata(obj, derived))
+            self._report(context, step, table, [derived.result], None)
+            return
         if options.history is not None:
             result = _append_events(context, step, table, obj, options)
             self._report(context, step, table, [result], column_lineage(obj))
@@ -231,6 +238,17 @@ def _write(
         options=options,
         run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
     )
+
+
+def _described(step: "StepExecutionContext | None", table: VersionedTable, asset_key: dg.AssetKey) -> dict[str, Any]:
+    """What the step knows of how the table came about, for one that has no partitions."""
+    return {
+        "asset_key": list(asset_key.path),
+        "parents": parents_of(step, asset_key, [None], table.project).get(None, ()) if step else (),
+        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        "run": Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+    }
 
 
 def _append_events(

@@ -231,6 +231,16 @@ class VersionedTable:
         self.project.check_write()
         return self._operations.change(draft) is not None
 
+    def record_domain(self, domain: DomainMetadata) -> None:
+        """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
+
+        def draft(state: TableState | None, _: int) -> Draft | None:
+            return None if state is None else Draft("SET DOMAIN", [domain], announces=False)
+
+        self.project.check_write()
+        self._known()
+        self._operations.change(draft)
+
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
 

@@ -3,13 +3,15 @@
 import os
 import shutil
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import VersionedError
+from dagster_versioned.errors import IntegrityError, VersionedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 EMBEDDED_DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -44,6 +46,25 @@ def default_session() -> "SparkSession":
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def frame_type() -> "type[DataFrame]":
+    """What a table is read as, to be a frame of Spark."""
+    from pyspark.sql import DataFrame
+
+    return DataFrame
+
+
+@contextmanager
+def running(what: str) -> Generator[None]:
+    """Raise `IntegrityError` where Spark fails within the block, as of ``what``."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        said = " ".join(str(error).partition("JVM stacktrace")[0].split())
+        raise IntegrityError(f"Spark failed in {what}: {said:.600}") from error
 
 
 def runs_here(session: "SparkSession") -> bool:
