@@ -1,0 +1,1 @@
+"""Dagster's assets whose data come from elsewhere, as a manifest says."""

@@ -1,0 +1,130 @@
+"""Assets whose data come from elsewhere."""
+
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.chain.event_table import EventTable
+from dagster_versioned.chain.ingest.declare import current_state
+from dagster_versioned.chain.signing_key import SigningKey
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.ingestion.polling_source import polling_source
+from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
+from dagster_versioned.resources.project import ProjectResource
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.cities
+  kind: Root
+  metadata:
+    - kind: SetInfo
+      description: Cities of the world
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: {folder}/*.csv
+        eventTime:
+          kind: FromPath
+          pattern: '([0-9-]+)\\.csv'
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+      merge:
+        kind: Ledger
+        primaryKey: [id]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/2020-01-01.csv").write_text("id,name\n1,Oslo\n2,Rome\n")
+    return tmp_path / "files"
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, folder: Path) -> Path:
+    path = tmp_path / "cities.yaml"
+    path.write_text(MANIFEST.format(folder=folder))
+    return path
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> ProjectResource:
+    return ProjectResource(name="NYC", location=str(tmp_path / "store"))
+
+
+def materialize(asset: dg.AssetsDefinition, project: ProjectResource, *others: dg.AssetsDefinition):
+    resources = {"io_manager": VersionedParquetIOManager(project=project)}
+    return dg.materialize([asset, *others], resources=resources)
+
+
+def test_each_materialization_adds_what_is_new(manifest: Path, folder: Path, project: ProjectResource):
+    cities = polling_source(manifest)
+    assert cities.key == dg.AssetKey("org_example_cities")
+    assert cities.specs_by_key[cities.key].description == "Cities of the world"
+
+    @dg.asset
+    def names(org_example_cities: pa.Table) -> pa.Table:
+        return org_example_cities.select(["name"])
+
+    def run() -> dict[str, object]:
+        result = materialize(cities, project, names)
+        (event,) = result.asset_materializations_for_node("org_example_cities")
+        return {name: value.value for name, value in event.metadata.items()}
+
+    first = run()
+    assert (first["dagster/row_count"], first["dagster_versioned/change"]) == (2, "full")
+    assert "2020-01-01.csv: full" in str(first["dagster_versioned/files"])
+    table = project.project().table(["org_example_cities"])
+    assert project.project().table("names").read().num_rows == 2
+    again = run()
+    assert (again["dagster_versioned/change"], again["dagster_versioned/files"]) == ("none", "- nothing new")
+    assert again["dagster_versioned/version"] == first["dagster_versioned/version"]
+    (folder / "2021-01-01.csv").write_text("id,name\n2,Rome\n3,Bonn\n")
+    assert run()["dagster/row_count"] == 3
+    assert EventTable(table).current()["name"].to_pylist() == ["Oslo", "Rome", "Bonn"]
+    state = current_state(table)
+    assert state is not None
+    assert state.info.description == "Cities of the world"
+
+
+def test_variables_and_the_private_key_come_from_where_the_user_says(
+    manifest: Path, project: ProjectResource, monkeypatch: pytest.MonkeyPatch
+):
+    key = SigningKey.generate()
+    monkeypatch.setenv("CITIES_KEY", key.secret)
+    asset = polling_source(manifest, private_key=dg.EnvVar("CITIES_KEY"))
+    materialize(asset, project)
+    state = current_state(project.project().table(["org_example_cities"]))
+    assert state is not None
+    assert state.seed.dataset_id == key.dataset_id
+    monkeypatch.delenv("CITIES_KEY")
+    with pytest.raises(InvalidInput, match="no private key in the secret 'CITIES_KEY'"):
+        materialize(asset, project)
+    monkeypatch.delenv("TOKEN", raising=False)
+    with pytest.raises(InvalidInput, match="'TOKEN' of a source is not set"):
+        materialize(polling_source(manifest, variables={"TOKEN": dg.EnvVar("TOKEN")}), project)
+
+
+def test_a_manifest_is_read_when_the_asset_is_defined(tmp_path: Path, manifest: Path):
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        polling_source(tmp_path / "nothing.yaml")
+    manifest.write_text(manifest.read_text().replace("primaryKey", "primryKey"))
+    with pytest.raises(InvalidInput, match="primryKey"):
+        polling_source(manifest)
+    manifest.write_text(MANIFEST.format(folder="x").replace("kind: Root", "kind: Derivative"))
+    with pytest.raises(InvalidInput, match="of kind Derivative"):
+        polling_source(manifest)
+
+
+def test_a_resource_without_a_project_is_refused(manifest: Path):
+    with pytest.raises(InvalidInput, match="which has no project"):
+        dg.materialize([polling_source(manifest)], resources={"io_manager": dg.mem_io_manager})
