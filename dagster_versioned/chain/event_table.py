@@ -4,6 +4,7 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evoluti
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast
@@ -35,12 +36,13 @@ from dagster_versioned.chain.events import (
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.signature import SIGNATURE_KEY
 from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.slice_file import Slice, SliceTask, slice_schema
+from dagster_versioned.chain.slice_file import RowsRefused, Slice, SliceTask, slice_schema
 from dagster_versioned.chain.validity import ChainState, validate
 from dagster_versioned.chain.walk import state_at, walk
 from dagster_versioned.engines import events as queries
 from dagster_versioned.engines.dispatch import engine_for, event_engine_for
 from dagster_versioned.engines.events import EventColumns, EventEngine, EventQuery, EventSchema
+from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.engines.increment import nothing
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
@@ -139,40 +141,46 @@ class EventTable:
         at = _moment(event_time, "event_time") or ground.system_time
         source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
         engine = event_engine_for(cast("type[Any]", type(frame)))
-        with engine_for(frame).pinned(frame) as rows:
+        repeats = isinstance(history.merge, Append) and run is not None
+        with ExitStack() as pinned:
+            # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well.
+            is_plan = family_of(cast("type[Any]", type(frame))) is None
+            rows = frame if is_plan and not repeats else pinned.enter_context(engine_for(frame).pinned(frame))
             given = engine.schema(rows)
             self._check_columns(ground, history.columns)
             schema = EventSchema.of(given, history.columns, ground.schema)
-            self._check_keys(rows, engine, schema)
             query, reads = _query(history, schema)
             if isinstance(history.merge, Snapshot):
                 brings_time = history.event_time in given.names
-                _check_dump(rows, ground, at, history, options, brings_time=brings_time)
+                _check_order(ground, at, history, brings_time=brings_time)
             events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
-            repeats = isinstance(history.merge, Append) and run is not None
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
 
             def add_data(made: Slice | None) -> AddData | None:
+                _check_is_meant(made, rows, options)
                 told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
                 reached = _watermark(history, ground, made, told, _moment(watermark, "watermark"))
                 return _add_data(ground, made, reached, source_state)
 
-            return self.append(
-                events,
-                schema,
-                ground,
-                engine,
-                kind=DatasetKind.ROOT,
-                before=(*_vocabulary(ground, history.columns), *_new_source(ground, source)),
-                event=add_data,
-                asset_key=asset_key,
-                parents=parents,
-                code_version=code_version,
-                message=message,
-                options=options.model_copy(update={"history": None}),
-                run=run,
-                given=digest,
-            )
+            try:
+                return self.append(
+                    events,
+                    schema,
+                    ground,
+                    engine,
+                    kind=DatasetKind.ROOT,
+                    before=(*_vocabulary(ground, history.columns), *_new_source(ground, source)),
+                    event=add_data,
+                    asset_key=asset_key,
+                    parents=parents,
+                    code_version=code_version,
+                    message=message,
+                    options=options.model_copy(update={"history": None}),
+                    run=run,
+                    given=digest,
+                )
+            except RowsRefused:
+                raise _bad_keys(rows, engine, schema, history) from None
 
     def ground(self) -> Ground:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
@@ -340,8 +348,6 @@ class EventTable:
         return self.table.read(ground.state.log_version, as_type=cast("type[Any]", type(rows)), columns=known)
 
     def _rows(self, events: Any, frame_type: type, project: Callable[[EventEngine, Any], Any]) -> Any:
-        from dagster_versioned.engines.frames import family_of, to_frame
-
         found = project(event_engine_for(frame_type), events)
         return to_frame(found, frame_type) if family_of(frame_type) is not None else found
 
@@ -362,21 +368,6 @@ class EventTable:
             raise InvalidInput(
                 f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
                 "EventHistory. Nothing was written. Columns are never renamed: keep the old names."
-            )
-
-    def _check_keys(self, rows: Any, engine: EventEngine, schema: EventSchema) -> None:
-        assert self.history is not None
-        key = self.history.primary_key
-        if not key:
-            return
-        nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
-        if not isinstance(self.history.merge, Snapshot):
-            repeated = []  # of a ledger's, the first counts
-        if nulls or repeated:
-            raise InvalidInput(
-                f"The primary key {list(key)} does not tell the rows of the frame apart: {nulls} rows have a null in "
-                f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
-                "written. Add columns to the key, or drop these rows."
             )
 
 
@@ -516,22 +507,31 @@ def _query(history: EventHistory, schema: EventSchema) -> tuple[EventQuery, tupl
             return queries.snapshot(width, key, schema.positions(chosen, "compare_columns")), schema.stored.names
 
 
-def _check_dump(
-    rows: Any,
-    ground: Ground,
-    at: datetime,
-    history: EventHistory,
-    options: TableOptions,
-    *,
-    brings_time: bool,
-) -> None:
-    """Raise for a dump that is empty without being allowed to, and for one that is older than what is known."""
-    is_empty = not options.allow_empty and ground.next_offset > 0 and _is_empty(rows)
-    if is_empty:
+def _bad_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> InvalidInput:
+    """What is wrong with the keys of a frame."""
+    key = history.primary_key
+    nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
+    if not isinstance(history.merge, Snapshot):
+        repeated = []  # of a ledger's, the first counts
+    return InvalidInput(
+        f"The primary key {list(key)} does not tell the rows of the frame apart: {nulls} rows have a null in "
+        f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
+        "written. Add columns to the key, or drop these rows."
+    )
+
+
+def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> None:
+    """Raise `EmptyTable` where all that happened is that every row is gone, because the dump has none."""
+    only_removed = made is not None and made.removed and not made.inserted and not made.updated
+    if only_removed and not options.allow_empty and _is_empty(rows):
         raise EmptyTable(
             "The dump has no rows, so every row of the history would be retracted. Nothing was written. Pass "
             "allow_empty=True if that is what you mean."
         )
+
+
+def _check_order(ground: Ground, at: datetime, history: EventHistory, *, brings_time: bool) -> None:
+    """Raise `InvalidInput` for a dump that is older than what is known."""
     if brings_time or ground.state is None:
         return
     latest = max(filter(None, (_latest_event(ground, history), ground.watermark)), default=None)
@@ -560,8 +560,6 @@ def _latest_event(ground: Ground, history: EventHistory) -> datetime | None:
 
 def _native(frame_type: type) -> type:
     """The type in which an engine works on what is asked for as another."""
-    from dagster_versioned.engines.frames import family_of
-
     return pa.Table if family_of(frame_type) is not None else frame_type
 
 

@@ -21,7 +21,7 @@ from dagster_versioned.chain.events import DataSlice, OffsetInterval
 from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
 from dagster_versioned.delta.schema import schema_to_arrow
 from dagster_versioned.engines.conform import conform
-from dagster_versioned.engines.events import EventSchema, Operation
+from dagster_versioned.engines.events import REFUSED, EventSchema, Operation
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import Contents, Part, WriteOptions
 from dagster_versioned.engines.staging import Staging
@@ -33,6 +33,10 @@ from dagster_versioned.tables.parts import SLICES
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _CHUNK = 8 * 1024 * 1024
+
+
+class RowsRefused(Exception):
+    """There are rows among the events whose operation is `REFUSED`."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class SliceTask:
         return cls(schema, first_offset, system_time, options, directory, store, staging.prefix)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> bytes | None:
-        """What was written, as `report` reads it; ``None`` where there are no events. Raises `UnsupportedType`."""
+        """What was written, as `slice_of` reads it; ``None`` where there are no events. Raises `UnsupportedType`."""
         if self.directory is not None and self.directory.exists():
             return self._write(batches, self.directory)
         if self.store is None:
@@ -93,9 +97,11 @@ class SliceTask:
             return self._write(batches, Path(spool), upload_to=self.store)
 
     def slice_of(self, report: bytes | None) -> Slice | None:
-        """The slice of what a call returned."""
+        """The slice of what a call returned. Raises `RowsRefused`."""
         if report is None:
             return None
+        if not report:
+            raise RowsRefused
         said: dict[str, Any] = pickle.loads(report)
         bag = BagDigest(schema_to_arrow(self.schema.stored))
         bag.merge(*said["lanes"])
@@ -124,6 +130,9 @@ class SliceTask:
         try:
             for batch in batches:
                 if batch.num_rows:
+                    if cast("Any", batch.column(0)).to_numpy().min() == REFUSED:
+                        writer.abort()
+                        return b""
                     rows = self._stored(batch, tally.nrow)
                     tally.update(rows, batch)
                     writer.write(rows)

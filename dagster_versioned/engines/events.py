@@ -26,6 +26,9 @@ GIVEN = "given"
 is theirs), ``t`` (the time of the source, the same in each row), ``c0``, ``c1``, …"""
 
 
+REFUSED = -1
+"""The operation of a row that cannot become an event: its key has a null, or is that of another row as well."""
+
 EVENT_TIME = -1
 """The event time, where columns are told by their places among the data."""
 
@@ -162,7 +165,7 @@ class EventEngine(Protocol):
         ...
 
     def merge(self, frame: Any, events: Any | None, schema: EventSchema, query: EventQuery, at: datetime) -> Any:
-        """What the query makes of a pinned frame and the events so far: ``op``, ``et`` and the data, in their order.
+        """What the query makes of a frame and the events so far: ``op``, ``et`` and the data, in their order.
 
         ``at`` is the event time of rows that have none.
         """
@@ -194,13 +197,14 @@ def append(width: int) -> EventQuery:
 def ledger(width: int, key: Sequence[int]) -> EventQuery:
     """As `append`, but of the rows with one key only the first, and none with a key that an event has.
 
-    So what comes of several frames does not depend on how rows were dealt to them.
+    So what comes of several frames does not depend on how rows were dealt to them. A null in a key is `REFUSED`.
     """
     order = ", ".join(f"{column} ASC NULLS FIRST" for column in _frame_order(width))
     timed = f"SELECT n, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}"
     first = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM ({timed}) AS timed"
     return EventQuery(
-        f"SELECT g.n, {Operation.APPEND:d} AS op, g.et, {_data(width, 'g.')} FROM ({first}) AS g "
+        f"SELECT g.n, CASE WHEN {_null(key, 'g')} THEN {REFUSED} ELSE {Operation.APPEND:d} END AS op, g.et, "
+        f"{_data(width, 'g.')} FROM ({first}) AS g "
         f"ANTI JOIN (SELECT DISTINCT {_names(key)} FROM {EVENTS}) AS e ON {_equal(key, 'g', 'e')} WHERE g.r = 1",
         _frame_order(width),
     )
@@ -210,16 +214,19 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQu
     """What changed between the current rows and those of the frame, which are all that there are now.
 
     A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
-    said, its time included, and what comes in its place follows at once.
+    said, its time included, and what comes in its place follows at once. A null in a key, and a key that several rows
+    of the frame have, are `REFUSED`: they are found by the way, for the join deals rows out by key anyway.
     """
     differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in compared if i != EVENT_TIME]
     differs += ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"] if EVENT_TIME in compared else []
     old = "kind = 1 OR (kind = 2 AND side = 0)"
+    told = f"SELECT *, count(*) OVER (PARTITION BY {_names(key)}) AS d FROM {GIVEN}"
     pairs = (
-        "SELECT CASE WHEN p.o IS NULL THEN 0 WHEN g.t IS NULL THEN 1 ELSE 2 END AS kind, p.et AS p_et, "
+        f"SELECT CASE WHEN g.d > 1 OR (g.t IS NOT NULL AND ({_null(key, 'g')})) THEN {REFUSED} "
+        "WHEN p.o IS NULL THEN 0 WHEN g.t IS NULL THEN 1 ELSE 2 END AS kind, p.et AS p_et, "
         f"coalesce(g.et, g.t) AS g_et, {', '.join(f'p.c{i} AS p{i}, g.c{i} AS g{i}' for i in range(width))} "
-        f"FROM ({current(width, key)}) AS p FULL OUTER JOIN {GIVEN} AS g ON {_equal(key, 'p', 'g')} "
-        f"WHERE p.o IS NULL OR g.t IS NULL{''.join(f' OR {one}' for one in differs)}"
+        f"FROM ({current(width, key)}) AS p FULL OUTER JOIN ({told}) AS g ON {_equal(key, 'p', 'g')} "
+        f"WHERE p.o IS NULL OR g.t IS NULL OR g.d > 1{''.join(f' OR {one}' for one in differs)}"
     )
     data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
     return EventQuery(
@@ -261,14 +268,17 @@ def repeated_keys(key: Sequence[int], examples: int) -> str:
 
 def null_keys(key: Sequence[int]) -> str:
     """How many rows of the frame have a null in their key."""
-    # A time that is null is the source's.
-    nulls = " OR ".join(f"c{i} IS NULL" for i in key if i != EVENT_TIME) or "false"
-    return f"SELECT count(*) AS n FROM {GIVEN} WHERE {nulls}"
+    return f"SELECT count(*) AS n FROM {GIVEN} AS g WHERE {_null(key, 'g')}"
 
 
 def _frame_order(width: int) -> tuple[str, ...]:
     # Rows of a frame without an order get the order of what they say.
     return "n", "et", *(f"c{i}" for i in range(width))
+
+
+def _null(key: Sequence[int], of: str) -> str:
+    # A time that is null is the source's.
+    return " OR ".join(f"{of}.c{i} IS NULL" for i in key if i != EVENT_TIME) or "false"
 
 
 def _name(column: int) -> str:

@@ -386,3 +386,9 @@ def test_a_history_keeps_its_columns():
 def test_keys_that_do_not_tell_rows_apart():
     rows = frame((1, 1.0, "a"), (1, 2.0, "b"), (None, 1.0, "c"), (2, 1.0, "d"))
     assert ENGINE.bad_keys(rows, schema_of(rows), (0,)) == (1, [(1,)])
+    refused = [(events.REFUSED, 1), (events.REFUSED, 1), (events.REFUSED, None)]
+    history = History("snapshot")
+    history.add(frame((1, 1.0, "a"), (2, 1.0, "d")))
+    assert sorted([(op, key) for op, _, key, *_ in history.add(rows)], key=str) == sorted(refused, key=str)
+    told = History("ledger").add(rows)
+    assert [(op, key) for op, _, key, *_ in told] == [(A, 1), (events.REFUSED, None), (A, 2)]
