@@ -73,8 +73,8 @@ def pull(
     """Make the table a copy of a dataset, or bring its copy up to date: one version for each block with data.
 
     Only what the copy lacks is read, up to the head, or ``until`` an earlier block of the chain. ``dataset_id`` is
-    whose data are expected; ``require_signature`` refuses a head that its owner did not sign (a signature that does not hold
-    is always refused); ``max_bytes`` bounds the slices and checkpoints of one pull. Until all of it was checked,
+    whose data are expected; ``require_signature`` refuses a head that its owner did not sign (a signature that does not
+    hold is always refused); ``max_bytes`` bounds the slices and checkpoints of one pull. Until all of it was checked,
     nothing of it is part of the table.
 
     Raises `IntegrityError` for a source that does not keep what its hashes promise, `CommitConflict` for a chain that

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import delta, governing, graph, looking, maintaining
+from dagster_versioned.cli import delta, governing, graph, looking, maintaining, odf
 from dagster_versioned.cli.session import Session, takes_options
 
 app = typer.Typer(
@@ -62,3 +62,4 @@ maintaining.register(app)
 governing.register(app)
 delta.register(app)
 graph.register(app)
+odf.register(app)

@@ -220,7 +220,7 @@ def test_a_source_that_redirects_to_a_local_file_is_refused(origin: Origin, copy
             return True
         return False
 
-    with answering(serving(origin.folder, lie)) as url, pytest.raises(StorageError, match="leads from http to .file:"):
+    with answering(serving(origin.folder, lie)) as url, pytest.raises(StorageError, match=r"leads from http to .file:"):
         pull(patient(url), copy)
     assert not copy.exists()
 

@@ -1,0 +1,41 @@
+"""Where datasets are, by their identities: the tables of a project, and copies that were named."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from dagster_versioned.chain.dataset_id import DatasetId
+from dagster_versioned.chain.remote import RemoteDataset
+from dagster_versioned.chain.walk import state_at
+from dagster_versioned.errors import VersionNotFound
+from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.project import Project
+
+
+def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Callable[[DatasetId], RemoteDataset]:
+    """Finds a dataset among ``others``, else among the project's tables; each is looked at once, when first needed.
+
+    What it returns raises `VersionNotFound` for a dataset that is nowhere among them.
+    """
+    known: dict[str, RemoteDataset] = {}
+    unseen = _datasets(project, others)
+
+    def find(wanted: DatasetId) -> RemoteDataset:
+        while str(wanted) not in known:
+            found = next(unseen, None)
+            if found is None:
+                raise VersionNotFound(
+                    f"The dataset {wanted} is no table of project {project.name} ({project.store.uri}). Pull it, or "
+                    "name a place where it is."
+                )
+            known.setdefault(*found)
+        return known[str(wanted)]
+
+    return find
+
+
+def _datasets(project: Project, others: Iterable[RemoteDataset]) -> Iterator[tuple[str, RemoteDataset]]:
+    for other in others:
+        yield str(state_at(other, other.head()).seed.dataset_id), other
+    for name in project.tables():
+        table = project.table(str(name))
+        if (end := chain_head(table.state.snapshot)) is not None:
+            yield end.dataset_id, RemoteDataset(table.store)

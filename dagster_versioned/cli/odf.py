@@ -1,0 +1,559 @@
+"""The verbs for histories of events and their chains of blocks. Heavy imports wait until a verb runs."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import Table
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.chain.block import Block
+    from dagster_versioned.chain.manifest import DatasetSnapshot
+    from dagster_versioned.chain.multihash import Multihash
+    from dagster_versioned.chain.signing_key import SigningKey
+    from dagster_versioned.chain.transfer import Transferred
+    from dagster_versioned.tables.table import VersionedTable
+
+PANEL = "Histories of events"
+_SHORT = 16
+
+_Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML.")]
+_KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="The dataset's private key, as `odf init` wrote it.")
+]
+_KeyVariable = Annotated[
+    str | None, typer.Option("--key-env", metavar="NAME", help="The environment variable with the private key.")
+]
+_Variables = Annotated[
+    list[str] | None,
+    typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
+]
+_Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A URL, a folder, or s3://bucket/prefix.")]
+_From = Annotated[
+    list[str] | None,
+    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: a URL, folder or bucket; repeatable."),
+]
+_BlockName = Annotated[str, typer.Argument(metavar="BLOCK", help="Its number in the chain, or the start of its hash.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group ``odf`` to the application."""
+    odf = typer.Typer(
+        no_args_is_help=True,
+        help="Histories of events that anybody can check: where data come from, how they are shared, what is in them.",
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    verb(odf, panel=PANEL, examples=["odf init cities.key"])(init)
+    verb(
+        odf, panel=PANEL, examples=["odf add cities.yaml", "odf add cities.yaml --table cities --key-file cities.key"]
+    )(add)
+    verb(odf, panel=PANEL, examples=["odf ingest cities", "odf ingest cities --manifest cities.yaml --var TOKEN"])(
+        ingest
+    )
+    verb(
+        odf,
+        panel=PANEL,
+        examples=[
+            "odf pull https://example.org/cities cities",
+            "odf pull s3://acme-shared/cities cities --require-signature",
+        ],
+    )(pull)
+    verb(
+        odf,
+        panel=PANEL,
+        examples=["odf push cities s3://acme-shared/cities", "odf push cities shared/cities --key-file cities.key"],
+    )(push)
+    verb(odf, panel=PANEL, examples=["odf serve cities", "odf serve cities --port 9000"])(serve)
+    verb(odf, panel=PANEL, examples=["odf log cities", "odf log cities --limit 5 --json"])(log)
+    verb(odf, panel=PANEL, examples=["odf tail cities", "odf tail cities --limit 50"])(tail)
+    verb(odf, panel=PANEL, examples=["odf inspect cities", "odf inspect cities 3"])(inspect)
+    verb(
+        odf,
+        panel=PANEL,
+        examples=["odf verify cities", "odf verify delays --recursive --replay", "odf verify copy --from lake/cities"],
+    )(verify)
+    verb(odf, panel=PANEL, examples=["odf explain delays 17", "odf explain delays 17 --json"])(explain)
+    verb(odf, panel=PANEL, examples=["odf reset cities 12 --into cities_before"])(reset)
+    app.add_typer(odf, name="odf", rich_help_panel=PANEL)
+
+
+# --- make ------------------------------------------------------------------------------------------------------------
+
+
+def init(
+    session: Session,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; must not be there yet.")],
+) -> None:
+    """Make a private key, and with it an identity for a new dataset."""
+    from dagster_versioned.chain.signing_key import SigningKey
+    from dagster_versioned.cli.documents import print_json
+
+    key = SigningKey.generate()
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidInput(
+            f"The key cannot be written to {file} ({error.strerror}). Nothing was made. Name a file that is not there: "
+            "a key that is lost cannot be made again."
+        ) from None
+    with os.fdopen(handle, "w") as out:
+        out.write(f"{key.secret}\n")
+    if session.json:
+        print_json({"dataset_id": str(key.dataset_id), "file": str(file)})
+        return
+    say(str(key.dataset_id))
+    session.note(f"The private key is in {file}. Put it where secrets are kept, and nowhere else.")
+
+
+def add(
+    session: Session,
+    manifest: _Manifest,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="TABLE", help="By default the dataset's name.")
+    ] = None,
+    key_file: _KeyFile = None,
+    key_env: _KeyVariable = None,
+) -> None:
+    """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since."""
+    from dagster_versioned.chain.ingest.declare import declare, event_table
+    from dagster_versioned.cli.documents import print_json
+
+    snapshot = _snapshot(manifest)
+    opened = session.table(table or _table_name(snapshot))
+    added = declare(event_table(opened, snapshot, key=_key(key_file, key_env)), snapshot)
+    if session.json:
+        print_json({"table": str(opened.name), "events": added})
+        return
+    say(f"{opened.name}: {counted(added, 'event')} of metadata added" if added else f"{opened.name}: nothing is new")
+
+
+def ingest(
+    session: Session,
+    table: Table,
+    manifest: Annotated[
+        Path | None, typer.Option("--manifest", metavar="FILE", help="By default as the chain says.")
+    ] = None,
+    var: _Variables = None,
+    key_file: _KeyFile = None,
+    key_env: _KeyVariable = None,
+) -> None:
+    """Fetch what is new in a dataset's source, and add it: one file, one block, one version at a time."""
+    from dagster_versioned.chain.event_table import EventTable
+    from dagster_versioned.chain.events import SetPollingSource
+    from dagster_versioned.chain.ingest.declare import current_state, declare, event_table, source_of
+    from dagster_versioned.chain.ingest.poll import Polling, history_of, poll
+    from dagster_versioned.cli.documents import print_json
+
+    opened = session.table(table)
+    key = _key(key_file, key_env)
+    snapshot = None if manifest is None else _snapshot(manifest)
+    if snapshot is not None:
+        source = source_of(snapshot)
+        events = event_table(opened, snapshot, key=key)
+    else:
+        state = current_state(opened)
+        source = state.polling_source if state is not None else None
+        if state is None or source is None:
+            raise InvalidInput(
+                f"{opened.name} has no polling source. Nothing was fetched. Give --manifest FILE, or add one: "
+                "dagster-versioned odf add FILE."
+            )
+        events = EventTable(opened, history_of(source.merge, state.vocab), key=key)
+    if not isinstance(source, SetPollingSource):
+        raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was fetched.")
+    found: list[dict[str, Any]] = []
+    for one in poll(events, source, Polling(variables=_values(var))):
+        found.append({"file": one.file, "change": one.result.change, "version": one.result.version.metadata_sha})
+        if not session.json:
+            say(f"{one.file}: {'nothing is new' if one.result.change == 'none' else one.result.version.short}")
+    if snapshot is not None:
+        declare(events, snapshot)
+    if session.json:
+        print_json({"table": str(opened.name), "files": found})
+    elif not found:
+        say(f"{opened.name}: nothing is new")
+
+
+# --- share -----------------------------------------------------------------------------------------------------------
+
+
+def pull(
+    session: Session,
+    source: _Source,
+    table: Table,
+    dataset_id: Annotated[
+        str | None, typer.Option("--dataset-id", metavar="DID", help="Refuse any other dataset: did:odf:fed01…")
+    ] = None,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="Refuse a head that its owner did not sign.")
+    ] = False,
+    max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
+) -> None:
+    """Make a table a copy of a dataset, or bring its copy up to date; every byte is checked by its hash."""
+    from dagster_versioned.chain.dataset_id import DatasetId
+    from dagster_versioned.chain.remote import open_remote
+    from dagster_versioned.chain.transfer import pull as pull_into
+
+    opened = session.table(table)
+    with progress("Pulling", quiet=session.quiet) as note:
+        done = pull_into(
+            open_remote(source, profile=session.profile),
+            opened,
+            dataset_id=None if dataset_id is None else DatasetId.parse(dataset_id),
+            require_signature=require_signature,
+            max_bytes=max_bytes,
+            progress=note,
+        )
+    _show_transfer(session, str(opened.name), done)
+
+
+def push(
+    session: Session,
+    table: Table,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, or s3://bucket/prefix.")],
+    key_file: _KeyFile = None,
+    key_env: _KeyVariable = None,
+) -> None:
+    """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
+    from dagster_versioned.chain.transfer import push as push_to
+    from dagster_versioned.storage import open_store
+
+    opened = session.table(table)
+    with progress("Pushing", quiet=session.quiet) as note:
+        store = open_store(target, profile=session.profile)
+        done = push_to(opened, store, key=_key(key_file, key_env), progress=note)
+    _show_transfer(session, target, done)
+
+
+def serve(
+    session: Session,
+    table: Table,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+) -> None:
+    """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
+    from dagster_versioned.chain.serve import server
+
+    opened = _history(session.table(table))
+    with server(opened.store, host, port) as running:
+        say(f"http://{host}:{running.server_address[1]}/")
+        sys.stdout.flush()  # whoever waits for the address reads it before the first request
+        running.serve_forever()
+
+
+# --- look ------------------------------------------------------------------------------------------------------------
+
+
+def log(
+    session: Session,
+    table: Table,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+) -> None:
+    """List the blocks of a dataset's chain, newest first; each is read and checked by its hash."""
+    from itertools import islice
+
+    from dagster_versioned.chain.event_table import EventTable
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _history(session.table(table))
+    blocks = list(islice(EventTable(opened).blocks(), limit))
+    if session.json:
+        print_json({"table": str(opened.name), "blocks": [_block_document(name, block) for name, block in blocks]})
+        return
+    show_table(
+        ["number", "hash", "time", "event", ""],
+        [
+            (
+                block.sequence_number,
+                str(name)[:_SHORT],
+                str(block.system_time)[:19].replace("T", " "),
+                type(block.event).__name__,
+                _in_short(block),
+            )
+            for name, block in blocks
+        ],
+        right=("number",),
+    )
+
+
+def tail(
+    session: Session,
+    table: Table,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
+) -> None:
+    """Show the last events of a dataset, in the order of their offsets."""
+    from dagster_versioned.chain.event_table import EventTable
+    from dagster_versioned.cli import rows
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _history(session.table(table))
+    events = EventTable(opened).events()
+    shown = rows.plain_rows(events.slice(max(0, events.num_rows - limit)))
+    if session.json:
+        print_json({"table": str(opened.name), "total": events.num_rows, "events": shown})
+        return
+    show_table(events.column_names, [list(row.values()) for row in shown], right=[events.column_names[0]])
+
+
+def inspect(
+    session: Session,
+    table: Table,
+    block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
+) -> None:
+    """Say what a dataset's chain comes to: whose it is, its source and licence, how far it is; or what a block says."""
+    from dagster_versioned.chain.ingest.columns import fields_of
+    from dagster_versioned.chain.ingest.declare import current_state
+    from dagster_versioned.chain.manifest import to_document, write_manifest
+    from dagster_versioned.cli.documents import print_json
+
+    opened = _history(session.table(table))
+    if block is not None:
+        name, found = _find(opened, block)
+        if session.json:
+            print_json(_block_document(name, found))
+        else:
+            say(*write_manifest("MetadataBlock", found).splitlines())
+        return
+    state = current_state(opened)
+    assert state is not None  # a history of events has a chain
+    schema = state.arrow_schema()
+    source = state.polling_source or next(iter(state.push_sources.values()), None)
+    document: dict[str, Any] = {
+        "table": str(opened.name),
+        "dataset_id": str(state.seed.dataset_id),
+        "kind": state.seed.dataset_kind.value,
+        "head": str(state.head),
+        "blocks": state.sequence_number + 1,
+        "events": state.next_offset,
+        "system_time": str(state.system_time),
+        "watermark": None if state.watermark is None else str(state.watermark),
+        "description": state.info.description,
+        "license": None if state.license is None else state.license.short_name,
+        "columns": [] if schema is None else [f"{field.name} {field.type}" for field in fields_of(schema)],
+        "source": None if source is None else type(source).__name__,
+        "merge": None if source is None else type(source.merge).__name__.removeprefix("MergeStrategy"),
+        "inputs": [entry.dataset_ref for entry in state.transform.inputs] if state.transform is not None else [],
+        "transform": None if state.transform is None else to_document(state.transform.transform),
+    }
+    if session.json:
+        print_json(document)
+        return
+    document |= {name: ", ".join(document[name]) for name in ("columns", "inputs")}
+    show_fields((name.replace("_", " "), value) for name, value in document.items() if value not in (None, ""))
+
+
+def verify(
+    session: Session,
+    table: Table,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Also the datasets that it was made from, up to the roots.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Moreover run every recorded query again, and compare; needs Java.")
+    ] = False,
+    source: _From = None,
+) -> ExitCode:
+    """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
+    from dagster_versioned.chain.finder import datasets_of
+    from dagster_versioned.chain.multihash import Multihash
+    from dagster_versioned.chain.remote import RemoteDataset, open_remote
+    from dagster_versioned.chain.transform import replay as run_again
+    from dagster_versioned.chain.verification import verify as verify_dataset
+    from dagster_versioned.cli.chain_reports import report_document, show_report
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.tables.chain_head import chain_head
+
+    opened = _history(session.table(table))
+    end = chain_head(opened.state.snapshot)
+    assert end is not None  # a history of events has a chain
+    found = datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()])
+    with progress("Verifying", quiet=session.quiet) as note:
+        report = verify_dataset(
+            RemoteDataset(opened.store),
+            resolve=found if recursive or replay else None,
+            replay=run_again if replay else None,
+            head=Multihash.parse(end.head),
+            progress=note,
+        )
+    if session.json:
+        print_json({"ok": report.ok, "datasets": [report_document(one) for one in report.datasets]})
+    else:
+        for one in report.datasets:
+            show_report(one)
+    return ExitCode.OK if report.ok else ExitCode.FINDINGS
+
+
+def explain(
+    session: Session,
+    table: Table,
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The event's offset, as `odf tail` shows it.")],
+    source: _From = None,
+) -> None:
+    """Say where an event comes from: the rows that it was made of, and how, down to the roots. Queries need Java."""
+    from dagster_versioned.chain.finder import datasets_of
+    from dagster_versioned.chain.multihash import Multihash
+    from dagster_versioned.chain.provenance import explain as explain_event
+    from dagster_versioned.chain.remote import RemoteDataset, open_remote
+    from dagster_versioned.cli.chain_reports import explained, explanation_document
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.engines.spark import default_session
+    from dagster_versioned.tables.chain_head import chain_head
+
+    opened = _history(session.table(table))
+    end = chain_head(opened.state.snapshot)
+    assert end is not None  # a history of events has a chain
+    found = explain_event(
+        RemoteDataset(opened.store),
+        Multihash.parse(end.head),
+        offset,
+        datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()]),
+        default_session(),
+    )
+    if session.json:
+        print_json(explanation_document(found))
+    else:
+        say(*explained(found))
+
+
+def reset(
+    session: Session,
+    table: Table,
+    block: _BlockName,
+    into: Annotated[
+        str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
+    ],
+) -> None:
+    """Take a dataset back to an earlier block, as a new table: what others may have seen is never taken back itself."""
+    from dagster_versioned.chain.remote import RemoteDataset
+    from dagster_versioned.chain.transfer import pull as pull_into
+
+    opened, new = _history(session.table(table)), session.table(into)
+    if new.exists():
+        raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
+    done = pull_into(RemoteDataset(opened.store), new, until=_find(opened, block)[0])
+    _show_transfer(session, str(new.name), done)
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _history(table: "VersionedTable") -> "VersionedTable":
+    """The table, which is a history of events. Raises `TableNotFound`, `InvalidInput`."""
+    from dagster_versioned.tables.chain_head import chain_head
+
+    if chain_head(table.state.snapshot) is None:
+        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
+    return table
+
+
+def _snapshot(manifest: Path) -> "DatasetSnapshot":
+    from dagster_versioned.chain.manifest import read_snapshot
+
+    try:
+        text = manifest.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The manifest {manifest} cannot be read: {error}. Nothing was changed.") from None
+    return read_snapshot(text, str(manifest))
+
+
+def _table_name(snapshot: "DatasetSnapshot") -> str:
+    """The table's name for a dataset's: with ``_`` where tables have no such character."""
+    import re
+
+    return re.sub(r"\W", "_", snapshot.name)
+
+
+def _key(file: Path | None, variable: str | None) -> "SigningKey | None":
+    """The private key that was named, if one was. Raises `InvalidInput`."""
+    from dagster_versioned.chain.signing_key import SigningKey
+
+    if file is not None and variable is not None:
+        raise InvalidInput("--key-file and --key-env name two keys. Nothing was changed. Give one.")
+    if file is not None:
+        try:
+            return SigningKey.from_secret(str(file), {str(file): file.read_text()})
+        except (OSError, UnicodeDecodeError):
+            return SigningKey.from_secret(str(file), {})
+    return None if variable is None else SigningKey.from_secret(variable, os.environ)
+
+
+def _values(names: list[str] | None) -> dict[str, str]:
+    missing = [name for name in names or () if name not in os.environ]
+    if missing:
+        raise InvalidInput(f"The variable {missing[0]!r} is not set in the environment. Nothing was fetched.")
+    return {name: os.environ[name] for name in names or ()}
+
+
+def _find(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
+    """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
+    from dagster_versioned.chain.event_table import EventTable
+
+    matches: Callable[[Multihash, Block], bool] = lambda name, block: str(name).startswith(text)  # noqa: E731
+    if text.isascii() and text.isdigit():
+        matches = lambda name, block: block.sequence_number == int(text)  # noqa: E731
+    elif len(text) < len("f1620") + 6:
+        raise InvalidInput(f"{text!a:.100} is no block. Give its number, or at least 11 letters of its hash.")
+    found = [(name, block) for name, block in EventTable(table).blocks() if matches(name, block)]
+    if len(found) != 1:
+        raise InvalidInput(f"{counted(len(found), 'block')} of {table.name} match {text!a:.100}, and one is needed.")
+    return found[0]
+
+
+def _block_document(name: "Multihash", block: "Block") -> dict[str, Any]:
+    from dagster_versioned.chain.manifest import to_document
+
+    return {"hash": str(name), "kind": type(block.event).__name__, **to_document(block)}
+
+
+def _in_short(block: "Block") -> str:
+    """What is most worth knowing of a block, in a few words."""
+    from dagster_versioned.chain.events import AddData, ExecuteTransform, SetInfo
+
+    match block.event:
+        case AddData(new_data=data) | ExecuteTransform(new_data=data) if data is not None:
+            rows = data.offset_interval.end - data.offset_interval.start + 1
+            return f"{counted(rows, 'event')}, {human_size(data.size)}"
+        case SetInfo(description=text) if text:
+            return text[:60]
+        case _:
+            return ""
+
+
+def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
+    from dagster_versioned.cli.documents import print_json
+
+    document: dict[str, Any] = {
+        "dataset_id": str(done.dataset_id),
+        "head": str(done.head),
+        "before": None if done.before is None else str(done.before),
+        "blocks": done.blocks,
+        "files": done.files,
+        "bytes": done.bytes,
+        "ahead": done.ahead,
+        "signed": None if done.signed is None else str(done.signed),
+    }
+    if session.json:
+        print_json(document)
+        return
+    if done.ahead:
+        say(f"{place}: up to date, and {counted(done.ahead, 'block')} ahead")
+    elif not done.blocks:
+        say(f"{place}: up to date")
+    else:
+        say(f"{place}: {counted(done.blocks, 'block')}, {counted(done.files, 'file')}, {human_size(done.bytes)}")
+    say(f"head {done.head}, {_signed(done)}")
+
+
+def _signed(done: "Transferred") -> str:
+    if done.signed is None:
+        return "not signed"
+    return "signed by its owner" if done.signed == done.head else f"signed by its owner up to {done.signed}"

@@ -1,0 +1,184 @@
+"""The verbs for histories of events."""
+
+import os
+import signal
+import stat
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Cli
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.cities
+  kind: Root
+  metadata:
+    - kind: SetInfo
+      description: Cities of the world
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: {folder}/*.csv
+      read:
+        kind: Csv
+        header: true
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+      merge:
+        kind: Ledger
+        primaryKey: [id]
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Path:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/1.csv").write_text("id,name\n1,Oslo\n2,Rome\n")
+    path = tmp_path / "cities.yaml"
+    path.write_text(MANIFEST.format(folder=tmp_path / "files"))
+    return path
+
+
+@pytest.fixture
+def cities(cli: Cli, manifest: Path, tmp_path: Path) -> str:
+    """A dataset with a key, into which one file was ingested."""
+    cli("odf", "init", tmp_path / "cities.key", ok=0)
+    cli("odf", "add", manifest, "--table", "cities", "--key-file", tmp_path / "cities.key", ok=0)
+    cli("odf", "ingest", "cities", "--key-file", tmp_path / "cities.key", ok=0)
+    return "cities"
+
+
+def test_init_makes_a_key_that_nobody_else_may_read_and_never_overwrites_one(cli: Cli, tmp_path: Path):
+    file = tmp_path / "cities.key"
+    made = cli("odf", "init", file, ok=0)
+    assert made.out.startswith("did:odf:fed01")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    kept = file.read_text()
+    assert kept.strip() not in made.out + made.err
+    refused = cli("odf", "init", file, ok=2)
+    assert "Nothing was made" in refused.err
+    assert file.read_text() == kept
+
+
+def test_add_and_ingest(cli: Cli, manifest: Path, tmp_path: Path):
+    assert cli("odf", "add", manifest, ok=0).out == "org_example_cities: 2 events of metadata added\n"
+    assert cli("odf", "add", manifest, ok=0).out == "org_example_cities: nothing is new\n"
+    first = cli.json("odf", "ingest", "org_example_cities")
+    assert [(Path(one["file"]).name, one["change"]) for one in first["files"]] == [("1.csv", "full")]
+    assert cli("odf", "ingest", "org_example_cities", ok=0).out == "org_example_cities: nothing is new\n"
+    (tmp_path / "files/2.csv").write_text("id,name\nx,Bonn\n")
+    failed = cli("odf", "ingest", "org_example_cities", ok=2)
+    assert "2.csv, line 2, column 'id': 'x' is no int64" in failed.err
+    (tmp_path / "files/2.csv").write_text("id,name\n3,Bonn\n")
+    assert "2.csv: " in cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0).out
+
+
+def test_log_tail_and_inspect(cli: Cli, cities: str, tmp_path: Path):
+    log = cli.json("odf", "log", cities)["blocks"]
+    kinds = ["AddData", "SetDataSchema", "SetPollingSource", "SetInfo", "Seed"]
+    assert [block["kind"] for block in log] == kinds
+    assert [block["sequenceNumber"] for block in log] == [4, 3, 2, 1, 0]
+    shown = cli("odf", "log", cities, "--limit", 1, ok=0).out.splitlines()
+    assert len(shown) == 2
+    assert "2 events" in shown[1]
+    tail = cli.json("odf", "tail", cities, "--limit", 1)
+    assert tail["total"] == 2
+    assert [(event["offset"], event["op"], event["name"]) for event in tail["events"]] == [(1, 0, "Rome")]
+    assert "Oslo" in cli("odf", "tail", cities, ok=0).out
+    about = cli.json("odf", "inspect", cities)
+    assert (about["blocks"], about["events"], about["merge"], about["kind"]) == (5, 2, "Ledger", "Root")
+    assert about["head"] == log[0]["hash"]
+    assert about["columns"][4:] == ["id int64", "name string"]
+    text = cli("odf", "inspect", cities, ok=0).out
+    assert "Cities of the world" in text
+    block = cli("odf", "inspect", cities, "2", ok=0).out
+    assert "kind: FilesGlob" in block
+    assert cli.json("odf", "inspect", cities, log[2]["hash"][:20])["hash"] == log[2]["hash"]
+    assert cli("odf", "inspect", cities, "77").code == 2
+    assert cli("odf", "inspect", cities, "f16").code == 2
+
+
+def test_push_pull_and_reset(cli: Cli, cities: str, tmp_path: Path):
+    key = ("--key-file", tmp_path / "cities.key")
+    pushed = cli("odf", "push", cities, tmp_path / "shared", *key, ok=0).out
+    assert "5 blocks, 1 file" in pushed
+    assert "signed by its owner" in pushed
+    assert "up to date" in cli("odf", "push", cities, tmp_path / "shared", *key, ok=0).out
+    pulled = cli.json("odf", "pull", tmp_path / "shared", "copy", "--require-signature")
+    assert (pulled["blocks"], pulled["files"], pulled["signed"]) == (5, 1, pulled["head"])
+    assert cli.json("odf", "tail", "copy")["total"] == 2
+    other = cli("odf", "pull", tmp_path / "shared", "other", "--dataset-id", "did:odf:fed01" + "00" * 32)
+    assert (other.code, "not did:odf:fed01" in other.err) == (4, True)
+    assert cli("odf", "pull", tmp_path / "shared", "other", "--max-bytes", 1).code == 2
+    before = cli.json("odf", "log", cities)
+    made = cli.json("odf", "reset", cities, 3, "--into", "before")
+    assert (made["blocks"], made["files"]) == (4, 0)
+    assert cli.json("odf", "tail", "before")["total"] == 0
+    assert cli.json("odf", "log", cities) == before
+    assert cli("odf", "reset", cities, 3, "--into", "before").code == 2
+    data = next((tmp_path / "shared/data").iterdir())
+    data.write_bytes(data.read_bytes()[:-1])
+    refused = cli("odf", "pull", tmp_path / "shared", "third")
+    assert (refused.code, "Nothing of it was kept" in refused.err) == (4, True)
+
+
+def test_keys_come_from_a_file_or_a_variable_and_a_lost_one_says_so(
+    cli: Cli, cities: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("CITIES_KEY", (tmp_path / "cities.key").read_text())
+    assert "signed by its owner" in cli("odf", "push", cities, shared, "--key-env", "CITIES_KEY", ok=0).out
+    both = cli("odf", "push", cities, shared, "--key-env", "X", "--key-file", tmp_path / "cities.key")
+    assert (both.code, "two keys" in both.err) == (2, True)
+    for option in (("--key-env", "GONE"), ("--key-file", str(tmp_path / "gone"))):
+        lost = cli("odf", "push", cities, shared, *option)
+        assert (lost.code, "if the key is lost" in lost.err) == (2, True)
+
+
+def test_what_is_no_history_of_events_is_said_to_be_none(cli: Cli, flights):
+    for verb in (["log"], ["tail"], ["inspect"], ["serve"]):
+        refused = cli("odf", *verb, "flights")
+        assert (refused.code, "no history of events" in refused.err) == (2, True)
+    assert cli("odf", "log", "nothing").code == 3
+    assert cli("odf", "ingest", "nothing").code in (2, 3)
+
+
+def test_served_for_others_to_pull(cli: Cli, cities: str):
+    process = cli.process("odf", "serve", cities, "--port", "0", stderr=subprocess.DEVNULL)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        pulled = cli.json("odf", "pull", url, "copy", "--require-signature")
+        assert pulled["files"] == 1
+        for path in ("_delta_log/00000000000000000000.json", "", "data/", "../cities/refs/head", "refs"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(url + path)
+        head = urllib.request.urlopen(urllib.request.Request(f"{url}refs/head", method="HEAD"))
+        assert (head.status, head.headers["Content-Length"], head.read()) == (200, "69", b"")
+    finally:
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def test_verify_says_what_was_checked_and_what_does_not_match(cli: Cli, cities: str, tmp_path: Path):
+    whole = cli.json("odf", "verify", cities)
+    assert whole["ok"]
+    (report,) = whole["datasets"]
+    assert (report["blocks"], report["files"], report["findings"]) == (5, 1, [])
+    assert report["signed"] == report["head"]
+    text = cli("odf", "verify", cities, "--recursive", ok=0).out
+    assert "signed by its owner" in text
+    assert "checked: 5 blocks, 1 file" in text
+    data = next((tmp_path / "store/datom/cities/data").iterdir())
+    altered = bytearray(data.read_bytes())
+    altered[len(altered) // 2] ^= 1
+    data.write_bytes(altered)
+    found = cli("odf", "verify", cities)
+    assert (found.code, f"WRONG: slice data/{data.name}" in found.out) == (1, True)
+    assert not cli.json("odf", "verify", cities, ok=1)["ok"]
