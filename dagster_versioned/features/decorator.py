@@ -6,6 +6,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.inputs import COLUMNS_KEY, plain
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definition import feature_metadata, graph_of
@@ -227,5 +228,10 @@ def _input(key: dg.AssetKey, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
     """The input that hands over the files of an upstream; as ``ins`` say, from where it is taken."""
     for name, one in list(ins.items()):
         if one.key == key:
+            if plain(one.metadata or {}, COLUMNS_KEY) is not None:
+                raise InvalidInput(
+                    f"The input of {key.to_user_string()!r} has {COLUMNS_KEY} in its metadata, but its versions are "
+                    "needed as well. Nothing was defined; name the columns in FeatureDep(select=[...])."
+                )
             return ins.pop(name)
     return dg.AssetIn(key)

@@ -27,7 +27,7 @@ from dagster_versioned.engines.samples import (
     require_plain_columns,
 )
 from dagster_versioned.engines.sql import Names
-from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedType
+from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, UnsupportedType
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.increment import Asked, Increment, SampleRows
@@ -91,7 +91,7 @@ class FeatureTable:
 
         Reads versions, ids and the columns of filters; of upstreams that are no features, the columns of their fields.
         ``as_type`` is what frames are given as. ``full``: all samples are to be computed, stale or not. Raises
-        `InvalidInput`.
+        `InvalidInput`, and `CommitConflict` for a table that another program changed.
         """
         if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
             raise InvalidInput(
@@ -123,6 +123,7 @@ class FeatureTable:
         ``columns``, and without these of all that are no ids.
         """
         head = self._head(partition, full)
+        engine_for(samples)  # which says better than what follows that it is no frame
         way = _way(cast("type[Any]", type(samples)))
         samples = way.rows.own(samples, None)
         names = way.rows.names(samples)
@@ -173,12 +174,22 @@ class FeatureTable:
         return Resolved(self, increment, way, head, current, upstreams, pinned)
 
     def _head(self, partition: str | None, full: bool) -> UpstreamFiles | None:
-        """The files of the head that the update is to go onto. Raises `InvalidInput` where it cannot be compared."""
+        """The files of the head that the update is to go onto.
+
+        Raises `InvalidInput` where it cannot be compared, `CommitConflict` where another program had the last word.
+        """
         if not self.table.exists():
             return None
         version = self.table.state.history.heads.get(partition)
         if version is None:
             return None
+        foreign = self.table.state.history.unadopted
+        if foreign is not None and not full:
+            raise CommitConflict(
+                f"Another program changed the table of feature {self.feature.key!r} with log version "
+                f"{foreign.log_version}, so nobody knows which samples it has. Nothing was computed or written. Look "
+                "at history(), then adopt() that, or revert(), or compute all samples again (run config full: true)."
+            )
         record = FeatureRecord.of(version.identity.custom)
         how = (self.plan.hash.algorithm, self.plan.hash.length)
         if not full and record is not None:

@@ -24,7 +24,7 @@ from dagster_versioned.engines.samples import (
     Upstream,
 )
 from dagster_versioned.engines.sql import Names, database
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.incremental.definitions import Feature, FeatureDep
 from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.incremental.graph import FeatureGraph
@@ -143,7 +143,7 @@ def _of_feature(
         resolved = FeatureTable(FeatureGraph([*others, lighter], graph.hash_length), feature.key, table, how).resolve(
             given
         )
-    except (_UnknownError, InvalidInput) as error:
+    except (_UnknownError, InvalidInput, CommitConflict) as error:
         return FeatureOutlook(feature.key, "unknown", note=str(error)), None
     increment = resolved.increment
     is_exact = not any(isinstance(above[dep.feature], _Pending) for dep in feature.deps)

@@ -603,6 +603,16 @@ REFUSED = {
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(full),
         "make it a dagster.Config without full and dry_run",
     ),
+    "an upstream of some columns": (
+        lambda video: versioned_feature(
+            name="f",
+            id_columns=["id"],
+            fields=["f"],
+            deps=[video],
+            ins={"in": dg.AssetIn("video", metadata={"dagster_versioned/columns": ["sound"]})},
+        )(lambda increment: None),
+        r"name the columns in FeatureDep\(select",
+    ),
     "a field like a column of ours": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["metaxy_x"], deps=[video])(
             lambda increment: None

@@ -23,6 +23,7 @@ from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFi
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
+from support.crashes import append_as_another_program
 
 SPARK = (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900))
 
@@ -614,23 +615,38 @@ def test_a_head_that_moved_meanwhile_is_a_conflict(tables):
         tables.table("words").write(early.finish(rows))
 
 
-def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables, monkeypatch):
+def test_a_table_that_another_program_changed_is_a_conflict_before_anything_is_computed(tables):
+    graph = graph_of(words())
+    tables.write_plain("video", videos(*BASE))
+    tables.step(graph, "words", loud)
+    append_as_another_program(tables.table("words"), tables.table("words").read())
+    with pytest.raises(CommitConflict, match="Another program changed the table"):
+        tables.resolve(graph, "words")
+    tables.step(graph, "words", loud, full=True)
+    assert sorted(tables.rows("words")) == [1, 2, 3]
+
+
+class Noted(UpstreamFiles):
+    """Files that note which columns are read of them."""
+
+    def read(self, frame_type, columns=None):
+        NOTED.append(columns)
+        return super().read(frame_type, columns)
+
+
+NOTED = []
+
+
+def test_versions_are_read_and_no_other_column_until_rows_are_asked_for(tables):
     graph = graph_of(words())
     tables.root(graph, "video", videos(*BASE))
-    tables.step(graph, "words", loud)
-    read = []
-    plain = UpstreamFiles.read
-
-    def recorded(self, frame_type, columns=None):
-        read.append((self.table.name, columns))
-        return plain(self, frame_type, columns)
-
-    monkeypatch.setattr(UpstreamFiles, "read", recorded)
-    assert not tables.resolve(graph, "words").increment
-    assert sorted(read) == [
-        ("video", ["id", DATA_VERSION_BY_FIELD]),
-        ("words", ["id", PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD]),
-    ]
+    files = tables.upstream("video")
+    NOTED.clear()
+    resolved = FeatureTable(graph, "words", tables.table("words")).resolve({"video": Noted(files.table, files.files)})
+    assert counted(resolved.increment) == (3, 0, 0, 0)
+    assert NOTED == [["id", DATA_VERSION_BY_FIELD]]
+    assert resolved.increment.changed.num_rows == 3
+    assert NOTED[1:] == [None]
 
 
 @pytest.mark.spark
