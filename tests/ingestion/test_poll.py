@@ -246,3 +246,17 @@ def test_rows_are_reshaped_by_the_sources_query():
 def test_a_query_that_reaches_for_anything_else_is_refused(transform: TransformSql, reason: str):
     with pytest.raises(InvalidInput, match=reason):
         preprocess(ROWS, transform)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_rows_are_reshaped_by_spark_under_the_rules_of_transforms(spark):
+    query = "SELECT a + 1 AS c, upper(b) AS d, timestamp'2020-01-01' AS t FROM input WHERE a IS NOT NULL"
+    found = preprocess(ROWS, TransformSql("spark", query=query))
+    moment = datetime(2020, 1, 1, tzinfo=UTC)
+    assert found.to_pylist() == [{"c": 2, "d": "X", "t": moment}, {"c": 3, "d": "Y", "t": moment}]
+    assert preprocess(ROWS.slice(0, 0), TransformSql("spark", query=query)).schema == found.schema
+    with pytest.raises(InvalidInput, match=r"rand"):
+        preprocess(ROWS, TransformSql("spark", query="SELECT rand() AS r FROM input"))
+    with pytest.raises(InvalidInput, match="none of its inputs|cannot analyse"):
+        preprocess(ROWS, TransformSql("spark", query="SELECT * FROM elsewhere"))

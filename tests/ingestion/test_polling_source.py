@@ -128,3 +128,10 @@ def test_a_manifest_is_read_when_the_asset_is_defined(tmp_path: Path, manifest: 
 def test_a_resource_without_a_project_is_refused(manifest: Path):
     with pytest.raises(InvalidInput, match="which has no project"):
         dg.materialize([polling_source(manifest)], resources={"io_manager": dg.mem_io_manager})
+
+
+def test_the_manifest_of_the_documentation_defines_an_asset(tmp_path: Path):
+    page = (Path(__file__).parents[2] / "docs/how-to/ingest.md").read_text()
+    manifest = tmp_path / "cities.yaml"
+    manifest.write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert polling_source(manifest).key == dg.AssetKey("org_example_cities")
