@@ -2,7 +2,7 @@
 
 Run with ``python benchmarks/chain.py [--quick]``. Verifying reads each file once: the peer is ``sha256sum`` and then
 ``openssl dgst -sha3-256`` over the same files, as whoever checks a download by hand would. The rounds alternate; the
-figures are medians.
+figures are medians. What merging a dump costs is measured by ``snapshot_merge.py``.
 """
 
 import argparse
