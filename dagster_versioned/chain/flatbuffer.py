@@ -90,9 +90,15 @@ class _Field:
 
 
 def encode_table(value: object, *, timestamp_align: int = 1, size: int = 1024) -> bytes:
-    """A dataclass of `dagster_versioned.chain.events`, or one like them, as the root table of a buffer."""
+    """A dataclass of `dagster_versioned.chain.events`, or one like them, as the root table of a buffer.
+
+    Raises `InvalidInput` for a text that is not Unicode and for a number that does not fit.
+    """
     builder = flatbuffers.Builder(size)
-    builder.Finish(_write_table(builder, value, timestamp_align))
+    try:
+        builder.Finish(_write_table(builder, value, timestamp_align))
+    except (UnicodeEncodeError, TypeError) as error:
+        raise InvalidInput(f"{type(value).__name__} cannot be encoded: {error}. Nothing was written.") from None
     return bytes(builder.Output())
 
 

@@ -52,6 +52,12 @@ def test_a_zero_that_may_be_missing_is_not_the_same_as_a_missing_one() -> None:
     assert decode_block(encode_block(none)) == none
 
 
+@pytest.mark.parametrize("event", [SetInfo("\ud800"), AddData(prev_offset=2**64), AddData(prev_offset=-1)], ids=str)
+def test_what_no_block_can_hold_is_refused(event: Any) -> None:
+    with pytest.raises(InvalidInput, match="Block cannot be encoded"):
+        encode_block(replace(SEED, event=event))
+
+
 def test_manifest_version_3_differs_by_the_place_of_timestamps_only() -> None:
     second, third = encode_block(SEED, 2), encode_block(SEED, 3)
     assert second != third

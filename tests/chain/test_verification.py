@@ -19,9 +19,14 @@ from support.odf_chains import moment, named
 from support.odf_graph import SCHEMA, Graph, Served, add_readings, logical_hash, replay
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    return Graph.build(tmp_path_factory.mktemp("graph"))
+
+
 @pytest.fixture
-def graph(tmp_path: Path) -> Graph:
-    return Graph.build(tmp_path)
+def graph(built: Graph, tmp_path: Path) -> Graph:
+    return built.copied(tmp_path)
 
 
 def check(graph: Graph, *, again: bool = False) -> VerificationReport:
@@ -194,8 +199,7 @@ def test_a_chain_that_breaks_a_rule_is_found_at_the_block_that_does(graph: Graph
 
 
 def test_another_dataset_in_the_place_of_an_input_is_found(graph: Graph) -> None:
-    other = Graph.build(graph.readings.folder.parent / "other").hot
-    report = verify(graph.hot.remote, resolve=lambda _: other.remote)
+    report = verify(graph.hot.remote, resolve=lambda _: graph.named.remote)
     assert "the dataset there is" in report.datasets[1].findings[0].problem
 
 

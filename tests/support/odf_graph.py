@@ -3,6 +3,7 @@
 The queries run in DuckDB, over the new records alone; `replay` does a recorded run again.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -214,6 +215,15 @@ class Graph:
         run(hot, readings)
         run(named, hot)
         return cls(readings, hot, named)
+
+    def copied(self, folder: Path) -> "Graph":
+        """The same graph in another folder."""
+        return Graph(
+            *(
+                replace(served, folder=Path(shutil.copytree(served.folder, folder / served.folder.name)))
+                for served in (self.readings, self.hot, self.named)
+            )
+        )
 
     @property
     def datasets(self) -> Mapping[DatasetId, Served]:
