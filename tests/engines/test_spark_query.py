@@ -57,6 +57,7 @@ def analysed(own, *queries):
         ("SELECT * FROM elsewhere", "elsewhere"),
         ("SELECT * FROM parquet.`/etc`", "parquet"),
         ("SELECT * FROM flights TABLESAMPLE (10 PERCENT)", "sample"),
+        ("SELECT /*+ REPARTITION(3) */ id FROM flights", "repartition"),
         ("SELECT transform(id) USING 'cat' AS (id STRING) FROM flights", "(?:Script|TRANSFORM|script_transformation)"),
         ("SELECT ${env:HOME} FROM flights", "[Ss]yntax"),
         ("SELECT offset FROM flights", "offset"),

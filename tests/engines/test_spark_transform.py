@@ -79,6 +79,29 @@ def test_a_group_that_changes_is_retracted_and_appended_and_others_stay(spark):
     assert run(spark, text, {"flights": source}, output, since={"flights": 4}) == []
 
 
+PLAIN = "SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier"
+NESTED = """
+    SELECT event_time, carrier, n FROM (
+      SELECT max(event_time) AS event_time, upper(carrier) AS carrier, count(*) AS n FROM flights WHERE delay > 0
+      GROUP BY 2 HAVING count(*) > 0
+    )
+"""
+BY_ANOTHER = PLAIN.replace(" carrier,", " upper(carrier) AS carrier,")
+BY_ALL = f"{PLAIN} HAVING count(*) <= (SELECT count(*) FROM flights)"
+
+
+@pytest.mark.parametrize(("text", "narrow"), [(PLAIN, True), (NESTED, True), (BY_ANOTHER, False), (BY_ALL, False)])
+def test_only_groups_with_new_events_are_computed_where_the_result_names_them(spark, text, narrow):
+    """What was said of the others is not looked at: here, of one that was never there."""
+    source = flights((A, at(1), 1, "UA", 5), (A, at(2), 2, "AA", 7))
+    said = [(A, at(1), "UA", 1), (A, at(2), "ZZ", 7)]
+    source.events.append((A, at(3), 3, "UA", 1))
+    output = History("carrier STRING, n BIGINT", said)
+    found = run(spark, query(text), {"flights": source}, output, since={"flights": 2})
+    assert ((R, at(2), "ZZ", 7) not in found) is narrow
+    assert {(R, at(1), "UA", 1), (A, at(3), "UA", 2)} <= set(found)
+
+
 def test_late_rows_of_either_side_of_a_join_come_out(spark):
     planes = History("id BIGINT, model STRING", [(A, at(0), 1, "A320")])
     source = flights((A, at(1), 1, "UA", 5), (A, at(1), 2, "UA", 6))

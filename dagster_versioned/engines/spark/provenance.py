@@ -22,7 +22,7 @@ from dagster_versioned.errors import UnsupportedFeature
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_KEPT = {"Filter", "Generate", "Sort", "GlobalLimit", "LocalLimit", "Offset", "ResolvedHint", "RepartitionByExpression"}
+_KEPT = {"Filter", "Generate", "Sort", "GlobalLimit", "LocalLimit", "Offset", "ResolvedHint"}
 """Nodes with one child, each row of which is made of one row."""
 _NAMES = {"View", "SubqueryAlias", "WithCTE", "CTERelationDef", "CTERelationRef"}
 _FIRST = "LEFT SEMI", "LEFT ANTI"

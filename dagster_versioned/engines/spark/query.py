@@ -49,9 +49,9 @@ _MAP_NODES = {"Project", "Filter", "SubqueryAlias", "View", "Generate"}
 _NODES = _MAP_NODES | {
     *("Aggregate", "Join", "LateralJoin", "Union", "Intersect", "Except", "Distinct", "Deduplicate", "Window", "Sort"),
     *("GlobalLimit", "LocalLimit", "Offset", "Expand", "Pivot", "Unpivot", "OneRowRelation", "LocalRelation", "Range"),
-    *("WithCTE", "CTERelationDef", "CTERelationRef", "ResolvedHint", "Repartition", "RepartitionByExpression"),
+    *("WithCTE", "CTERelationDef", "CTERelationRef", "ResolvedHint"),
 }
-"""Nodes of a plan that compute rows from rows, and reach nothing else."""
+"""Nodes of a plan that compute rows from rows, reach nothing else, and do not deal rows to tasks."""
 
 _UNSTABLE = {
     *("CurrentTimestamp", "CurrentTimestampLike", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"),
@@ -279,6 +279,16 @@ def _leaves(plan: Any, inputs: set[str]) -> list[Any]:
     if plan.nodeName() == "View" and plan.desc().identifier().table().casefold() in inputs:
         return [plan]
     return [leaf for child in children(plan) for leaf in _leaves(child, inputs)]
+
+
+def is_map(plan: Any, inputs: Sequence[str]) -> bool:
+    """Whether each row of a plan, which has no subqueries, is made of one row of the one input that it reads."""
+    if plan.nodeName() == "View" and plan.desc().identifier().table().casefold() in {
+        name.casefold() for name in inputs
+    }:
+        return True
+    below = children(plan)
+    return plan.nodeName() in _MAP_NODES and len(below) == 1 and is_map(below[0], inputs)
 
 
 def children(plan: Any) -> list[Any]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.events import EVENTS, EventColumns, Operation, current
+from dagster_versioned.engines.events import EVENT_TIME, EVENTS, EventColumns, Operation, current
+from dagster_versioned.engines.spark.groups import Groups
 from dagster_versioned.engines.spark.query import (
     AnalysedQuery,
     analyse,
@@ -67,8 +68,14 @@ class Transform:
         if self.kind(compare=compare) is QueryKind.MAP:
             carried = _Carrying(self._session, self._query.inputs).through(plan)
             return _events(positional(carried, self._output, data), len(data))
+        rows = None if held is None else self._held(held, data)
+        groups = None
+        if rows is not None and not compare and not self._query.temporal_tables:
+            groups = Groups.of(plan, self._query.inputs)
+        if rows is not None and groups is not None:
+            plan, rows = self._changed(groups, rows, data)
         wanted = positional(frame_of(self._session, plan), self._output, data)
-        return _difference(wanted, None if held is None else self._held(held, data))
+        return _difference(wanted, rows)
 
     def plan(self, *, compare: bool) -> Any:
         """The plan of the query over what a run of it sees."""
@@ -82,6 +89,20 @@ class Transform:
     def session(self) -> "SparkSession":
         """The session of the query's own in which its plan runs."""
         return self._session
+
+    def _changed(self, groups: Groups, held: "DataFrame", data: Sequence[str]) -> tuple[Any, "DataFrame"]:
+        """The plan, and what the output has, of those groups that new events are of."""
+        from pyspark.sql.types import TimestampType
+
+        time = self._output.event_time
+        times = [time] if isinstance(self.schema[time].dataType, TimestampType) else []
+        new = Groups.of(self._over(new_events).plan, self._query.inputs)
+        assert new is not None  # the same query as that of ``groups``
+        keys = new.keys(self._session)
+        if self._analysed.in_order:
+            keys = sf.broadcast(keys)
+        names = {time: "et", **{name: f"c{i}" for i, name in enumerate(data)}}
+        return groups.only(self._session, keys, times), groups.held(held, keys, names, times)
 
     def _over(self, view: "View") -> AnalysedQuery:
         """The query over views of its inputs, which take the place of those before."""
@@ -139,7 +160,8 @@ def rows_of(own: "SparkSession", history: InputHistory, key: Sequence[str] | Non
     system = dict(zip(columns.names, ("o", "op", "st", "et"), strict=True))
     renamed = events.select(*(column(name).alias(new) for name, new in {**system, **place}.items()))
     frame_of(apart, plan_of(renamed)).createOrReplaceTempView(EVENTS)
-    found = frame_of(own, plan_of(apart.sql(current(len(data), [data.index(name) for name in history.key]))))
+    key_at = [data.index(name) if name in data else EVENT_TIME for name in history.key]  # a ledger's may have the time
+    found = frame_of(own, plan_of(apart.sql(current(len(data), key_at))))
     named = [column(new).alias(name) for name, new in place.items()]
     if key is None:
         return found.select(column("o").alias(OFFSET), column("et").alias(columns.event_time), *named)
