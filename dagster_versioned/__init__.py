@@ -32,7 +32,11 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.incremental.definitions import FieldDep as FieldDep
     from dagster_versioned.incremental.definitions import FieldsMapping as FieldsMapping
     from dagster_versioned.incremental.definitions import Lineage as Lineage
+    from dagster_versioned.incremental.graph import FeatureGraph as FeatureGraph
     from dagster_versioned.incremental.increment import Increment as Increment
+    from dagster_versioned.incremental.metaxy_store import MetaxyStore as MetaxyStore
+    from dagster_versioned.incremental.snapshots import GraphHistory as GraphHistory
+    from dagster_versioned.incremental.take_over import take_over as take_over
     from dagster_versioned.ingestion.polling_source import polling_source as polling_source
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
@@ -60,13 +64,17 @@ _HOME = {
     "Snapshot": "dagster_versioned.tables.event_history",
     "Feature": "dagster_versioned.incremental.definitions",
     "FeatureDep": "dagster_versioned.incremental.definitions",
+    "FeatureGraph": "dagster_versioned.incremental.graph",
     "Field": "dagster_versioned.incremental.definitions",
     "FieldDep": "dagster_versioned.incremental.definitions",
     "FieldsMapping": "dagster_versioned.incremental.definitions",
+    "GraphHistory": "dagster_versioned.incremental.snapshots",
     "Increment": "dagster_versioned.incremental.increment",
     "Lineage": "dagster_versioned.incremental.definitions",
+    "MetaxyStore": "dagster_versioned.incremental.metaxy_store",
     "SampleHash": "dagster_versioned.engines.samples",
     "feature_of": "dagster_versioned.features.definition",
+    "take_over": "dagster_versioned.incremental.take_over",
     "versioned_feature": "dagster_versioned.features.decorator",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",
