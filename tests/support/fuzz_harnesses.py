@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from dagster_versioned.chain.block import decode_block, encode_block
+from dagster_versioned.chain.manifest import read_snapshot, write_snapshot
 from dagster_versioned.delta import partition_values, statistics
 from dagster_versioned.delta.actions import Add, DeletionVector, encode_action, parse_line
 from dagster_versioned.delta.deletion_vectors import deleted_rows, z85_decode, z85_encode
@@ -16,7 +18,7 @@ from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, last_checkpoint_ver
 from dagster_versioned.delta.predicate import parse_predicate
 from dagster_versioned.delta.schema import StructField, StructType, parse_schema, schema_to_arrow
 from dagster_versioned.delta.skipping import candidates
-from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError
+from dagster_versioned.errors import ChainCorrupt, InvalidInput, ObjectNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.storage.object_store import ObjectInfo
 
 TYPES = [
@@ -175,6 +177,24 @@ def z85(data: bytes) -> None:
 def last_checkpoint(data: bytes) -> None:
     version = last_checkpoint_version(Objects(**{LAST_CHECKPOINT_KEY: data}))  # type: ignore[arg-type]
     assert version is None or 0 <= version < 10**20
+
+
+@harness
+def block(data: bytes) -> None:
+    try:
+        decoded = decode_block(data)
+    except (ChainCorrupt, UnsupportedFeature):
+        return
+    assert decode_block(encode_block(decoded)) == decoded
+
+
+@harness
+def manifest(data: bytes) -> None:
+    try:
+        snapshot = read_snapshot(data.decode(errors="replace"))
+    except InvalidInput:
+        return
+    assert read_snapshot(write_snapshot(snapshot)) == snapshot
 
 
 def any_of(data: bytes) -> None:
