@@ -28,6 +28,7 @@ from dagster_versioned.engines.increment import nothing
 from dagster_versioned.errors import ChainCorrupt, CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
 from dagster_versioned.tables.event_slice import ChainEntry, EventSlice, SliceFile
 from dagster_versioned.tables.parts import SLICES
@@ -186,6 +187,8 @@ def _difference(
 
     Raises `ChainCorrupt` for a chain that breaks that rule, `CommitConflict` where each side has blocks of its own.
     """
+    if head == at:
+        return _Difference((), 0)
     new: list[Multihash] = []
     name, block = head, theirs(head)[1]
     mine, own, ahead = at, ours(at)[1] if at is not None else None, 0
@@ -197,7 +200,7 @@ def _difference(
         if mine == name:
             break
         new.append(name)
-        if block.prev_block_hash is None:
+        if block.prev_block_hash in (None, mine):
             break
         before = theirs(block.prev_block_hash)[1]
         if before.sequence_number + 1 != block.sequence_number:
@@ -400,5 +403,7 @@ def _local(store: ObjectStore, key: str) -> Generator[Path]:
         return
     with TemporaryFolder() as folder:
         path = folder / "slice"
-        path.write_bytes(store.get(key))
+        with path.open("wb") as file:
+            for start in range(0, store.head(key).size, PIECE_BYTES):
+                file.write(store.get_range(key, start, PIECE_BYTES))
         yield path

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,15 +12,18 @@ import typer
 from dagster_versioned.cli.arguments import Table
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.chain.block import Block
+    from dagster_versioned.chain.events import AddPushSource, SetPollingSource
     from dagster_versioned.chain.manifest import DatasetSnapshot
     from dagster_versioned.chain.multihash import Multihash
     from dagster_versioned.chain.signing_key import SigningKey
     from dagster_versioned.chain.transfer import Transferred
+    from dagster_versioned.chain.validity import ChainState
     from dagster_versioned.tables.table import VersionedTable
 
 PANEL = "Histories of events"
@@ -56,9 +60,15 @@ def register(app: typer.Typer) -> None:
     verb(
         odf, panel=PANEL, examples=["odf add cities.yaml", "odf add cities.yaml --table cities --key-file cities.key"]
     )(add)
-    verb(odf, panel=PANEL, examples=["odf ingest cities", "odf ingest cities --manifest cities.yaml --var TOKEN"])(
-        ingest
-    )
+    verb(
+        odf,
+        panel=PANEL,
+        examples=[
+            "odf ingest cities",
+            "odf ingest cities --manifest cities.yaml --var TOKEN",
+            "odf ingest trips trips.parquet",
+        ],
+    )(ingest)
     verb(
         odf,
         panel=PANEL,
@@ -139,39 +149,49 @@ def add(
 def ingest(
     session: Session,
     table: Table,
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="Files to add instead of what is fetched.")
+    ] = None,
     manifest: Annotated[
         Path | None, typer.Option("--manifest", metavar="FILE", help="By default as the chain says.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="NAME", help="The push source, where there are several.")
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--event-time", metavar="TIME", help="What the files are as of; now if left out.")
     ] = None,
     var: _Variables = None,
     key_file: _KeyFile = None,
     key_env: _KeyVariable = None,
 ) -> None:
-    """Fetch what is new in a dataset's source, and add it: one file, one block, one version at a time."""
+    """Add what is new in a dataset's source, or files: each one block and one version."""
     from dagster_versioned.chain.event_table import EventTable
     from dagster_versioned.chain.events import SetPollingSource
     from dagster_versioned.chain.ingest.declare import current_state, declare, event_table, source_of
-    from dagster_versioned.chain.ingest.poll import Polling, history_of, poll
+    from dagster_versioned.chain.ingest.poll import Polling, add_file, history_of, poll
     from dagster_versioned.cli.documents import print_json
 
     opened = session.table(table)
     key = _key(key_file, key_env)
     snapshot = None if manifest is None else _snapshot(manifest)
     if snapshot is not None:
-        source = source_of(snapshot)
+        step = source_of(snapshot)
         events = event_table(opened, snapshot, key=key)
     else:
         state = current_state(opened)
-        source = state.polling_source if state is not None else None
-        if state is None or source is None:
-            raise InvalidInput(
-                f"{opened.name} has no polling source. Nothing was fetched. Give --manifest FILE, or add one: "
-                "dagster-versioned odf add FILE."
-            )
-        events = EventTable(opened, history_of(source.merge, state.vocab), key=key)
-    if not isinstance(source, SetPollingSource):
-        raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was fetched.")
+        step = _source(opened, state, source)
+        assert state is not None  # else it has no source
+        events = EventTable(opened, history_of(step.merge, state.vocab), key=key)
+    if files:
+        when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
+        added = (add_file(events, step, file, when) for file in files)
+    elif isinstance(step, SetPollingSource):
+        added = poll(events, step, Polling(variables=_values(var)))
+    else:
+        raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
     found: list[dict[str, Any]] = []
-    for one in poll(events, source, Polling(variables=_values(var))):
+    for one in added:
         found.append({"file": one.file, "change": one.result.change, "version": one.result.version.metadata_sha})
         if not session.json:
             say(f"{one.file}: {'nothing is new' if one.result.change == 'none' else one.result.version.short}")
@@ -453,6 +473,24 @@ def _history(table: "VersionedTable") -> "VersionedTable":
     if chain_head(table.state.snapshot) is None:
         raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
     return table
+
+
+def _source(
+    table: "VersionedTable", state: "ChainState | None", name: str | None
+) -> "SetPollingSource | AddPushSource":
+    """The source of a chain, or that of its push sources with a name. Raises `InvalidInput`."""
+    pushed = dict(state.push_sources) if state is not None else {}
+    if state is not None and state.polling_source is not None and name is None:
+        return state.polling_source
+    if name is None and len(pushed) == 1:
+        return next(iter(pushed.values()))
+    if name not in pushed:
+        has = f"the push sources {', '.join(sorted(pushed))}" if pushed else "no source"
+        raise InvalidInput(
+            f"{table.name} has {has}. Nothing was added. Give --source NAME, or --manifest FILE, or add a source: "
+            "dagster-versioned odf add FILE."
+        )
+    return pushed[name]
 
 
 def _snapshot(manifest: Path) -> "DatasetSnapshot":

@@ -79,6 +79,23 @@ def test_add_and_ingest(cli: Cli, manifest: Path, tmp_path: Path):
     assert "2.csv: " in cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0).out
 
 
+def test_files_are_added_as_a_source_reads_them(cli: Cli, cities: str, manifest: Path, tmp_path: Path):
+    (tmp_path / "more.csv").write_text("id,name\n3,Bonn\n")
+    added = cli.json("odf", "ingest", cities, tmp_path / "more.csv", "--event-time", "2020-01-01")
+    assert [one["change"] for one in added["files"]] == ["full"]
+    (last,) = cli.json("odf", "tail", cities, "--limit", 1)["events"]
+    assert (last["name"], last["event_time"][:10]) == ("Bonn", "2020-01-01")
+    assert cli.json("odf", "ingest", cities, tmp_path / "more.csv")["files"][0]["change"] == "none"
+    text = manifest.read_text()
+    pushed = text[: text.index("    - kind: SetPollingSource")] + text[text.index("      read:") :]
+    manifest.write_text(pushed.replace("      read:", "    - kind: AddPushSource\n      sourceName: app\n      read:"))
+    cli("odf", "add", manifest, "--table", "pushed", ok=0)
+    assert cli("odf", "ingest", "pushed", tmp_path / "more.csv", "--source", "app", ok=0).out.endswith("\n")
+    assert cli.json("odf", "tail", "pushed")["total"] == 1
+    for words in (["ingest", "pushed"], ["ingest", "pushed", "x.csv"], ["ingest", "pushed", "x", "--source", "y"]):
+        assert "Nothing was added" in cli("odf", *words, ok=2).err
+
+
 def test_log_tail_and_inspect(cli: Cli, cities: str, tmp_path: Path):
     log = cli.json("odf", "log", cities)["blocks"]
     kinds = ["AddData", "SetDataSchema", "SetPollingSource", "SetInfo", "Seed"]

@@ -7,11 +7,13 @@ killed half way, neither loses a file nor adds one twice. Source: seed 002 ("Pol
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.events import (
     AddData,
+    AddPushSource,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyLedger,
@@ -24,6 +26,8 @@ from dagster_versioned.chain.ingest.fetch import MAX_BYTES, SOURCE_NAME, Fetched
 from dagster_versioned.chain.ingest.prepare import prepare
 from dagster_versioned.chain.ingest.preprocess import preprocess
 from dagster_versioned.chain.ingest.read import read
+from dagster_versioned.chain.ingest.source_file import SourceFile
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
@@ -91,6 +95,19 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
             rows = preprocess(read(file, source.read), source.preprocess)
             result = events.write(rows, event_time=_of(found), source=source, source_state=found.state, **described)
             yield Ingested(found.file.name, found.event_time, result)
+
+
+def add_file(
+    events: EventTable, source: SetPollingSource | AddPushSource, path: Path, event_time: datetime | None = None
+) -> Ingested:
+    """Add a file to a table as the source would read it; given twice, it is added twice, as far as merging goes.
+
+    Raises what reading and writing do.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"{path} is not there, or no file. Nothing was added.")
+    rows = preprocess(read(SourceFile(str(path), path), source.read), source.preprocess)
+    return Ingested(str(path), event_time, events.write(rows, event_time=event_time, source=source))
 
 
 def _of(found: Fetched) -> datetime | None:
