@@ -65,7 +65,9 @@ class UpstreamFiles:
 
     def digests(self) -> dict[str, str] | None:
         """The field digests of the rows; ``None`` where a version does not record them."""
-        records = [FeatureRecord.of(version.identity.custom) for version in self.files.versions]
+        records = [
+            None if version.is_foreign else FeatureRecord.of(version.identity.custom) for version in self.files.versions
+        ]
         known = [record.digests for record in records if record is not None]
         return digests_together(known) if known and len(known) == len(records) else None
 

@@ -113,7 +113,7 @@ def _of_root(feature: Feature, table: VersionedTable) -> tuple[FeatureOutlook, U
     if not table.exists() or not table.state.history.heads:
         return FeatureOutlook(feature.key, "unknown", note="it was never materialized"), None
     files = UpstreamFiles(table, table.files())
-    rows = sum(version.identity.nrow for version in files.files.versions)
+    rows = sum(version.identity.nrow for version in files.files.versions if not version.is_foreign)
     return FeatureOutlook(feature.key, "unknown", unchanged=rows, note="its samples are known once it ran"), files
 
 

@@ -10,6 +10,7 @@ from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field
 from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.outlook import FeatureOutlook, outlook
+from support.crashes import append_as_another_program
 from support.stores import contents
 
 VIDEO = Feature("raw/video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
@@ -129,6 +130,13 @@ def test_below_what_never_ran(tmp_path):
     found = tables.look(graph_of())
     assert counts(found["words"]) == ("exact", 3, 0, 0, 0)
     assert counts(found["both"]) == ("at most", 3, 0, 0, 0)
+
+
+def test_an_upstream_that_another_program_changed_is_compared_as_it_is(tables):
+    append_as_another_program(tables.table("raw/video"), tables.table("raw/video").read().slice(0, 0))
+    found = tables.look(graph_of())
+    assert counts(found["raw/video"]) == ("unknown", 0, 0, 0, 0)
+    assert counts(found["words"]) == ("exact", 0, 0, 0, 3)
 
 
 def test_filters_and_names(tables):
