@@ -20,6 +20,7 @@ from dagster_versioned.chain.walk import Link, state_at, walk
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.events import EventColumns, Operation
 from dagster_versioned.engines.scan import ScanFile
+from dagster_versioned.engines.spark.session import running
 from dagster_versioned.engines.sql import database
 from dagster_versioned.engines.transform import ColumnOrigin, RowOrigin
 from dagster_versioned.errors import VersionNotFound
@@ -114,7 +115,8 @@ def _origin(run: QueryRun, event: pa.Table, columns: EventColumns, session: "Spa
     said = event.drop_columns(list(columns.given))
     row = session.createDataFrame(cast("Any", said))
     query, histories = query_of(run.transform), run.histories(session)
-    return row_origin(session, query, histories, columns, row, compare=run.compares)
+    with running("the query of a row"):
+        return row_origin(session, query, histories, columns, row, compare=run.compares)
 
 
 def _bringing(dataset: RemoteDataset, head: Multihash, offset: int) -> tuple[Link, DataSlice]:

@@ -402,18 +402,31 @@ def query_of(event: SetTransform) -> TransformQuery:
 # --- slices ----------------------------------------------------------------------------------------------------------
 
 
+_known_slices: dict[DatasetId, tuple[Multihash, tuple[DataSlice, ...]]] = {}
+"""The slices of the chains that were walked last, up to a block: what a hash stands for never changes."""
+
+
 def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
-    """The events of a dataset up to a block, as the slices that its blocks name. Raises `ChainCorrupt`."""
+    """The events of a dataset up to a block, as the slices that its blocks name. Raises `ChainCorrupt`.
+
+    Runs are done again in their order, so a chain is walked once for all of them.
+    """
     arrow = state.arrow_schema()
     if arrow is None:
         raise ChainCorrupt(f"The dataset {state.seed.dataset_id} has no schema by block {state.head}.")
-    events = (link.block.event for link in walk(dataset, state.head))
-    found = [
-        event.new_data
-        for event in events
-        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None
-    ]
-    files = tuple(ScanFile(f"{SLICES}{one.physical_hash}", one.size) for one in reversed(found))
+    known, slices = _known_slices.get(state.seed.dataset_id, (None, ()))
+    later: list[DataSlice] = []
+    for link in walk(dataset, state.head):
+        if link.name == known:
+            break
+        event = link.block.event
+        if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
+            later.append(event.new_data)
+    else:
+        slices = ()
+    slices = (*slices, *reversed(later))
+    _known_slices[state.seed.dataset_id] = (state.head, slices)
+    files = tuple(ScanFile(f"{SLICES}{one.physical_hash}", one.size) for one in slices)
     return Scan(dataset.store, conform.stored_schema(arrow), files)
 
 

@@ -63,6 +63,7 @@ def test_of_a_join(spark):
     assert origin(spark, text, (at(2), 2, None), "id BIGINT, model STRING").rows == (("flights", 1),)
 
 
+@pytest.mark.slow
 def test_of_a_union_of_distinct_rows_and_of_a_table_that_is_used_twice(spark):
     text = (
         "WITH f AS (SELECT event_time, id FROM flights) "

@@ -114,6 +114,7 @@ def test_late_rows_of_either_side_of_a_join_come_out(spark):
     assert run(spark, text, inputs, output) == [(R, at(1), 2, None), (A, at(1), 2, "B747")]
 
 
+@pytest.mark.slow
 def test_equal_rows_are_counted(spark):
     source = flights(*[(A, at(1), 1, "UA", 5)] * 3)
     output = History("carrier STRING")
@@ -123,6 +124,7 @@ def test_equal_rows_are_counted(spark):
     assert run(spark, text, {"flights": source}, output) == [(R, at(1), "UA")] * 2
 
 
+@pytest.mark.slow
 def test_steps_see_the_results_of_those_before(spark):
     source = flights((A, at(1), 1, "UA", 5), (A, at(2), 2, "AA", 9))
     text = query(
@@ -149,6 +151,7 @@ def test_a_temporal_table_gives_the_version_of_the_time_and_late_versions_correc
     assert run(spark, text, inputs, output) == [(R, at(15), 2, 60), (A, at(15), 2, 40)]
 
 
+@pytest.mark.slow
 def test_sums_of_floats_are_the_same_in_any_run(spark):
     tenths = [(A, at(n), n, "UA", n) for n in range(200)]
     text = query("SELECT max(event_time) AS event_time, carrier, sum(delay / 10D) AS s FROM flights GROUP BY carrier")

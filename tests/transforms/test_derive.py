@@ -10,63 +10,17 @@ from dagster_versioned.chain.engine_versions import deprecate_engines, known_to_
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.events import ExecuteTransform, OffsetInterval, Seed, SetDataSchema, SetTransform
 from dagster_versioned.chain.provenance import explain
-from dagster_versioned.chain.remote import RemoteDataset
 from dagster_versioned.chain.transform import Derivation, InputAt, derive, replay
 from dagster_versioned.engines.transform import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.errors import IntegrityError, InvalidInput
-from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.event_history import Snapshot
+from support.derived import SCHEMA, House
 from support.transforms import START, at
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 LATE = "SELECT event_time, id, delay FROM flights WHERE delay > 6"
 COUNTS = "SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier"
-SCHEMA = pa.schema(
-    [("event_time", pa.timestamp("us", "UTC")), ("id", pa.int64()), ("carrier", pa.string()), ("delay", pa.int32())]
-)
-
-
-class House:
-    """Tables of a project, roots that are written and others that are derived."""
-
-    def __init__(self, project):
-        self.project = project
-
-    def write(self, *rows, name="flights", schema=SCHEMA, **options):
-        history = EventHistory(**options)
-        names = schema.names
-        table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=schema)
-        EventTable(self.project.table(name), history).write(table)
-
-    def derive(self, text, name="late", inputs=("flights",), steps=(), **temporal):
-        query = TransformQuery(tuple(inputs), (*steps, QueryStep(text)), temporal)
-        found = {one: InputAt.of_table(self.project.table(one)) for one in inputs}
-        return Derivation(query, found).write(self.project.table(name))
-
-    def events(self, name="late", *columns):
-        rows = EventTable(self.project.table(name)).events()
-        return [tuple(row.values()) for row in rows.select(["op", *columns]).to_pylist()]
-
-    def chain(self, name="late"):
-        """Blocks, oldest first."""
-        return list(EventTable(self.project.table(name)).blocks())[::-1]
-
-    def dataset(self, name="late"):
-        return RemoteDataset(self.project.table(name).store)
-
-    def by_id(self, dataset_id):
-        names = ("flights", "planes", "late", "counts")
-        tables = {name: self.project.table(name) for name in names if self.project.table(name).exists()}
-        return next(
-            self.dataset(name)
-            for name, table in tables.items()
-            if EventTable(table).chain.seed.dataset_id == dataset_id
-        )
-
-    def replays(self, spark, name="late"):
-        """For each run of a chain, whether it gives the same when it is done again."""
-        runs = [block for _, block in self.chain(name) if isinstance(block.event, ExecuteTransform)]
-        return [replay(self.dataset(name), block, self.by_id, spark) == block.event for block in runs]
 
 
 @pytest.fixture
@@ -151,6 +105,7 @@ def test_a_forged_slice_is_found_by_doing_the_run_again(spark, house):
     assert replay(house.dataset(), told, house.by_id, spark) == block.event
 
 
+@pytest.mark.slow
 def test_a_changed_query_is_recorded_and_corrects_what_the_old_one_gave(spark, house):
     house.write((at(1), 1, "UA", 7), (at(2), 2, "AA", 9))
     house.derive(LATE)
@@ -203,6 +158,7 @@ def test_a_root_is_no_place_for_a_transform_and_rows_are_no_input(spark, house):
         house.derive("SELECT * FROM rows", inputs=("rows",))
 
 
+@pytest.mark.slow
 def test_the_watermark_is_that_of_the_input_that_is_the_furthest_behind(spark, house):
     house.write((at(60), 1, "UA", 7))
     house.write((at(5), 1, "UA", 7), name="planes")
@@ -222,6 +178,7 @@ class OtherSpark:
         return getattr(self._session, name)
 
 
+@pytest.mark.slow
 def test_another_version_of_the_engine_is_recorded_and_can_be_known_to_agree(spark, house):
     house.write((at(1), 1, "UA", 7))
     query, table = TransformQuery(("flights",), (QueryStep(LATE),)), house.project.table("late")

@@ -1,9 +1,9 @@
 """SQL transforms on Spark: what a run appends to its output, as a plan over the inputs' events.
 
 A query that makes each row of one row runs over the new events alone, and what an event does (append, retract, correct)
-is carried through. Every other query runs over what the inputs' events come to, and the result is compared with what
-the output's events come to: rows that are gone are retracted, those that are new appended. So rows that came late
-correct what was said before, and nothing but events is kept between runs.
+is carried through. Every other query runs over what the inputs' events come to (where it groups, over the groups that
+new events are of), and the result is compared with what the output's events come to: rows that are gone are retracted,
+those that are new appended. So rows that came late correct what was said before, and nothing but events is kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
