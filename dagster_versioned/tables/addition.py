@@ -76,7 +76,7 @@ class Addition(Proposal):
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
         what = tuple(add.identity for add in base.parts), self._switches(base)
         if what != self._onto:
-            require_own(base)
+            _require_own(base)
             self._kept = self._add_to(base)
             self._onto = what
         return self._kept
@@ -151,8 +151,7 @@ def contents_of(head: Version | None, scan: Scan, engine: Engine) -> Contents:
         return engine.measure(rows, scan.schema)
 
 
-def require_own(base: Base) -> None:
-    """Raise `CommitConflict` where a foreign commit had the last word."""
+def _require_own(base: Base) -> None:
     if base.foreign is not None:
         raise CommitConflict(
             f"Another program changed the table with log version {base.foreign.log_version}, so nobody knows what rows "

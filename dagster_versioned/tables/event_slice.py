@@ -15,7 +15,7 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.version import Added
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.addition import contents_of, require_own
+from dagster_versioned.tables.addition import contents_of
 from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.history import Version
@@ -90,7 +90,7 @@ class SliceProposal(Proposal):
     def onto(self, base: Base) -> tuple[Add, ...]:
         """All parts of the head, which stay. Raises `CommitConflict` after a foreign commit."""
         if base != self._onto:
-            require_own(base)
+            _require_own(base)
             given, file = self.events.contents, self.events.file
             ordinal = 1 + max(map(ordinal_of, base.parts), default=-1)
             parts = () if file is None else (replace(file.part, ordinal=ordinal),)
@@ -136,6 +136,15 @@ def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> Dr
         )
 
     return draft
+
+
+def _require_own(base: Base) -> None:
+    if base.foreign is not None:
+        raise CommitConflict(
+            f"Another program added files to the history with log version {base.foreign.log_version}, of which its "
+            "chain says nothing. Nothing was written. Copy the dataset as its chain has it (`odf push`), and go on "
+            "with the copy."
+        )
 
 
 def _named(block: str | None) -> str:

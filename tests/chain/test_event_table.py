@@ -42,6 +42,7 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from support.crashes import append_as_another_program
 
 PLANES = EventHistory(merge=Snapshot(primary_key=("id",)))
 
@@ -386,6 +387,13 @@ def test_rows_and_events_do_not_mix(planes: EventTable, project: Project):
         project.table("new").write(dump((1, 1)), options=TableOptions(history=PLANES))
 
 
+def test_files_that_another_program_added_stop_the_history(planes: EventTable):
+    planes.write(dump((1, 100)))
+    append_as_another_program(planes.table, planes.events())
+    with pytest.raises(CommitConflict, match="of which its chain says nothing"):
+        planes.write(dump((1, 120)))
+
+
 def test_an_altered_block_is_not_believed(planes: EventTable, project: Project):
     planes.write(dump((1, 100)))
     key = f"blocks/{planes.chain.head}"
@@ -403,11 +411,19 @@ def test_keys_that_are_null_or_repeated_in_a_dump(planes: EventTable, project: P
     with pytest.raises(InvalidInput, match="1 rows have a null in it, and several rows have the same, for example"):
         planes.write(dump((1, 100), (1, 120), (None, 1)))
     assert not planes.table.exists()
+    planes.write(dump((1, 100), (2, 50)))
+    for repeated in (
+        dump((1, 100), (1, 100), (2, 50)),
+        dump((1, 100), (1, 120), (2, 50)),
+        dump((1, 9), (1, 9), (2, 50)),
+    ):
+        with pytest.raises(InvalidInput, match="several rows have the same"):
+            planes.write(repeated)
     ledger = EventTable(project.table("ledger"), EventHistory(merge=Ledger(primary_key=("id",))))
     with pytest.raises(InvalidInput, match=r"1 rows have a null in it\. Nothing"):
         ledger.write(dump((1, 100), (1, 120), (None, 1)))
     with pytest.raises(InvalidInput, match="primary_key names 'id', which is no column"):
-        planes.write(pa.table({"name": ["a"]}))
+        EventTable(project.table("others"), PLANES).write(pa.table({"name": ["a"]}))
 
 
 def test_dumps_out_of_order(planes: EventTable):

@@ -1,0 +1,63 @@
+"""A process that dies at any call of its store leaves a history as it was, or with the whole slice; never with half."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.chain.event_table import EventTable
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.identity.version import Run
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import Call
+from dagster_versioned.tables.event_history import Append, EventHistory, Snapshot
+from dagster_versioned.tables.project import Project
+from support.interleaving import Stepped
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+HISTORIES = {"snapshot": EventHistory(merge=Snapshot(primary_key=("id",))), "append": EventHistory(merge=Append())}
+FIRST = pa.table({"id": [1, 2], "seats": [100, 50]})
+SECOND = pa.table({"id": [1, 3], "seats": [120, 10]})
+EVENTS = {"snapshot": [0, 0, 2, 3, 1, 0], "append": [0, 0, 0, 0]}
+
+
+def history(store: Stepped | LocalStore, strategy: str) -> EventTable:
+    return EventTable(Project("FAULTS", store).table("planes"), HISTORIES[strategy])
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
+@pytest.mark.parametrize("strategy", HISTORIES)
+def test_a_write_that_dies_is_not_there_or_is_whole(tmp_path: Path, strategy: str, after: bool):
+    run = Run("r", "planes", 0)
+    history(LocalStore(tmp_path / "begun"), strategy).write(FIRST)
+    number, died, was_there = 0, True, 0
+    while died:
+        number += 1
+        place = tmp_path / str(number)
+        shutil.copytree(tmp_path / "begun", place)
+        store = Stepped(LocalStore(place))
+
+        def dies(call: Call, at: int = number, dying: Stepped = store) -> None:
+            if call.number == at:
+                dying.die(after=after)
+
+        store.shared["before"] = dies
+        with suppress(VersionedError):
+            history(store, strategy).write(SECOND, run=run)
+        died = bool(store.shared["dead"] or store.shared["dies_after"])
+        found = history(LocalStore(place), strategy)
+        operations = found.events()["op"].to_pylist()
+        assert operations in (EVENTS[strategy][:2], EVENTS[strategy])
+        was_there += operations == EVENTS[strategy]
+        found.table.resolve()
+        retried = found.write(SECOND, run=Run("r", "planes", 1))
+        assert found.events()["op"].to_pylist() == EVENTS[strategy]
+        assert (retried.change == "none") == (operations == EVENTS[strategy])
+        found.table.repair()
+        assert found.table.verify().ok
+        assert len(list(found.blocks())) == 5
+        shutil.rmtree(place)
+    assert 0 < was_there < number
