@@ -41,7 +41,15 @@ from dagster_versioned.chain.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.chain.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.chain.validity import ChainState, validate
 from dagster_versioned.chain.walk import Link, walk
-from dagster_versioned.errors import ChainCorrupt, IntegrityError, ObjectNotFound, VersionedError
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    UnsupportedFeature,
+    VersionedError,
+    VersionNotFound,
+)
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
 
 Subject = Literal["head", "signature", "block", "slice", "checkpoint", "input", "replay"]
@@ -54,6 +62,9 @@ Replay = Callable[[RemoteDataset, Block, Resolve], ExecuteTransform]
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that were checked, of how many of this dataset."""
+
+_WRONG: Final = (IntegrityError, UnsupportedFeature, InvalidInput, ObjectNotFound, VersionNotFound)
+"""What says something of the dataset. A store that does not answer says nothing of it: that error is passed on."""
 
 _READERS: Final = 4
 _MOST_IN_MEMORY: Final = 256 * 2**20
@@ -152,6 +163,8 @@ def verify(
     With ``resolve``, also the datasets that it was made from, up to the roots. With ``replay`` too, every recorded run
     of a query is done again, and what it gives compared with what is recorded. ``head`` is the last block as somebody
     else knows it, such as the table's log: the dataset is to name the same one.
+
+    Raises `StorageError` where a store does not answer, which says nothing of the dataset.
     """
     verification = _Verification(resolve, replay, progress)
     verification.check(dataset, None, head)
@@ -250,7 +263,7 @@ class _Verification:
             try:
                 given = self._replay(checked.dataset, link.block, self._found)
                 problem = _difference(event, given)
-            except VersionedError as error:
+            except _WRONG as error:
                 problem = f"it cannot be done again: {error}"
             if problem is not None:
                 findings.append(_finding("replay", link, "", problem))
@@ -312,7 +325,7 @@ class _Chain:
     def _head(self, known: Multihash | None) -> Multihash | None:
         try:
             named = self._dataset.head()
-        except VersionedError as error:
+        except _WRONG as error:
             self.findings.append(Finding("head", None, None, REF_KEY, str(error)))
             if known is None:
                 self.unchecked.append("all of it: there is no head to begin with")
@@ -334,7 +347,7 @@ class _Chain:
 
         try:
             self.links.extend(walk(Asked(), head))
-        except VersionedError as error:
+        except _WRONG as error:
             number = self.links[-1].block.sequence_number - 1 if self.links else None
             self.findings.append(Finding("block", asked, number, f"{BLOCKS}{asked}", str(error)))
             self.unchecked.append(f"block {number if number is not None else asked} and all before it")
@@ -377,7 +390,7 @@ class _Chain:
                 )
             if not problem:
                 return signature.head
-        except VersionedError as error:
+        except _WRONG as error:
             problem = str(error)
         self.findings.append(Finding("signature", self.head, None, SIGNATURE_KEY, problem))
         return None

@@ -12,9 +12,11 @@ import pytest
 from dagster_versioned.chain.block import Block, block_hash, encode_block
 from dagster_versioned.chain.events import AddData, ExecuteTransform, SetInfo
 from dagster_versioned.chain.multihash import Multihash
+from dagster_versioned.chain.remote import RemoteDataset
 from dagster_versioned.chain.verification import DatasetReport, Finding, VerificationReport, verify
 from dagster_versioned.chain.walk import Link, walk
-from dagster_versioned.errors import IntegrityError
+from dagster_versioned.errors import IntegrityError, StoreUnavailable
+from dagster_versioned.storage.wrappers import Fault, FaultStore
 from support.odf_chains import moment, named
 from support.odf_graph import SCHEMA, Graph, Served, add_readings, logical_hash, replay
 
@@ -210,6 +212,14 @@ def test_an_input_that_nobody_has_leaves_the_dataset_unchecked(graph: Graph) -> 
     assert f"the input {graph.readings.dataset_id}: There is no dataset" in report.datasets[0].unchecked[0]
     with pytest.raises(IntegrityError, match="not checked: the input"):
         report.require_ok()
+
+
+def test_a_store_that_does_not_answer_is_no_finding(graph: Graph) -> None:
+    store = graph.readings.remote.store
+    for number in range(1, 10):
+        faulty = FaultStore(store, lambda call, number=number: Fault.BEFORE if call.number == number else None)
+        with pytest.raises(StoreUnavailable):
+            verify(RemoteDataset(faulty))
 
 
 # --- forgeries -------------------------------------------------------------------------------------------------------
