@@ -62,6 +62,7 @@ class _Why:
     """A plan whose rows have the rows that they were made of beside them, in a column of each node's own."""
 
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
+        self._own = own
         self._jvm = cast("Any", own)._jvm
         self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
         self._parser = cast("Any", own)._jsparkSession.sessionState().sqlParser()
@@ -146,7 +147,9 @@ class _Why:
             else one
             for one, other in pairs
         ]
-        return self._with(self._seq(aliases), below, f"`{why}`")
+        renamed, name = self._with(self._seq(aliases), below, f"`{why}`")
+        # Resolved now: Spark gives a relation that is there twice other identities only below what is resolved.
+        return plan_of(frame_of(self._own, renamed)), name
 
     def _added(self, why: str) -> tuple[str, Any]:
         name = f"\N{SECTION SIGN}why{next(self._numbers)}"
