@@ -29,6 +29,8 @@ def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, c
         parquet = pq.ParquetFile(path)
         stored = stored_schema(parquet.schema_arrow)
         statistics = from_parquet_metadata(parquet.metadata, stored)
+    except FileNotFoundError:
+        raise
     except (pa.ArrowException, OSError, InvalidInput) as error:
         raise IntegrityError(f"{name} cannot be read as a slice of events: {error}") from None
     if stored != schema:

@@ -13,7 +13,7 @@ from dagster_versioned.chain.block import MAX_BLOCK_SIZE, Block, block_hash, dec
 from dagster_versioned.chain.events import AddData, ExecuteTransform
 from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
 from dagster_versioned.chain.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY, HeadSignature
-from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage import Location, ObjectStore, open_store
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.transfer import MAX_PIECES, PIECE_BYTES
@@ -22,6 +22,8 @@ from dagster_versioned.tables.parts import SLICES
 
 CHECKPOINTS = "checkpoints/"
 _MAX_REFERENCE_BYTES = 512
+_MAX_FILE_BYTES = 5 * 1024**4
+"""S3's largest object: what is said to be larger is said to fill a disk."""
 
 
 def open_remote(location: str | Location, *, profile: str | None = None) -> "RemoteDataset":
@@ -56,6 +58,11 @@ def files_of(block: Block) -> list[StoredFile]:
                     f"Block {block.sequence_number} names a file by {file.physical_hash}, which is no hash of bytes. "
                     "Nothing was copied."
                 )
+            if file.size > _MAX_FILE_BYTES:
+                raise ChainCorrupt(
+                    f"Block {block.sequence_number} names a file of {file.size} bytes, and no file has more than "
+                    f"{_MAX_FILE_BYTES}. Nothing was copied."
+                )
             found.append(StoredFile(f"{folder}{file.physical_hash}", file.physical_hash, file.size))
     return found
 
@@ -85,14 +92,26 @@ class RemoteDataset:
             return None
 
     def block(self, name: Multihash) -> tuple[bytes, Block]:
-        """A block by its hash. Raises `ChainCorrupt` for bytes with another one, `ObjectNotFound`."""
+        """A block by its hash. Raises `ChainCorrupt` for bytes with another one, or that are no block,
+        `UnsupportedFeature` for one of a later version, and `ObjectNotFound`."""
         data = self._bounded(f"{BLOCKS}{name}", MAX_BLOCK_SIZE)
         if block_hash(data) != name:
             raise ChainCorrupt(
                 f"Block {name} of {self.store.uri} has other bytes than its hash says. Nothing of it was kept. Pull "
                 "from another source, or ask who publishes it."
             )
-        return data, decode_block(data)
+        try:
+            return data, decode_block(data)
+        except UnsupportedFeature as error:
+            raise UnsupportedFeature(
+                f"Block {name} of {self.store.uri} was written by a later version: {error} Nothing of it was kept. "
+                "Upgrade this package."
+            ) from None
+        except ChainCorrupt as error:
+            raise ChainCorrupt(
+                f"Block {name} of {self.store.uri} has the bytes that its hash says, and is none: {error} Nothing of "
+                "it was kept. Ask who publishes it."
+            ) from None
 
     def pieces(self, file: StoredFile) -> Iterator[bytes]:
         """A file's bytes in pieces, the last of which comes only once the hash of all is the one that was promised.

@@ -5,27 +5,38 @@ never rewritten: a chain that has grown apart is reported, and left as it is. So
 Protocol", "Dataset Sharing").
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pyarrow as pa
 
 from dagster_versioned.chain.block import Block, block_hash, decode_block
 from dagster_versioned.chain.dataset_id import DatasetId
 from dagster_versioned.chain.events import AddData, DataSlice, ExecuteTransform
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.pulled_slice import pulled_slice
-from dagster_versioned.chain.remote import RemoteDataset, StoredFile, files_of
+from dagster_versioned.chain.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
 from dagster_versioned.chain.signature import SIGNATURE_KEY, HeadSignature
 from dagster_versioned.chain.signing_key import SigningKey
 from dagster_versioned.chain.validity import ChainState, validate
 from dagster_versioned.chain.walk import state_at
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.events import EventColumns
+from dagster_versioned.engines.events import EventColumns, EventSchema
 from dagster_versioned.engines.increment import nothing
-from dagster_versioned.errors import ChainCorrupt, CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    CommitConflict,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    UnsupportedFeature,
+)
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
@@ -75,20 +86,46 @@ def pull(
 
     Only what the copy lacks is read, up to the head, or ``until`` an earlier block of the chain. ``dataset_id`` is
     whose data are expected; ``require_signature`` refuses a head that its owner did not sign (a signature that does not
-    hold is always refused); ``max_bytes`` bounds the slices and checkpoints of one pull. Until all of it was checked,
-    nothing of it is part of the table.
+    hold is always refused); ``max_bytes`` bounds what one pull copies, as the disk does. Until all of it was checked,
+    nothing of it is part of the table. Where another pull into the table was faster, this one goes on from there.
 
     Raises `IntegrityError` for a source that does not keep what its hashes promise, `CommitConflict` for a chain that
-    has grown apart from the copy's, `ObjectNotFound`, `InvalidInput`, `StorageError`; the copy is then as it was.
+    has grown apart from the copy's, `ObjectNotFound`, `InvalidInput`: the copy is then as it was. Raises `StorageError`
+    too: where it comes of the copy's own store, the copy is at a block that is not the last, and another pull goes on.
     """
     table.project.check_write()
-    known = chain_head(table.state.snapshot) if table.exists() else None
-    if known is None and table.exists():
+    while True:
+        at = _head_of(table)
+        try:
+            return _pull(remote, table, at, until, dataset_id, require_signature, max_bytes, progress)
+        except (CommitConflict, ObjectNotFound):
+            if _head_of(table) == at:
+                raise
+
+
+def _head_of(table: VersionedTable) -> Multihash | None:
+    """Where the chain of a copy ends, ``None`` before there is one. Raises `InvalidInput` for a table of rows."""
+    if not table.exists():
+        return None
+    known = chain_head(table.state.snapshot)
+    if known is None:
         raise InvalidInput(f"{table.name} holds rows, and is no copy. Nothing was pulled. Pull into another table.")
-    copy, staged = RemoteDataset(table.store), _Staged(table.store)
-    head = until or remote.head()
-    at = None if known is None else Multihash.parse(known.head)
-    found = _difference(head, staged.reader(remote), at, copy.block)
+    return Multihash.parse(known.head)
+
+
+def _pull(
+    remote: RemoteDataset,
+    table: VersionedTable,
+    at: Multihash | None,
+    until: Multihash | None,
+    dataset_id: DatasetId | None,
+    require_signature: bool,
+    max_bytes: int | None,
+    progress: Progress,
+) -> Transferred:
+    copy, staged = RemoteDataset(table.store), _Staged(table.store, remote, max_bytes)
+    head, offered = (until, None) if until is not None else _published(remote)
+    found = _difference(head, staged.fetched_block, at, copy.block)
     state = None if at is None else state_at(copy, at)
     steps = _steps(found.new, staged, state)
     end = steps[-1][1] if steps else state
@@ -98,20 +135,31 @@ def pull(
         raise IntegrityError(
             f"{remote.store.uri} serves the dataset {owner}, not {dataset_id}. Nothing was pulled. Check the address."
         )
-    signature = None if until is not None else _signature(remote, head, owner, found, at, copy)
+    new = {step.head: step.sequence_number for _, step in steps}
+
+    def number(name: Multihash) -> int:
+        return new[name] if name in new else copy.block(name)[1].sequence_number
+
+    if offered is not None:
+        _check_signature(offered, remote, head, owner, new, at, copy)
+    # An older signature is put in the place of a newer one by nobody who means well.
+    own = _signature_of(copy, owner, at)
+    signature = max(filter(None, (own, offered)), key=lambda one: number(one.head), default=None)
     signed = signature.head if signature is not None else None
-    if require_signature and signed != head:
+    if require_signature and (signed is None or number(signed) < number(head)):
         what = "not signed" if signed is None else f"signed up to {signed} only"
         raise IntegrityError(
             f"The head {head} of {remote.store.uri} is {what}, and a signature is required. Nothing was pulled. Ask "
             "its owner to sign it, or pull without that requirement."
         )
     files = [file for block, _ in steps for file in files_of(block)]
-    copied = staged.fetch(remote, files, max_bytes, progress)
-    for group in _groups(steps):
-        events = staged.slice_of(group)
+    copied = staged.fetch(files, progress)
+    # All of it, before the first is committed: of a source that is refused, the copy has nothing.
+    slices = [(staged.slice_of(group), files_of(group[-1][0])) for group in _groups(steps)]
+    for events, named in slices:
+        staged.keep_checkpoints(named)
         table.append_events(lambda _, events=events: events)
-    if signature is not None and not found.ahead:
+    if signature is not None and signature != own and not found.ahead:
         table.store.put(SIGNATURE_KEY, signature.document())
     staged.discard()
     return Transferred(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
@@ -145,8 +193,12 @@ def push(
     owner = end.seed.dataset_id
     if key is not None and key.dataset_id != owner:
         raise InvalidInput(f"The private key is that of {key.dataset_id}, not of {owner}. Nothing was pushed.")
+    signature = _signature_of(own, owner, end.head) if key is None else key.sign_head(end.head)
     etag, at = _reference(target)
     found = _difference(end.head, own.block, at, copy.block)
+    theirs = _signature_of(copy, owner, at)
+    if signature is not None and theirs is not None and not found.ahead:
+        signature = max(theirs, signature, key=lambda one: own.block(one.head)[1].sequence_number)
     blocks = [own.block(name)[1] for name in found.new]
     files = [file for block in blocks for file in files_of(block)]
     missing = [file for file in files if not _holds(target, file)]
@@ -154,9 +206,14 @@ def push(
     for name in found.new:
         target.put(f"{BLOCKS}{name}", own.block(name)[0])
     if found.new:
-        target.put_if_match(REF_KEY, str(end.head).encode(), etag)
-    signature = own.signature() if key is None else key.sign_head(end.head)
-    if signature is not None and not found.ahead:
+        try:
+            target.put_if_match(REF_KEY, str(end.head).encode(), etag)
+        except PreconditionFailed:
+            raise CommitConflict(
+                f"Somebody else pushed to {target.uri} meanwhile. Its head is theirs; what was copied is there, and no "
+                "part of it. Push again: it goes on from their head, or says how the chains differ."
+            ) from None
+    if signature is not None and signature != theirs and not found.ahead:
         target.put(SIGNATURE_KEY, signature.document())
     signed = signature.head if signature is not None else None
     return Transferred(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
@@ -245,31 +302,46 @@ def _data_of(block: Block) -> DataSlice | None:
     return block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
 
 
-def _signature(
+def _published(remote: RemoteDataset) -> tuple[Multihash, HeadSignature | None]:
+    """The head, and the signature beside it; both are read again where they changed in between."""
+    head = remote.head()
+    while True:
+        signature = remote.signature()
+        if signature is None or signature.head == head or (now := remote.head()) == head:
+            return head, signature
+        head = now
+
+
+def _check_signature(
+    signature: HeadSignature,
     remote: RemoteDataset,
     head: Multihash,
     owner: DatasetId,
-    found: _Difference,
+    new: Mapping[Multihash, int],
     at: Multihash | None,
     copy: RemoteDataset,
-) -> HeadSignature | None:
-    """The owner's signature, of the head, or of an earlier one where blocks were added since.
-
-    Raises `IntegrityError` for somebody else's signature, and for one of a head that is not in the chain.
-    """
-    signature = remote.signature()
-    if signature is None:
-        return None
+) -> None:
+    """Raise `IntegrityError` for somebody else's signature, and for one of a head that is not in the chain."""
     if signature.dataset_id != owner:
         raise IntegrityError(
             f"The head of {remote.store.uri} is signed by {signature.dataset_id}, which is not its owner ({owner}). "
             "Nothing was pulled."
         )
-    if signature.head not in (head, *found.new) and not _precedes(signature.head, at, copy):
+    if signature.head != head and signature.head not in new and not _precedes(signature.head, at, copy):
         raise IntegrityError(
             f"{remote.store.uri} has a signature for {signature.head}, which is not in its chain: what its owner "
             "signed was taken out. Nothing was pulled. Ask the owner."
         )
+
+
+def _signature_of(copy: RemoteDataset, owner: DatasetId, at: Multihash | None) -> HeadSignature | None:
+    """The owner's signature that a copy has, of a head in its chain; ``None`` for any other."""
+    try:
+        signature = copy.signature()
+    except IntegrityError:
+        return None
+    if signature is None or signature.dataset_id != owner or not _precedes(signature.head, at, copy):
+        return None
     return signature
 
 
@@ -316,22 +388,23 @@ def _reference(target: ObjectStore) -> tuple[str | None, Multihash | None]:
 class _Staged:
     """What a pull has copied so far, each piece whole and checked; below the table's folder, and no part of it yet."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, remote: RemoteDataset, max_bytes: int | None) -> None:
         self._store = store
+        self._remote = remote
+        self._max_bytes = max_bytes
+        self._room = _free_bytes(store)
+        self._taken = 0
 
-    def reader(self, remote: RemoteDataset) -> Callable[[Multihash], tuple[bytes, Block]]:
-        """Reads blocks, from an earlier attempt where that has them."""
-
-        def read(name: Multihash) -> tuple[bytes, Block]:
-            try:
-                data = self.block(name)
-            except (ObjectNotFound, ChainCorrupt):
-                data, block = remote.block(name)
-                self._store.put(f"{PULLED}{BLOCKS}{name}", data, durability="later")
-                return data, block
-            return data, decode_block(data)
-
-        return read
+    def fetched_block(self, name: Multihash) -> tuple[bytes, Block]:
+        """A block, from an earlier attempt where that has it. Raises `InvalidInput` where it is too much."""
+        try:
+            data = self.block(name)
+        except (ObjectNotFound, ChainCorrupt):
+            data, block = self._remote.block(name)
+            self._take(len(data))
+            self._store.put(f"{PULLED}{BLOCKS}{name}", data, durability="later")
+            return data, block
+        return data, decode_block(data)
 
     def block(self, name: Multihash) -> bytes:
         """A block that was copied. Raises `ObjectNotFound`, `ChainCorrupt`."""
@@ -340,18 +413,34 @@ class _Staged:
             raise ChainCorrupt(f"{PULLED}{BLOCKS}{name} in {self._store.uri} was altered. Pull again.")
         return data
 
-    def fetch(
-        self, remote: RemoteDataset, files: Sequence[StoredFile], max_bytes: int | None, progress: Progress
-    ) -> int:
+    def fetch(self, files: Sequence[StoredFile], progress: Progress) -> int:
         """Copy files, those of an earlier attempt excepted; returns how many bytes. Raises `InvalidInput`."""
-        total = sum(file.size for file in files)
-        if max_bytes is not None and total > max_bytes:
-            raise InvalidInput(
-                f"{remote.store.uri} has {total} bytes that are new, and {max_bytes} are allowed. Nothing was pulled. "
-                "Allow more, if you trust the source with your disk."
-            )
-        missing = [file for file in files if not _holds(self._store, file, PULLED)]
-        return _copy(missing, lambda file: self._store.put_chunks(f"{PULLED}{file.key}", remote.pieces(file)), progress)
+        missing = [file for file in files if not self._has(file)]
+        self._take(sum(file.size for file in missing))
+        put = self._store.put_chunks
+        return _copy(missing, lambda file: put(f"{PULLED}{file.key}", self._remote.pieces(file)), progress)
+
+    def _has(self, file: StoredFile) -> bool:
+        """Whether an earlier attempt copied the file, and it is what it was then."""
+        if not _holds(self._store, file, PULLED):
+            return False
+        try:
+            for _ in RemoteDataset(self._store.subfolder(PULLED.rstrip("/"))).pieces(file):
+                pass
+        except (IntegrityError, ObjectNotFound):
+            return False
+        return True
+
+    def _take(self, size: int) -> None:
+        """Raise `InvalidInput` where a pull would copy more than is allowed, or than the disk has room for."""
+        self._taken += size
+        limits = {"are allowed": self._max_bytes, "are free on the disk": self._room}
+        for what, most in limits.items():
+            if most is not None and self._taken > most:
+                raise InvalidInput(
+                    f"{self._remote.store.uri} has {self._taken} bytes that are new, or more, and {most} {what}. "
+                    "Nothing was pulled. Allow more, or make room, if you trust the source with your disk."
+                )
 
     def slice_of(self, group: Sequence[_Step]) -> EventSlice:
         """The events of one commit: at most one slice, and the blocks up to it."""
@@ -361,10 +450,7 @@ class _Staged:
             raise InvalidInput(
                 f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
             )
-        schema = stored_schema(columns)
-        for file in files_of(block):
-            if not file.key.startswith(SLICES):
-                self._store.copy(f"{PULLED}{file.key}", file.key)
+        schema = _table_schema(columns, state)
         said = _data_of(block)
         file = None if said is None else self._read(said, schema, _columns(state))
         before = group[0][0].prev_block_hash
@@ -380,12 +466,48 @@ class _Staged:
 
     def _read(self, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
         staged = f"{PULLED}{SLICES}{said.physical_hash}"
-        with _local(self._store, staged) as path:
-            return pulled_slice(path, staged, said, schema, columns)
+        try:
+            with _local(self._store, staged) as path:
+                return pulled_slice(path, staged, said, schema, columns)
+        except FileNotFoundError:
+            raise ObjectNotFound(
+                f"{staged} in {self._store.uri} is gone. Nothing of it was added. Pull again."
+            ) from None
+
+    def keep_checkpoints(self, files: Iterable[StoredFile]) -> None:
+        """Put the checkpoints among files where readers look for them."""
+        for file in files:
+            if file.key.startswith(CHECKPOINTS):
+                self._store.copy(f"{PULLED}{file.key}", file.key)
 
     def discard(self) -> None:
         """Delete what was copied, once it is part of the table."""
         self._store.delete([info.key for info in self._store.list(PULLED)])
+
+
+def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
+    """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
+    given = _columns(state)
+    try:
+        schema = stored_schema(columns)
+        EventSchema.parse(schema, given)
+        for name, kind in zip(given.given, ("long", "integer", "timestamp"), strict=True):
+            if schema.field(name).type != kind:
+                raise InvalidInput(f"The column {name!r} is of the type {schema.field(name).type}, not {kind}.")
+    except InvalidInput as error:
+        raise UnsupportedFeature(
+            f"The dataset {state.seed.dataset_id} has columns that no history of events here can have. Nothing was "
+            f"pulled. {error}"
+        ) from None
+    return schema
+
+
+def _free_bytes(store: ObjectStore) -> int | None:
+    """How much room there is on the disk of a local store."""
+    path = store.local_path("x")
+    if path is None:
+        return None
+    return shutil.disk_usage(next(folder for folder in path.parents if folder.exists())).free
 
 
 def _columns(state: ChainState) -> EventColumns:

@@ -1,0 +1,293 @@
+"""Sources whose hashes are right and whose data are not: they are refused, and the copy does not change by a byte."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned.chain.arrow_schema import encode_schema
+from dagster_versioned.chain.block import Block, block_hash, encode_block
+from dagster_versioned.chain.events import (
+    AddData,
+    AttachmentEmbedded,
+    AttachmentsEmbedded,
+    DatasetKind,
+    DataSlice,
+    OffsetInterval,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetVocab,
+)
+from dagster_versioned.chain.multihash import Multihash
+from dagster_versioned.chain.remote import RemoteDataset, open_remote
+from dagster_versioned.chain.signature import SIGNATURE_KEY
+from dagster_versioned.chain.signing_key import SigningKey
+from dagster_versioned.chain.transfer import PULLED, pull, push
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    UnsupportedFeature,
+)
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+from support.odf_chains import moment
+from support.odf_graph import SCHEMA, Served, add_readings, logical_hash, root_of
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    """A dataset of 12 records in two slices."""
+    return root_of(tmp_path_factory.mktemp("source") / "readings")
+
+
+@pytest.fixture
+def source(served: Served, tmp_path: Path) -> Served:
+    return replace(served, folder=Path(shutil.copytree(served.folder, tmp_path / "source")))
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> VersionedTable:
+    return Project.open("COPY", str(tmp_path / "copy")).table("readings")
+
+
+def state_of(table: VersionedTable) -> dict[str, bytes]:
+    """Every file of a table but those that nothing refers to."""
+    store = table.store
+    return {info.key: store.get(info.key) for info in store.list() if not info.key.startswith("_staging/")}
+
+
+def events(start: int, count: int, operations: list[int] | None = None) -> pa.Table:
+    times = [moment(1).to_datetime()] * count
+    columns = [range(start, start + count), operations or [0] * count, times, times, ["a"] * count, [1] * count]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def add(source: Served, rows: pa.Table, start: int, end: int) -> None:
+    """Add rows, of which the block says that they are the records from ``start`` to ``end``."""
+    state = source.state
+    assert state is not None
+    written = pa.BufferOutputStream()
+    pq.write_table(rows, written)
+    data = written.getvalue().to_pybytes()
+    physical = Multihash.sha3_256(data)
+    source.store(f"data/{physical}", data)
+    made = DataSlice(logical_hash(events(start, 1)), physical, OffsetInterval(start, end), len(data))
+    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+
+
+# --- slices that are not what their blocks say -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        (events(99, 3), "other offsets than its block says"),
+        (events(15, 2), "other offsets than its block says"),
+        (events(15, 4), "other offsets than its block says"),
+        (events(15, 3, [0, 4, 0]), "operations that are none"),
+        (events(15, 3).drop_columns(["heat"]), "and the chain says"),
+        (events(15, 3).rename_columns([*SCHEMA.names[:5], "cold"]), "and the chain says"),
+    ],
+    ids=["offsets", "less", "more", "operations", "columns", "names"],
+)
+def test_of_a_source_that_is_refused_nothing_is_added_however_much_of_it_was_right(
+    source: Served, copy: VersionedTable, rows: pa.Table, reason: str, known: bool
+):
+    kept = None
+    if known:
+        pull(source.remote, copy)
+        kept = state_of(copy)
+    add(source, events(12, 3), 12, 14)
+    add(source, rows, 15, 17)
+    with pytest.raises(IntegrityError, match=reason):
+        pull(source.remote, copy)
+    assert (state_of(copy) if copy.exists() else None) == kept
+
+
+def test_a_slice_that_is_no_parquet_is_refused(source: Served, copy: VersionedTable):
+    add(source, events(12, 3), 12, 14)
+    state = source.state
+    assert state is not None
+    source.store(f"data/{Multihash.sha3_256(b'x' * 50)}", b"x" * 50)
+    made = DataSlice(logical_hash(events(15, 1)), Multihash.sha3_256(b"x" * 50), OffsetInterval(15, 15), 50)
+    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+    with pytest.raises(IntegrityError, match="cannot be read as a slice of events"):
+        pull(source.remote, copy)
+    assert not copy.exists()
+
+
+def retyped(**types: pa.DataType) -> pa.Schema:
+    return pa.schema([field.with_type(types.get(field.name, field.type)) for field in SCHEMA])
+
+
+@pytest.mark.parametrize(
+    ("schema", "vocab", "reason"),
+    [
+        (pa.schema([field for field in SCHEMA if field.name != "offset"]), None, "no column 'offset'"),
+        (pa.schema([field for field in SCHEMA if field.name != "op"]), None, "no column 'op'"),
+        (pa.schema([field for field in SCHEMA if field.name not in ("station", "heat")]), None, "no data beside"),
+        (retyped(offset=pa.string()), None, "'offset' is of the type string, not long"),
+        (retyped(offset=pa.uint64()), None, "uint64"),
+        (retyped(op=pa.float64()), None, "'op' is of the type double, not integer"),
+        (retyped(event_time=pa.string()), None, "'event_time' is a string, which is no moment"),
+        (pa.schema([*SCHEMA, pa.field("HEAT", pa.int64())]), None, "the same name"),
+        (pa.schema([*SCHEMA, pa.field("m", pa.map_(pa.string(), pa.int64()))]), None, "'m' is, or holds, a map"),
+        (pa.schema([*SCHEMA, pa.field("m", pa.duration("s"))]), None, "'m'"),
+        (SCHEMA, SetVocab("heat", "station", "op", "offset"), "no moment"),
+    ],
+)
+def test_columns_that_no_history_here_can_have_are_refused(
+    source: Served, copy: VersionedTable, schema: pa.Schema, vocab: SetVocab | None, reason: str, tmp_path: Path
+):
+    made = Served(tmp_path / "made", source.key)
+    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
+    if vocab is not None:
+        made.append(vocab)
+    made.append(SetDataSchema(encode_schema(schema)))
+    add(made, schema.empty_table(), 0, 0)
+    with pytest.raises(UnsupportedFeature, match=reason):
+        pull(made.remote, copy)
+    assert not copy.exists()
+
+
+def test_what_an_interrupted_pull_left_of_a_slice_is_not_believed(source: Served, copy: VersionedTable):
+    path = next((source.folder / "data").iterdir())
+    altered = path.read_bytes().replace(b"parquet-cpp", b"Parquet-cpp")  # of the same size, and as readable
+    copy.store.put(f"{PULLED}data/{path.name}", altered)
+    pull(source.remote, copy)
+    assert copy.store.get(f"data/{path.name}") == path.read_bytes() != altered
+
+
+# --- sources that are too large --------------------------------------------------------------------------------------
+
+
+def test_blocks_count_among_what_is_allowed(source: Served, copy: VersionedTable):
+    source.append(SetAttachments(AttachmentsEmbedded((AttachmentEmbedded("README.md", "x" * 100_000),))))
+    slices = sum(path.stat().st_size for path in (source.folder / "data").iterdir())
+    with pytest.raises(InvalidInput, match=rf"more, and {slices + 50_000} are allowed\. Nothing was pulled"):
+        pull(source.remote, copy, max_bytes=slices + 50_000)
+    assert not copy.exists()
+    assert pull(source.remote, copy, max_bytes=slices + 150_000).blocks == 6
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "reason"),
+    [(4 * 1024**4, InvalidInput, "are free on the disk"), (2**63, ChainCorrupt, "no file has more than")],
+)
+def test_a_slice_that_is_said_to_be_larger_than_the_disk_is_not_begun(
+    source: Served, copy: VersionedTable, size: int, error: type[Exception], reason: str
+):
+    if shutil.disk_usage(source.folder).free >= 4 * 1024**4:
+        pytest.skip("the disk is larger")
+    state = source.state
+    assert state is not None
+    made = DataSlice(logical_hash(events(12, 1)), Multihash.sha3_256(b""), OffsetInterval(12, 12), size)
+    source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
+    with pytest.raises(error, match=reason):
+        pull(source.remote, copy)
+    assert not copy.exists()
+
+
+# --- signatures ------------------------------------------------------------------------------------------------------
+
+
+def test_an_older_signature_does_not_take_the_place_of_a_newer_one(source: Served, copy: VersionedTable):
+    older = (source.folder / SIGNATURE_KEY).read_bytes()
+    add_readings(source, 12)
+    newer = (source.folder / SIGNATURE_KEY).read_bytes()
+    pull(source.remote, copy, require_signature=True)
+    source.store(SIGNATURE_KEY, older)
+    assert pull(source.remote, copy).signed == source.remote.head()
+    assert copy.store.get(SIGNATURE_KEY) == newer
+    (source.folder / SIGNATURE_KEY).unlink()
+    assert pull(source.remote, copy, require_signature=True).signed == source.remote.head()
+    assert copy.store.get(SIGNATURE_KEY) == newer
+
+
+def test_a_push_leaves_a_newer_signature_and_takes_none_that_does_not_hold(
+    source: Served, copy: VersionedTable, tmp_path: Path
+):
+    older = (source.folder / SIGNATURE_KEY).read_bytes()
+    add_readings(source, 12)
+    pull(source.remote, copy)
+    shared = LocalStore(tmp_path / "shared")
+    push(copy, shared, key=source.key)
+    newer = shared.get(SIGNATURE_KEY)
+    copy.store.put(SIGNATURE_KEY, older)
+    assert push(copy, shared).signed == source.remote.head()
+    assert shared.get(SIGNATURE_KEY) == newer
+    for wrong in (b"{}", SigningKey.generate().sign_head(source.remote.head()).document()):
+        copy.store.put(SIGNATURE_KEY, wrong)
+        fresh = LocalStore(tmp_path / Multihash.sha3_256(wrong).digest.hex())
+        assert push(copy, fresh).signed is None
+        assert RemoteDataset(fresh).signature() is None
+        assert RemoteDataset(fresh).head() == source.remote.head()
+
+
+def test_a_source_that_was_taken_back_to_an_older_signed_head_is_told_from_one_that_is_up_to_date(
+    source: Served, copy: VersionedTable, tmp_path: Path
+):
+    shutil.copytree(source.folder, tmp_path / "older")
+    add_readings(source, 12)
+    head = source.remote.head()
+    pull(source.remote, copy)
+    kept = state_of(copy)
+    found = pull(open_remote(str(tmp_path / "older")), copy, require_signature=True)
+    assert (found.blocks, found.ahead, found.signed) == (0, 1, head)
+    assert state_of(copy) == kept
+
+
+def test_a_head_that_moves_while_it_is_read_is_read_again(source: Served, copy: VersionedTable):
+    class Moving(LocalStore):
+        def get_range(self, key: str, start: int, length: int) -> bytes:
+            data = super().get_range(key, start, length)
+            if key == "refs/head" and source.state is not None and source.state.last_offset == 11:
+                add_readings(source, 12)
+            return data
+
+    found = pull(RemoteDataset(Moving(source.folder)), copy, require_signature=True)
+    assert found.signed == found.head == source.remote.head()
+    assert found.files == 3
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["refs/head", "refs/head.sig", "blocks", "data"])
+def test_a_link_that_leads_out_of_a_folder_is_refused(
+    source: Served, copy: VersionedTable, folder: str, tmp_path: Path
+):
+    path = source.folder / folder
+    path = next(path.iterdir()) if path.is_dir() else path
+    path.rename(tmp_path / "outside")
+    path.symlink_to(tmp_path / "outside")
+    with pytest.raises(InvalidName, match="a symbolic link leads out of the root"):
+        pull(source.remote, copy)
+    assert not copy.exists()
+
+
+# --- what comes of a later version -----------------------------------------------------------------------------------
+
+
+def test_a_block_of_a_later_version_is_named_and_nothing_is_pulled(source: Served, copy: VersionedTable):
+    state = source.state
+    assert state is not None
+    data = bytearray(encode_block(Block(moment(9), state.head, state.sequence_number + 1, SetInfo("new"))))
+    data[data.index((2).to_bytes(4, "little") + (0x400000).to_bytes(8, "little"))] = 9
+    name = block_hash(bytes(data))
+    source.store(f"blocks/{name}", bytes(data))
+    source.store("refs/head", str(name).encode())
+    (source.folder / SIGNATURE_KEY).unlink()
+    with pytest.raises(UnsupportedFeature, match=rf"{name}.*manifest version 9"):
+        pull(source.remote, copy)
+    assert not copy.exists()
