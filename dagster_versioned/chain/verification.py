@@ -11,6 +11,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -41,18 +42,22 @@ from dagster_versioned.chain.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.chain.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.chain.validity import ChainState, validate
 from dagster_versioned.chain.walk import Link, walk
+from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.errors import (
     ChainCorrupt,
     IntegrityError,
     InvalidInput,
     ObjectNotFound,
+    StoreUnavailable,
     UnsupportedFeature,
     VersionedError,
     VersionNotFound,
 )
-from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, chain_head
+from dagster_versioned.tables.parts import SLICES
 
-Subject = Literal["head", "signature", "block", "slice", "checkpoint", "input", "replay"]
+Subject = Literal["head", "signature", "block", "slice", "checkpoint", "input", "replay", "log"]
 
 Resolve = Callable[[DatasetId], RemoteDataset]
 """Where a dataset is found. Raises `VersionedError` where it is not."""
@@ -156,29 +161,31 @@ def verify(
     resolve: Resolve | None = None,
     replay: Replay | None = None,
     head: Multihash | None = None,
+    log: Snapshot | None = None,
     progress: Progress = _unheard,
 ) -> VerificationReport:
     """Check a dataset: its chain against the rules, its files against the chain.
 
     With ``resolve``, also the datasets that it was made from, up to the roots. With ``replay`` too, every recorded run
     of a query is done again, and what it gives compared with what is recorded. ``head`` is the last block as somebody
-    else knows it, such as the table's log: the dataset is to name the same one.
+    else knows it: the dataset is to name the same one. ``log`` is what the log of the dataset's table says: it is to
+    name that block too, and to list the slices of the chain, whole, and nothing else.
 
     Raises `StorageError` where a store does not answer, which says nothing of the dataset.
     """
     verification = _Verification(resolve, replay, progress)
-    verification.check(dataset, None, head)
+    verification.check(dataset, None, head, log)
     return VerificationReport(tuple(verification.reports))
 
 
 @dataclass(slots=True)
 class _Checked:
-    """What is known of a dataset once its chain was checked. ``offsets`` are the last ones, by block."""
+    """What is known of a dataset once its chain was checked, and what its chain says by block."""
 
     dataset: RemoteDataset
     report: DatasetReport
     links: Sequence[Link] = ()
-    offsets: Mapping[Multihash, int | None] = field(default_factory=dict[Multihash, "int | None"])
+    states: Mapping[Multihash, ChainState] = field(default_factory=dict[Multihash, ChainState])
 
 
 class _Verification:
@@ -189,16 +196,25 @@ class _Verification:
         self._progress = progress
         self._known: dict[DatasetId, _Checked | None] = {}
 
-    def check(self, dataset: RemoteDataset, expected: DatasetId | None, head: Multihash | None = None) -> _Checked:
+    def check(
+        self,
+        dataset: RemoteDataset,
+        expected: DatasetId | None,
+        head: Multihash | None = None,
+        log: Snapshot | None = None,
+    ) -> _Checked:
         """Check a dataset and, where asked for, all that it was made from."""
         place = len(self.reports)
-        chain = _Chain(dataset, expected, head)
+        logged = chain_head(log) if log is not None else None
+        chain = _Chain(dataset, expected, head if logged is None else Multihash.parse(logged.head))
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = None
         findings, unchecked = chain.findings, chain.unchecked
         files = [(link, file) for link in chain.links for file in _files(link)]
         findings += _check_files(dataset, files, chain.schemas, self._progress)
-        checked = _Checked(dataset, chain.report(files), chain.links, chain.offsets)
+        if log is not None and chain.state is not None and not unchecked:
+            findings += _check_log(log, chain.state, files)
+        checked = _Checked(dataset, chain.report(files), chain.links, chain.states)
         self.reports.append(checked.report)
         replayed = 0
         if self._resolve is not None and checked.report.inputs:
@@ -289,7 +305,8 @@ class _Chain:
         self.findings: list[Finding] = []
         self.unchecked: list[str] = []
         self.links: list[Link] = []
-        self.offsets: dict[Multihash, int | None] = {}
+        self.states: dict[Multihash, ChainState] = {}
+        self.state: ChainState | None = None
         self.schemas: dict[Multihash, bytes] = {}
         self._dataset = dataset
         self.head = self._head(head)
@@ -304,15 +321,13 @@ class _Chain:
         self.signed = self._signed()
 
     def report(self, files: Sequence[tuple[Link, StoredFile]]) -> DatasetReport:
-        transform = next((link.block.event for link in self.links if isinstance(link.block.event, SetTransform)), None)
-        inputs = _inputs(transform) if isinstance(transform, SetTransform) else ()
         size = sum(file.size for _, file in files) + sum(link.size for link in self.links)
         return DatasetReport(
             location=self._dataset.store.uri,
             dataset_id=self.dataset_id,
             head=self.head,
             sources=tuple(_sources(link.block.event for link in reversed(self.links))),
-            inputs=inputs,
+            inputs=_inputs(self.links),
             signed=self.signed,
             blocks=len(self.links),
             files=len(files),
@@ -367,10 +382,11 @@ class _Chain:
                 continue
             try:
                 state = validate(state, link.block, link.name)
-                self.offsets[link.name] = state.last_offset
+                self.states[link.name] = state
             except ChainCorrupt as error:
                 self.findings.append(_finding("block", link, f"{BLOCKS}{link.name}", str(error)))
                 valid = False
+        self.state = state if valid else None
 
     def _signed(self) -> Multihash | None:
         """The head that the owner's key vouches for, if there is such a signature."""
@@ -384,7 +400,7 @@ class _Chain:
                 problem = "it is not written as signatures are, though it holds"
             elif self.dataset_id not in (None, signature.dataset_id):
                 problem = f"it is by the key of {signature.dataset_id}, not of this dataset"
-            elif self.links and not self.unchecked and signature.head not in self.offsets and not self.findings:
+            elif self.links and not self.unchecked and signature.head not in self.states and not self.findings:
                 problem = (
                     f"it is of the head {signature.head}, which the chain does not have: it was cut off or replaced"
                 )
@@ -400,11 +416,17 @@ def _finding(subject: Subject, link: Link, key: str, problem: str, *, records_ma
     return Finding(subject, link.name, link.block.sequence_number, key, problem, records_match)
 
 
-def _inputs(transform: SetTransform) -> tuple[DatasetId, ...]:
-    try:
-        return tuple(dict.fromkeys(DatasetId.parse(entry.dataset_ref) for entry in transform.inputs))
-    except VersionedError:
-        return ()  # which validation has found
+def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
+    """What a dataset is computed from, and what runs took before the query was another one."""
+    found: list[DatasetId] = []
+    transform = next((link.block.event for link in links if isinstance(link.block.event, SetTransform)), None)
+    if isinstance(transform, SetTransform):
+        with suppress(VersionedError):  # which validation has found
+            found += [DatasetId.parse(entry.dataset_ref) for entry in transform.inputs]
+    for link in links:
+        if isinstance(link.block.event, ExecuteTransform):
+            found += [entry.dataset_id for entry in link.block.event.query_inputs]
+    return tuple(dict.fromkeys(found))
 
 
 def _sources(events: Iterator[Any]) -> Iterator[str]:
@@ -491,8 +513,15 @@ def _file_problem(dataset: RemoteDataset, file: StoredFile) -> str | None:
             digest = hashlib.file_digest(opened, "sha3_256").digest()
     except (FileNotFoundError, ObjectNotFound):
         return "it is missing"
-    except IntegrityError as error:
+    except (IsADirectoryError, NotADirectoryError):
+        return "it is no file"
+    except (IntegrityError, InvalidInput) as error:
         return str(error)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing can be said of it. Check "
+            "who may read it, and run again."
+        ) from None
     found = Multihash(HashAlgorithm.SHA3_256, digest)
     return None if found == file.physical_hash else f"its bytes have the hash {found}"
 
@@ -519,6 +548,31 @@ def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Mul
     return digest.digest()
 
 
+def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[Finding]:
+    """Whether readers of a table's log are led to the slices of the chain, all of them, and to nothing else."""
+    slices = {file.key: (link, file) for link, file in files if file.key.startswith(SLICES)}
+    listed = {add.key: add for add in log.adds()}
+    for key in sorted(listed.keys() - slices.keys()):
+        yield Finding("log", None, None, key, "the log lists it among the events, and no block names it")
+    for key, (link, file) in slices.items():
+        add = listed.get(key)
+        if add is None:
+            yield _finding("log", link, key, "the log does not list it, so readers miss its events")
+        elif add.size != file.size or add.deletion_vector is not None:
+            yield _finding("log", link, key, "the log does not list it whole")
+    columns = end.arrow_schema()
+    try:
+        told = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
+    except InvalidInput as error:
+        yield Finding("log", None, None, "", str(error))
+        return
+    found = {field.name: field.type for field in log.schema.fields}
+    renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
+    if found != told or renamed:
+        names = sorted(name for name in {**told, **found} if found.get(name) != told.get(name)) or renamed
+        yield Finding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
+
+
 # --- inputs and runs -------------------------------------------------------------------------------------------------
 
 
@@ -530,13 +584,18 @@ def _check_inputs(
         known = inputs.get(entry.dataset_id)
         if known is None or known.report.findings or entry.new_block_hash is None:
             continue
-        if entry.new_block_hash not in known.offsets:
+        end = known.states.get(entry.new_block_hash)
+        if end is None:
             problem = f"it took block {entry.new_block_hash}, which the chain of {entry.dataset_id} does not have"
             yield _finding("input", link, "", problem)
             continue
-        last = known.offsets[entry.new_block_hash]
-        if entry.new_offset is not None and (last is None or entry.new_offset > last):
-            problem = f"it took records up to offset {entry.new_offset} of {entry.dataset_id}, which ended with {last}"
+        before = known.states.get(entry.prev_block_hash) if entry.prev_block_hash is not None else None
+        if before is not None and end.sequence_number < before.sequence_number:
+            problem = f"it took block {end.sequence_number} of {entry.dataset_id} after block {before.sequence_number}"
+            yield _finding("input", link, "", problem)
+        taken = entry.new_offset if entry.new_offset is not None else entry.prev_offset
+        if taken != end.last_offset:
+            problem = f"it took records up to offset {taken} of {entry.dataset_id}, which ended with {end.last_offset}"
             yield _finding("input", link, "", problem)
 
 

@@ -384,24 +384,21 @@ def verify(
 ) -> ExitCode:
     """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
     from dagster_versioned.chain.finder import datasets_of
-    from dagster_versioned.chain.multihash import Multihash
     from dagster_versioned.chain.remote import RemoteDataset, open_remote
     from dagster_versioned.chain.transform import replay as run_again
     from dagster_versioned.chain.verification import verify as verify_dataset
     from dagster_versioned.cli.chain_reports import report_document, show_report
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.tables.chain_head import chain_head
 
     opened = _history(session.table(table))
-    end = chain_head(opened.state.snapshot)
-    assert end is not None  # a history of events has a chain
+    snapshot = opened.state.snapshot
     found = datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()])
     with progress("Verifying", quiet=session.quiet) as note:
         report = verify_dataset(
             RemoteDataset(opened.store),
             resolve=found if recursive or replay else None,
             replay=run_again if replay else None,
-            head=Multihash.parse(end.head),
+            log=snapshot,
             progress=note,
         )
     if session.json:

@@ -72,7 +72,8 @@ def dying_at(number: int, fault: Fault) -> Callable[[Call], Fault | None]:
 
 
 def some(calls: int, fast: set[int]) -> list[object]:
-    return [number if number in fast else pytest.param(number, marks=pytest.mark.slow) for number in range(1, calls)]
+    numbers = range(1, calls + 1)
+    return [number if number in fast else pytest.param(number, marks=pytest.mark.slow) for number in numbers]
 
 
 @pytest.mark.parametrize("number", some(PULL_CALLS, {13, 27, 40}))

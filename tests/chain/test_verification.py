@@ -1,5 +1,7 @@
 """What `verify` promises: whatever is changed is found, and laid at the door of the right dataset and block."""
 
+import copy
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,15 +12,25 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.events import AddData, ExecuteTransform, SetInfo
+from dagster_versioned.chain.events import (
+    AddData,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetInfo,
+    SetTransform,
+    TransformInput,
+    TransformSql,
+)
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.remote import RemoteDataset
+from dagster_versioned.chain.transfer import pull
 from dagster_versioned.chain.verification import DatasetReport, Finding, VerificationReport, verify
 from dagster_versioned.chain.walk import Link, walk
 from dagster_versioned.errors import IntegrityError, StoreUnavailable
 from dagster_versioned.storage.wrappers import Fault, FaultStore
+from dagster_versioned.tables.project import Project
 from support.odf_chains import moment, named
-from support.odf_graph import SCHEMA, Graph, Served, add_readings, logical_hash, replay
+from support.odf_graph import SCHEMA, Graph, Served, add_readings, logical_hash, replay, root_of
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +173,16 @@ def test_a_slice_that_was_written_anew_is_told_from_one_that_was_altered(graph: 
     assert not report.records_ok
 
 
+def test_what_stands_in_the_place_of_a_file_and_is_none_is_named(graph: Graph, tmp_path: Path) -> None:
+    path = slices(graph.readings)[1][1]
+    path.rename(tmp_path / "outside")
+    path.symlink_to(tmp_path / "outside")
+    assert "a symbolic link leads out of the root" in only_finding(check(graph))[1].problem
+    path.unlink()
+    path.mkdir()
+    assert only_finding(check(graph))[1].problem == "it is no file"
+
+
 def test_what_lies_before_a_broken_block_is_said_to_be_unchecked(graph: Graph) -> None:
     links = list(walk(graph.readings.remote, graph.readings.remote.head()))
     (graph.readings.folder / f"blocks/{links[2].name}").unlink()
@@ -220,6 +242,54 @@ def test_a_store_that_does_not_answer_is_no_finding(graph: Graph) -> None:
         faulty = FaultStore(store, lambda call, number=number: Fault.BEFORE if call.number == number else None)
         with pytest.raises(StoreUnavailable):
             verify(RemoteDataset(faulty))
+
+
+# --- the log of a table ----------------------------------------------------------------------------------------------
+
+
+def without(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if "add" not in line]
+
+
+def instead(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"add": {**line["add"], "path": "data/forged"}} if "add" in line else line for line in lines]
+
+
+def smaller(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"add": {**line["add"], "size": 1}} if "add" in line else line for line in lines]
+
+
+def other_columns(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    changed = copy.deepcopy(lines)
+    (told,) = [line["metaData"] for line in changed if "metaData" in line]
+    told["schemaString"] = told["schemaString"].replace('"station"', '"place"')
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("commit", "change", "problems"),
+    [
+        (1, without, ["the log does not list it, so readers miss its events"]),
+        (1, instead, ["no block names it", "the log does not list it"]),
+        (1, smaller, ["the log does not list it whole"]),
+        (0, other_columns, ["the log has other columns than the chain: place, station"]),
+    ],
+)
+def test_a_log_that_leads_readers_elsewhere_than_the_chain_is_found(
+    graph: Graph, tmp_path: Path, commit: int, change: Any, problems: list[str]
+) -> None:
+    table = Project.open("COPY", str(tmp_path / "copy")).table("readings")
+    pull(RemoteDataset(graph.readings.remote.store), table, until=slices(graph.readings)[1][0].name)
+    assert verify(RemoteDataset(table.store), log=table.state.snapshot).ok
+    path = tmp_path / f"copy/datom/readings/_delta_log/{commit:020}.json"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert change(lines) != lines
+    path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+    table = Project.open("COPY", str(tmp_path / "copy")).table("readings")
+    (dataset,) = verify(RemoteDataset(table.store), log=table.state.snapshot).datasets
+    assert [finding.subject for finding in dataset.findings] == ["log"] * len(problems)
+    for finding, problem in zip(dataset.findings, problems, strict=True):
+        assert problem in str(finding)
 
 
 # --- forgeries -------------------------------------------------------------------------------------------------------
@@ -285,6 +355,43 @@ def test_a_run_over_records_that_the_input_does_not_have_is_found(graph: Graph) 
     finding = only_finding(verify(graph.hot.remote, resolve=graph.resolve))[1]
     assert (finding.subject, finding.sequence_number) == ("input", link.block.sequence_number)
     assert "up to offset 99" in finding.problem
+
+
+def test_a_run_that_left_out_records_of_the_block_that_it_took_is_found(graph: Graph) -> None:
+    link, _ = slices(graph.hot)[1]
+
+    def less(event: ExecuteTransform) -> ExecuteTransform:
+        (taken,) = event.query_inputs
+        return replace(event, query_inputs=(replace(taken, new_offset=taken.new_offset - 1),))
+
+    rewritten(graph.hot, link.block.sequence_number, less)
+    finding = only_finding(verify(graph.hot.remote, resolve=graph.resolve))[1]
+    assert (finding.subject, finding.sequence_number) == ("input", link.block.sequence_number)
+    assert "up to offset 16" in finding.problem
+
+
+def test_a_run_that_took_an_earlier_block_than_the_one_before_it_is_found(graph: Graph) -> None:
+    own, earlier = graph.hot.state, list(walk(graph.readings.remote, graph.readings.remote.head()))[1]
+    assert own is not None
+    known = own.inputs[graph.readings.dataset_id]
+    taken = ExecuteTransformInput(graph.readings.dataset_id, known.block_hash, earlier.name, known.offset, None)
+    graph.hot.append(ExecuteTransform((taken,), None, own.last_offset, None, None, moment(99)))
+    finding = verify(graph.hot.remote, resolve=graph.resolve).datasets[0].findings[0]
+    assert finding.problem == f"it took block 4 of {graph.readings.dataset_id} after block 5"
+
+
+def test_what_was_an_input_before_the_query_was_another_one_is_verified_too(graph: Graph, tmp_path: Path) -> None:
+    other = root_of(tmp_path / "other", seed=9)
+    inputs = (TransformInput(str(other.dataset_id), "readings"),)
+    graph.hot.append(SetTransform(inputs, TransformSql("duckdb", "1", "SELECT 1")))
+
+    def again(*, redo: bool = False) -> VerificationReport:
+        known = {other.dataset_id: other, **graph.datasets}
+        return verify(graph.hot.remote, resolve=lambda wanted: known[wanted].remote, replay=replay if redo else None)
+
+    again(redo=True).require_ok()
+    slices(graph.readings)[0][1].write_bytes(b"")
+    assert only_finding(again())[0].dataset_id == graph.readings.dataset_id
 
 
 def test_runs_over_what_is_broken_are_not_done_again(graph: Graph) -> None:
