@@ -580,7 +580,7 @@ def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
         print_json(document)
         return
     if done.ahead:
-        say(f"{place}: up to date, and {counted(done.ahead, 'block')} ahead")
+        say(f"{place}: {counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is")
     elif not done.blocks:
         say(f"{place}: up to date")
     else:

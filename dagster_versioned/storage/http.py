@@ -1,14 +1,18 @@
 """GETs over http and https that are led nowhere else: redirects are followed by hand, bodies are read in pieces."""
 
 import random
+import re
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 from dagster_versioned.errors import AccessDenied, InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
 
@@ -21,6 +25,8 @@ _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
 _MOST_REDIRECTS = 5
 # What a server at another address may see of a request: nothing that a caller could have put a secret into.
 _HARMLESS = {"range", "if-none-match", "if-modified-since", "if-range"}
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 def check_url(url: str) -> str:
@@ -57,16 +63,18 @@ def shown_url(url: str) -> str:
 class HttpClient:
     """Keeps connections; each call is tried ``attempts`` times, and waits ``timeout`` seconds at most for a byte.
 
-    A redirect to anything but http and https, or from https to http, is refused. Thread-safe and picklable.
+    A redirect to anything but http and https, from https to http, or from elsewhere to an address of this machine or
+    its network, is refused. The proxies of the environment (``http_proxy``, ``https_proxy``, ``all_proxy``,
+    ``no_proxy``) are used, but not for this machine. Thread-safe and picklable.
     """
 
     def __init__(self, *, attempts: int = 4, timeout: float = 30.0) -> None:
         self.attempts = attempts
         self._timeout = timeout
-        self._made: PoolManager | None = None
+        self._made: dict[str | None, PoolManager] = {}  # by the proxy's URL
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": {}}
 
     @contextmanager
     def open(
@@ -77,6 +85,7 @@ class HttpClient:
         Raises `ObjectNotFound` (404, 410), `AccessDenied` (401, 403), `StoreUnavailable`, `StorageError` for a
         redirect that is refused, and `InvalidInput`.
         """
+        _check_headers(headers or {})
         answer = self._retried(url, lambda: self._follow(method, check_url(url), dict(headers or {})))
         try:
             if answer.status >= 400 and answer.status != 416:
@@ -144,22 +153,32 @@ class HttpClient:
                 _pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
-    @property
-    def _pool(self) -> "PoolManager":
-        if self._made is None:
-            from urllib3 import PoolManager, Timeout
+    def _pool(self, url: str) -> "PoolManager":
+        proxy = _proxy_of(url)
+        if proxy not in self._made:
+            from urllib3 import PoolManager, ProxyManager, Timeout, make_headers
 
-            self._made = PoolManager(
-                maxsize=16, retries=False, timeout=Timeout(connect=min(10.0, self._timeout), read=self._timeout)
-            )
-        return self._made
+            timeout = Timeout(connect=min(10.0, self._timeout), read=self._timeout)
+            if proxy is None:
+                self._made[proxy] = PoolManager(maxsize=16, retries=False, timeout=timeout)
+            else:
+                parts = urlsplit(proxy)
+                name = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+                self._made[proxy] = ProxyManager(
+                    parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
+                    proxy_headers=make_headers(proxy_basic_auth=name),
+                    maxsize=16,
+                    retries=False,
+                    timeout=timeout,
+                )
+        return self._made[proxy]
 
     def _follow(self, method: str, url: str, headers: dict[str, str]) -> "BaseHTTPResponse":
         first = url
         for _ in range(_MOST_REDIRECTS + 1):
             # Encoded bytes would not be those that were hashed.
             asked = {"Accept-Encoding": "identity", **headers}
-            answer = self._pool.request(
+            answer = self._pool(url).request(
                 method, url, headers=asked, preload_content=False, redirect=False, decode_content=False
             )
             to = answer.headers.get("Location")
@@ -173,6 +192,12 @@ class HttpClient:
                 raise StorageError(
                     f"{shown_url(first)} leads from {before.scheme} to {shown_url(target)!a:.200}, which is refused. "
                     "Nothing was read. Ask who publishes it."
+                )
+            if before.hostname != after.hostname and _is_inside(after.hostname) and not _is_inside(before.hostname):
+                raise StorageError(
+                    f"{shown_url(first)} leads to {shown_url(target)!a:.200}, an address of this machine or its "
+                    "network, which is refused to who is not there. Nothing was read. Ask who publishes it, or name "
+                    "that address yourself."
                 )
             if (before.scheme, before.netloc) != (after.scheme, after.netloc):
                 headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
@@ -199,6 +224,48 @@ class HttpClient:
                 answer.release_conn()
             _pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Raise `InvalidInput` for a header that cannot be sent, without repeating its value."""
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise InvalidInput(
+                f"The header {name!a:.100} has characters that no header may have, such as the end of a line. Nothing "
+                "was fetched. Correct it; its value may be a secret, and is not repeated here."
+            )
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for a URL. Raises `InvalidInput`, without repeating a password."""
+    parts = urlsplit(url)
+    proxies = getproxies_environment()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or _is_loopback(parts.hostname) or proxy_bypass(parts.netloc):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if urlsplit(proxy).scheme not in ("http", "https"):
+        raise InvalidInput(
+            f"The environment names the proxy {shown_url(proxy)!a:.100}, and one over http or https is needed. Nothing "
+            f"was fetched. Set {parts.scheme}_proxy, or name {parts.hostname} in no_proxy."
+        )
+    return proxy
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _is_inside(host: str | None) -> bool:
+    """Whether a host is this machine or in its network, as far as names tell here."""
+    try:
+        found = {str(one[4][0]).partition("%")[0] for one in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return any(not ip_address(one).is_global for one in found)
 
 
 def _from(answer: "BaseHTTPResponse", position: int) -> Iterator[bytes]:

@@ -111,3 +111,69 @@ def test_a_url_that_is_no_folder_is_refused_and_no_secret_repeated(url: str):
     with pytest.raises(InvalidInput) as refused:
         HttpStore(url)
     assert "hunter2" not in str(refused.value)
+
+
+# --- headers, proxies and redirects ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-Token", "s3cret\n"), ("X-Token", "s3cret\u2026"), ("X Token", "s3cret"), ("X:\r\nY", "s3cret")],
+)
+def test_a_header_that_cannot_be_sent_is_named_and_its_value_is_not_repeated(
+    patient: HttpClient, name: str, value: str
+):
+    with (
+        pytest.raises(InvalidInput, match="characters that no header may have") as refused,
+        patient.open("http://127.0.0.1:9/x", {name: value}),
+    ):
+        pass
+    assert "s3cret" not in str(refused.value)
+
+
+@pytest.fixture
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+def test_the_proxy_of_the_environment_is_asked(patient: HttpClient, no_proxies: pytest.MonkeyPatch):
+    asked: list[tuple[str, str | None]] = []
+
+    def proxy(request: Request) -> None:
+        asked.append((request.path, request.headers.get("Proxy-Authorization")))
+        request.reply(200, DATA)
+
+    with answering(proxy) as url, answering(lambda request: request.reply(200, b"itself")) as here:
+        no_proxies.setenv("http_proxy", url.replace("//", "//ada:p%40ss@"))
+        assert HttpStore("http://data.example.test/cities", client=patient).get("refs/head") == DATA
+        assert asked == [("http://data.example.test/cities/refs/head", "Basic YWRhOnBAc3M=")]
+        assert HttpStore(here, client=patient).get("x") == b"itself"
+        no_proxies.setenv("no_proxy", "example.test")
+        with pytest.raises(StorageError, match="did not answer") as refused:
+            HttpStore("http://data.example.test/cities", client=HttpClient(attempts=1)).get("refs/head")
+        assert "p%40ss" not in str(refused.value)
+    assert len(asked) == 1
+
+
+def test_a_proxy_of_another_kind_is_refused_and_its_password_not_repeated(
+    patient: HttpClient, no_proxies: pytest.MonkeyPatch
+):
+    no_proxies.setenv("ALL_PROXY", "socks5://ada:hunter2@proxy:1080")
+    with pytest.raises(InvalidInput, match=r"the proxy 'socks5://proxy:1080'") as refused:
+        HttpStore("http://data.example.test/", client=patient).get("x")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "target", ["http://127.0.0.1:9/x", "http://169.254.169.254/latest", "http://[::1]/x", "http://10.0.0.1/"]
+)
+def test_who_is_elsewhere_cannot_lead_into_this_network(
+    patient: HttpClient, no_proxies: pytest.MonkeyPatch, target: str
+):
+    with answering(lambda request: request.reply(302, Location=target)) as url:
+        no_proxies.setenv("http_proxy", url)  # so that an address elsewhere answers
+        with pytest.raises(StorageError, match="an address of this machine or its network"):
+            HttpStore("http://8.8.8.8/cities", client=patient).get("x")
