@@ -26,16 +26,18 @@ help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: java $(VENV)/.example ## Install, then run the example three times, show its versions, and its features
+run: java $(VENV)/.example ## Install, then run the example three times, show its versions, its features, its histories
 	$(BIN)/python -m example_project
 	$(BIN)/python -m example_project.features
+	$(BIN)/python -m example_project.history
 
 .PHONY: ui
 ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI, with its runs
 	@compgen -G '.example/dagster/history/runs/*-*.db' > /dev/null || $(BIN)/python -m example_project
 	@[ -e .example/features ] || $(BIN)/python -m example_project.features
+	@[ -e .example/history ] || $(BIN)/python -m example_project.history
 	$(BIN)/python -m example_project.governed
-	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features
+	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features -m example_project.history
 
 .PHONY: test
 test: java lint docs ## Install with test extras, then everything that CI checks

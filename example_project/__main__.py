@@ -2,19 +2,15 @@
 
 import hashlib
 import logging
-import os
-import shlex
 import shutil
 import subprocess
 import sys
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import dagster as dg
 import typer
@@ -30,9 +26,8 @@ from example_project.dagster_home import dagster_home
 from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
 from example_project.defs.weather_delays import MONTHS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from example_project.quiet_spark import quiet_spark
+from example_project.terminal import show_command
 
 CHANGES = ("full", "metadata_only", "none")
 STYLES = {"full": "bold green", "metadata_only": "cyan", "none": "dim"}
@@ -83,7 +78,6 @@ SCENARIOS = (
     ),
 )
 
-SPARK_LOG = Path(".example/spark.log")
 
 console = Console()
 # Typer's own tracebacks print every local variable, whole frames of data among them.
@@ -106,7 +100,7 @@ def main(
     project = _empty_project(location)
     results: list[Outcomes] = []
     stored: list[dict[str, str]] = []
-    with dagster_home(), dg.DagsterInstance.get() as instance, _spark() as spark:
+    with dagster_home(), dg.DagsterInstance.get() as instance, quiet_spark(console) as spark:
         for number, scenario in enumerate(SCENARIOS, 1):
             for setting, value in scenario.spark_settings.items():
                 spark.conf.set(setting, value)
@@ -192,45 +186,6 @@ def _empty_project(location: str | None) -> Project:
     return project
 
 
-@contextmanager
-def _spark() -> Iterator["SparkSession"]:
-    """One session for all runs: starting one takes seconds."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
-    with console.status("Starting Spark"), _stderr_to(SPARK_LOG):
-        spark = (
-            SparkSession.builder.appName("example")
-            .master(os.environ.get("SPARK_MASTER", "local[*]"))
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.driver.memory", "2g")
-            .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-            .getOrCreate()
-        )
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let what is started meanwhile complain into a file: a JVM greets with ten lines that nobody needs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    terminal = os.dup(2)
-    with path.open("wb") as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
-
-
 def _objects(project: Project) -> dict[str, str]:
     """Every object of the store, by the SHA-256 of its bytes."""
     return {info.key: hashlib.sha256(project.store.get(info.key)).hexdigest() for info in project.store.list()}
@@ -263,11 +218,9 @@ weather.read("{oldest.short}").num_rows  # {rows["ours"]}; the head, {newest.sho
 DeltaTable("{uri}", version={oldest.log_version}).to_pyarrow_table().num_rows  # {rows["deltalake"]}""",
     )
     console.print("[dim]from a terminal[/]")
-    for verb in ("history weather", f"diff weather {oldest.short} {newest.short}"):
-        command = f"dagster-versioned --location {shlex.quote(location)} {verb}"
-        console.print(f"$ {command}", highlight=False, soft_wrap=True)
-        sys.stdout.flush()
-        subprocess.run(command, shell=True, check=True, env=os.environ | {"PATH": _path()})
+    for verb in (["history", "weather"], ["diff", "weather", oldest.short, newest.short]):
+        if ended := show_command(console, ["dagster-versioned", "--location", location, *verb]):
+            return [f"{verb[0]} ended with {ended}"]
     fewer = rows["ours"] == rows["deltalake"] < head
     return [] if fewer else [f"reading the weather of run 1 gave {rows} rows, and the head has {head}"]
 
@@ -285,21 +238,14 @@ def _show_a_move(project: Project) -> list[str]:
     console.print(f"[dim]moved: {moved}, verified by {report.verified}[/]\n{report.source.uri} -> {report.target.uri}")
     console.print(f"$ python -m example_project.ask {oldest.short}\n{after}", highlight=False)
     console.print("[dim]what the registry recorded[/]")
-    command = ["git", "-C", str(governed.REGISTRY), "log", "--reverse", "--format=%h %s"]
-    console.print(f"$ {shlex.join(command)}", highlight=False)
-    sys.stdout.flush()
-    subprocess.run(command, check=True)
+    if show_command(console, ["git", "-C", str(governed.REGISTRY), "log", "--reverse", "--format=%h %s"]):
+        return ["the registry's log cannot be read"]
     return [] if before == after else [f"the script said {before!r} before the move and {after!r} after it"]
 
 
 def _ask(version: str) -> str:
     command = [sys.executable, "-m", "example_project.ask", version]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _path() -> str:
-    """The search path with what was installed beside this Python first, whether its environment is active or not."""
-    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _show(title: str, code: str, language: str = "python") -> None:
