@@ -30,6 +30,7 @@ from hypothesis.stateful import (
 
 from dagster_versioned.delta.table import Table
 from dagster_versioned.engines.arrow import read_changes
+from dagster_versioned.engines.commands.command import CHECKPOINT_INTERVAL
 from dagster_versioned.errors import VersionedError
 from support.delta_model import (
     TYPES,
@@ -265,7 +266,8 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def cleanup(self) -> None:
         self.do(Cleanup())
-        self.since = max(self.since, self.checkpoint_at)
+        by_itself = max(self.history) // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL
+        self.since = max(self.since, self.checkpoint_at, by_itself)
 
     @rule()
     def vacuum(self) -> None:
