@@ -37,11 +37,19 @@ _SETTINGS = {
 }
 """What decides what a query means: as in a new Spark, and nothing of the environment or of files."""
 
+_MEANING = re.compile(
+    r"spark\.sql\.(ansi|charAsVarchar|chunkBase64String|collation|columnNameOfCorruptRecord|function|groupByAliases|icu|"
+    r"legacy|parser|preserveCharVarcharTypeInfo|readSideCharPadding|window)\b"
+)
+"""What else decides it, and is as in a new Spark unless it was set as Spark was started."""
+
 _ONE_TASK = {
     # Without exchanges, and with one way to join, rows come in the order of the inputs.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.join.preferSortMergeJoin": "true",
+    # It takes away the order of what is joined.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.EliminateSorts",
     "spark.sql.shuffle.partitions": "1",
 }
 
@@ -49,27 +57,37 @@ _MAP_NODES = {"Project", "Filter", "SubqueryAlias", "View", "Generate"}
 _NODES = _MAP_NODES | {
     *("Aggregate", "Join", "LateralJoin", "Union", "Intersect", "Except", "Distinct", "Deduplicate", "Window", "Sort"),
     *("GlobalLimit", "LocalLimit", "Offset", "Expand", "Pivot", "Unpivot", "OneRowRelation", "LocalRelation", "Range"),
-    *("WithCTE", "CTERelationDef", "CTERelationRef", "ResolvedHint"),
+    *("WithCTE", "CTERelationDef", "CTERelationRef", "ResolvedHint", "ResolvedInlineTable"),
 }
 """Nodes of a plan that compute rows from rows, reach nothing else, and do not deal rows to tasks."""
 
 _UNSTABLE = {
     *("CurrentTimestamp", "CurrentTimestampLike", "CurrentDate", "CurrentTime", "Now", "LocalTimestamp"),
     *("CurrentBatchTimestamp", "CurrentTimeZone", "CurrentUser", "SessionUser", "CurrentCatalog", "CurrentDatabase"),
+    *("CurrentPath", "KllSketchAggBigint", "KllSketchAggFloat", "KllSketchAggDouble"),
     *("SparkVersion", "SparkPartitionID", "MonotonicallyIncreasingID", "InputFileName", "InputFileBlockStart"),
     *("InputFileBlockLength", "Rand", "Randn", "Randstr", "Uniform", "Uuid", "Shuffle", "CallMethodViaReflection"),
     *("VariableReference", "AesEncrypt", "TryReflect"),
 }
 """Expressions of Spark's own whose value is not made of their arguments alone."""
 
+_EARLY = {"version", "aes_encrypt", "current_path", "from_protobuf", "to_protobuf"}
+"""Functions of which the value may be all that a plan has."""
+
 _BY_CODE = {"PythonUDF", "PythonUDAF", "PythonUDTF", "ScalaUDF", "ScalaUDAF", "ApplyFunctionExpression"}
 """Expressions that run code which no plan shows."""
+
+_FROM_FILES = {"FromProtobuf", "ToProtobuf"}
+"""Expressions that read a file, of which no chain says anything."""
+
+_PARSED = {"ParseToTimestamp", "ParseToDate"}
+"""Functions that cast, as a plan shows only when it is optimised."""
 
 _IN_ANY_ORDER = {
     *("Count", "CountIf", "Min", "Max", "BoolAnd", "BoolOr", "BitAndAgg", "BitOrAgg", "BitXorAgg", "Sum", "Average"),
     *("HyperLogLogPlusPlus", "RegrCount", "Every", "Some"),
 }
-"""Aggregates that say the same of rows in any order; sums, unless they are of floats."""
+"""Aggregates that say the same of rows in any order; but of floats, sums differ, and which zero is the least."""
 
 _OTHERS = "org.apache.spark.sql.catalyst.expressions."
 _SPECIAL = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
@@ -103,6 +121,8 @@ def query_session(session: "SparkSession") -> "SparkSession":
             "written. Run them with a classic session."
         )
     own = session.newSession()
+    for name in filter(_MEANING.match, own.conf.getAll):
+        own.conf.unset(name)
     for name, value in _SETTINGS.items():
         own.conf.set(name, value)
     return own
@@ -137,15 +157,17 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
     inputs = {name.casefold() for name in query.inputs}
     whole, in_order = False, False
     plan: Any = None
+    views = set(inputs)
     for step in query.steps:
         plan = _analysed(session, step.query)
-        found = _Reading(step.query, inputs, query.inputs)
+        found = _Reading(step.query, views, query.inputs)
         found.read(json.loads(plan.toJSON()))
         if not plan.deterministic():
             raise _refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
         whole, in_order = whole or found.whole, in_order or found.in_order
         if step.alias is not None:
             frame_of(session, plan).createOrReplaceTempView(f"`{step.alias}`")
+            views.add(step.alias.casefold())
     is_map = not whole and not query.temporal_tables and len(_leaves(plan, inputs)) == 1
     return AnalysedQuery(plan, QueryKind.MAP if is_map else QueryKind.WHOLE, in_order)
 
@@ -153,13 +175,13 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
 def _analysed(session: "SparkSession", text: str) -> Any:
     from pyspark.errors import PySparkException
 
-    _refuse_present_time(text)
     jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
     try:
         parsed = inner.sessionState().sqlParser().parsePlan(text)
-        # A script would run as it is analysed.
-        if parsed.nodeName() in ("CompoundBody", "SingleStatement"):
+        # These would run as they are analysed.
+        if parsed.nodeName() in ("CompoundBody", "SingleStatement") or "ExecuteImmediate" in parsed.nodeName():
             raise _refused(text, "it is a script", "Write a query: SELECT …")
+        _refuse_computed_early(text)
         skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
         analysed = inner.sessionState().executePlan(parsed, skip)
         analysed.assertAnalyzed()
@@ -176,10 +198,11 @@ def _analysed(session: "SparkSession", text: str) -> Any:
 class _Reading:
     """What the plan of one step says, below which the inputs are not looked into."""
 
-    def __init__(self, text: str, inputs: set[str], named: Sequence[str]) -> None:
-        self._text, self._inputs, self._named = text, inputs, named
+    def __init__(self, text: str, views: set[str], named: Sequence[str]) -> None:
+        self._text, self._views, self._named = text, views, named
         self.whole = False
-        self.in_order = False
+        # Which of several texts that are equal stands for them depends on their order.
+        self.in_order = any(token.text.upper() == "COLLATE" for token in _tokens(text))
 
     def read(self, nodes: Sequence[Json]) -> None:
         """Look at the nodes of a plan, in pre-order."""
@@ -187,7 +210,7 @@ class _Reading:
         while at < len(nodes):
             node = nodes[at]
             kind = _kind(node)
-            if kind not in _NODES:
+            if kind not in _NODES or (kind == "View" and not self._is_known(node)):
                 raise _refused(
                     self._text,
                     f"{_table(node) or _words(kind)} is none of its inputs ({', '.join(self._named):.300}), nor "
@@ -199,6 +222,11 @@ class _Reading:
             for member in node.values():
                 self._member(member)
             at = _after(nodes, at) if kind == "View" else at + 1
+
+    def _is_known(self, view: Json) -> bool:
+        """Whether a view is one of an input or a step, and none of a catalog, which may have the name as well."""
+        name = view["desc"]["identifier"]
+        return bool(view["isTempView"]) and "database" not in name and name["table"].casefold() in self._views
 
     def _member(self, member: Any) -> None:
         """A member of a node: an expression is a list of its parts in pre-order."""
@@ -221,9 +249,12 @@ class _Reading:
                 raise self._unstable(str(part.get("name") or part.get("udfName") or kind), "runs code of its own")
             if kind in _UNSTABLE:
                 raise self._unstable(_words(kind) + "()", "has another value in another run")
+            if kind in _FROM_FILES:
+                raise self._unstable(_words(kind) + "()", "reads a file")
             if not part["class"].startswith(_OTHERS):
                 raise self._unstable(_words(kind) + "()", "is not known to have one value in every run")
-            if kind == "Cast" and _is_time(part.get("dataType")):
+            is_cast = kind == "Cast" and _is_time(part.get("dataType"))
+            if is_cast or (kind in _PARSED and part["num-children"] == 1):
                 self._cast(parts, at)
             if kind == "AggregateExpression":
                 self._aggregate(parts, at)
@@ -236,10 +267,9 @@ class _Reading:
         function = parts[at + 1]
         kind = _kind(function)
         types = {str(part.get("dataType")) for part in parts[at + 1 : _after(parts, at)]}
-        floats = bool(types & {"float", "double"})
-        exact = kind == "Sum" or any(name.startswith("decimal") for name in types)
-        sums = kind in ("Sum", "Average")
-        self.in_order |= kind not in _IN_ANY_ORDER or (sums and (floats or not exact))
+        floats = kind in ("Sum", "Average", "Min", "Max") and any("float" in name or "double" in name for name in types)
+        exact = kind != "Average" or any(name.startswith("decimal") for name in types)
+        self.in_order |= kind not in _IN_ANY_ORDER or floats or not exact
 
     def _cast(self, parts: Sequence[Json], at: int) -> None:
         """Texts such as 'now' become the present time where they are cast to one."""
@@ -249,22 +279,19 @@ class _Reading:
         (value, *more) = below
         text = value.get("value")
         if more or (_kind(value) == "Literal" and isinstance(text, str) and _SPECIAL.match(text)):
-            raise self._unstable(f"cast({text or _words(_kind(value))!r} AS {parts[at]['dataType']})", "may be a time")
+            kind = parts[at].get("dataType", "date")
+            raise self._unstable(f"cast({text or _words(_kind(value))!r} AS {kind})", "may be a time")
 
     def _unstable(self, expression: str, why: str) -> InvalidInput:
         return _refused(self._text, f"{expression} {why}", "Compute with the columns of the inputs alone.")
 
 
-def _refuse_present_time(text: str) -> None:
-    """Refuse literals such as ``timestamp'now'``, which Spark's parser replaces by what the time is."""
-    from sqlglot.dialects.spark import Spark
-    from sqlglot.errors import SqlglotError
+def _refuse_computed_early(text: str) -> None:
+    """Refuse what no plan shows, for Spark computes it before there is one.
 
-    try:
-        tokens = list(Spark().tokenize(text))
-    except SqlglotError:
-        return  # Spark says it better
-    for token, following in pairwise(tokens):
+    That are literals such as ``timestamp'now'``, and functions that stand in ``VALUES``.
+    """
+    for token, following in pairwise(_tokens(text)):
         is_text = following.token_type.name.endswith("STRING")
         if token.text.upper() in _TIMES and is_text and _SPECIAL.match(following.text):
             raise _refused(
@@ -272,6 +299,22 @@ def _refuse_present_time(text: str) -> None:
                 f"{token.text}'{following.text}' is the present time, which has another value in another run",
                 "Compute with the columns of the inputs alone.",
             )
+        if token.text.casefold() in _EARLY and following.text == "(":
+            raise _refused(
+                text,
+                f"{token.text.casefold()}() has another value in another run",
+                "Compute with the columns of the inputs alone.",
+            )
+
+
+def _tokens(text: str) -> list[Any]:
+    from sqlglot.dialects.spark import Spark
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return list(Spark().tokenize(text))
+    except SqlglotError as error:
+        raise _refused(text, f"it cannot be read: {error}", "Write it in plain SQL of Spark.") from error
 
 
 def _leaves(plan: Any, inputs: set[str]) -> list[Any]:
@@ -315,6 +358,9 @@ def _is_time(data_type: object) -> bool:
 
 
 def _table(node: Json) -> str:
+    if "desc" in node:
+        named = node["desc"]["identifier"]
+        return f"View {'.'.join(named[part] for part in ('database', 'table') if part in named):.200}"
     for name in ("identifier", "tableMeta", "catalogTable", "name"):
         if node.get(name):
             return f"{_kind(node)} {node[name]!s:.200}"
