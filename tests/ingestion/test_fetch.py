@@ -1,5 +1,6 @@
 """A source gives what is new in it, once, in order, and nothing leads the fetch elsewhere."""
 
+import contextlib
 import gzip
 import io
 import os
@@ -245,6 +246,37 @@ def test_files_are_unpacked_step_by_step(tmp_path: Path):
     assert found.name == "x.packed#data"
     two_members = gzip.compress(b"a") + gzip.compress(b"b")
     assert unpacked(tmp_path, two_members, GZIP).path.read_bytes() == b"ab"
+
+
+@pytest.mark.parametrize("name", ["../../../outside", "/tmp/outside", "a/../../outside", "C:\\outside"])
+def test_an_archive_names_no_place_that_is_written_to(tmp_path: Path, name: str):
+    (tmp_path / "in/here").mkdir(parents=True)
+    before = set(tmp_path.rglob("*"))
+    found = unpacked(tmp_path / "in/here", zipped(**{name: b"a,b"}), ZIP)
+    assert found.path.read_bytes() == b"a,b"
+    assert set(tmp_path.rglob("*")) - before == {tmp_path / "in/here/packed", found.path}
+    assert found.path.parent == tmp_path / "in/here"
+
+
+def test_a_link_in_an_archive_is_its_text(tmp_path: Path):
+    packed = io.BytesIO()
+    link = zipfile.ZipInfo("link")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr(link, "/etc/passwd")
+    found = unpacked(tmp_path, packed.getvalue(), ZIP)
+    assert not found.path.is_symlink()
+    assert found.path.read_text() == "/etc/passwd"
+
+
+@pytest.mark.parametrize("step", [GZIP, ZIP], ids=["gzip", "zip"])
+def test_an_archive_with_any_byte_changed_is_read_as_it_was_or_refused(tmp_path: Path, step: PrepStepDecompress):
+    packed = gzip.compress(b"hello world", mtime=0) if step is GZIP else zipped(a=b"hello world")
+    for at in range(len(packed)):
+        damaged = bytearray(packed)
+        damaged[at] ^= 0xFF
+        with contextlib.suppress(InvalidInput):
+            assert unpacked(tmp_path, bytes(damaged), step).path.read_bytes() == b"hello world"
 
 
 @pytest.mark.parametrize(

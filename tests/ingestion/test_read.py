@@ -54,6 +54,7 @@ def parse(tmp_path: Path):
         ("a;b\n1;NA\n", ReadStepCsv(header=True, separator=";", null_value="NA", infer_schema=True), [(1, None)]),
         ("id,name\n1,\xff\n".encode("latin1"), ReadStepCsv(TWO, header=True, encoding="latin1"), [(1, "ÿ")]),
         ('id,name\n1,"a\\"b"\n', ReadStepCsv(TWO, header=True, escape="\\"), [(1, 'a"b')]),
+        ('id,name\n1,"a""b"\n', ReadStepCsv(TWO, header=True, escape='"'), [(1, 'a"b')]),
         ('{"id":1,"name":"a"}\n\n{"id":2}\n', ReadStepNdJson(schema=TWO), [(1, "a"), (2, None)]),
         ('{"a":{"b":[{"id":1},{"name":"x","id":2}]}}', JSON, [(1, None), (2, "x")]),
         ('[{"id":1}]', ReadStepJson(), [(1,)]),
@@ -129,6 +130,18 @@ def test_dates_and_timestamps_have_the_formats_that_are_declared(parse):
         ('{"a":{}}', JSON, "nothing at 'a.b': no member 'b'"),
         ('{"a":{"b":{"id":1}}}', JSON, "no array of objects at 'a.b', but a dict"),
         ('{"a":\n{"b":[}', JSON, "line 2: not JSON"),
+        ('[{"id":1},{"id":2,"id":3}]', ReadStepJson(schema=TWO), "column 'id': it is there twice in one object"),
+        ('[{"id":99999999999999999999}]', ReadStepJson(schema=TWO), "element 1, column 'id'"),
+        (f'[{{"id":{"[" * 500}{"]" * 500}}}]', ReadStepJson(schema=TWO), "element 1, column 'id'"),
+        ("[" * 1000 + "]" * 1000, ReadStepJson(schema=TWO), "nests too deep|not an object"),
+        ("[" * 100_000, ReadStepJson(schema=TWO), "not JSON"),
+        (f'{{"a":1}}\n{{"a":{"[" * 2000}{"]" * 2000}}}\n', ReadStepNdJson(), "line 2: it nests deeper than 100"),
+        (f'{{"id":{"[" * 2000}{"]" * 2000}}}\n', ReadStepNdJson(schema=TWO), "line 1: not JSON"),
+        ("id\n1\n", ReadStepCsv(encoding="utf8\0"), r"encoding 'utf8.x00' is not known"),
+        ('{"id":1}\n', ReadStepNdJson(encoding="utf8\0"), r"encoding 'utf8.x00' is not known"),
+        ("1\n", ReadStepCsv(separator="\n"), "which separates its values or its lines"),
+        ("1\n", ReadStepCsv(separator='"'), "which separates its values or its lines"),
+        ("1\n", ReadStepCsv(escape=","), "which separates its values or its lines"),
         ("not parquet", ReadStepParquet(), "cannot be read as Parquet"),
     ],
 )
@@ -153,6 +166,21 @@ def test_parquet_has_the_declared_columns_and_types(parse, tmp_path: Path):
         parse(data, ReadStepParquet(schema=("id INT",)))
     naive = parse(stored(pa.table({"t": [datetime(2020, 1, 1)]})), ReadStepParquet())
     assert naive["t"].to_pylist() == [datetime(2020, 1, 1, tzinfo=UTC)]
+
+
+def test_parquet_that_is_small_and_holds_much_is_not_read_to_its_end(tmp_path: Path):
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"id": pa.nulls(3_000_000, pa.int64())}), path)
+    assert path.stat().st_size < 10_000
+    with pytest.raises(InvalidInput, match="its rows have more than 1000000 bytes"):
+        read(SourceFile("x", path), ReadStepParquet(), max_bytes=1_000_000)
+
+
+def test_the_folders_above_a_parquet_file_are_no_columns_of_it(tmp_path: Path):
+    path = tmp_path / "year=2020/x.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"id": [1]}), path)
+    assert read(SourceFile("x", path), ReadStepParquet()).column_names == ["id"]
 
 
 @pytest.mark.parametrize("step", [ReadStepGeoJson(), ReadStepNdGeoJson(), ReadStepEsriShapefile()])

@@ -92,7 +92,7 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
         )
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
-            rows = preprocess(read(file, source.read), source.preprocess)
+            rows = preprocess(read(file, source.read, max_bytes=polling.max_bytes), source.preprocess)
             result = events.write(rows, event_time=_of(found), source=source, source_state=found.state, **described)
             yield Ingested(found.file.name, found.event_time, result)
 

@@ -12,6 +12,7 @@ from dagster_versioned.chain.events import (
     ReadStepNdJson,
     ReadStepParquet,
 )
+from dagster_versioned.chain.ingest.fetch import MAX_BYTES
 from dagster_versioned.chain.ingest.read_csv import read_csv
 from dagster_versioned.chain.ingest.read_json import read_json, read_nd_json
 from dagster_versioned.chain.ingest.read_parquet import read_parquet
@@ -19,8 +20,11 @@ from dagster_versioned.chain.ingest.source_file import SourceFile
 from dagster_versioned.errors import InvalidInput
 
 
-def read(file: SourceFile, step: ReadStep) -> pa.Table:
-    """All rows of a file. Raises `InvalidInput` for what does not parse, and for formats that are not read here."""
+def read(file: SourceFile, step: ReadStep, *, max_bytes: int = MAX_BYTES) -> pa.Table:
+    """All rows of a file, of at most ``max_bytes`` where it is packed.
+
+    Raises `InvalidInput` for what does not parse, and for formats that are not read here.
+    """
     match step:
         case ReadStepCsv():
             return read_csv(file, step)
@@ -29,7 +33,7 @@ def read(file: SourceFile, step: ReadStep) -> pa.Table:
         case ReadStepNdJson():
             return read_nd_json(file, step)
         case ReadStepParquet():
-            return read_parquet(file, step)
+            return read_parquet(file, step, max_bytes=max_bytes)
         case ReadStepGeoJson() | ReadStepNdGeoJson() | ReadStepEsriShapefile():
             kind = type(step).__name__.removeprefix("ReadStep")
             raise InvalidInput(

@@ -55,7 +55,7 @@ class _Rows:
                     text,
                     delimiter=step.separator or ",",
                     quotechar=step.quote or '"',
-                    escapechar=step.escape or None,
+                    escapechar=_escape(step),
                     strict=True,
                 )
                 before = 0
@@ -65,7 +65,7 @@ class _Rows:
                     before = found.line_num
         except UnicodeDecodeError:
             raise self._file.not_text(encoding) from None
-        except LookupError:
+        except (LookupError, ValueError):
             raise self._file.error(f"the encoding {encoding!a:.50} is not known") from None
         except csv.Error as error:
             line = found.line_num if found else 1
@@ -117,7 +117,7 @@ def _read(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Rows, *,
             parse_options=arrow_csv.ParseOptions(
                 delimiter=step.separator or ",",
                 quote_char=step.quote or '"',
-                escape_char=step.escape or False,
+                escape_char=_escape(step) or False,
                 newlines_in_values=True,
             ),
             convert_options=arrow_csv.ConvertOptions(
@@ -130,7 +130,7 @@ def _read(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Rows, *,
     except pa.ArrowInvalid as error:
         rows.require_width(names)
         raise file.error(f"it cannot be read as CSV: {error}") from None
-    if not step.escape and _count(file, (step.quote or '"').encode()) % 2:
+    if not _escape(step) and _count(file, (step.quote or '"').encode()) % 2:
         rows.require_width(names)  # a quote that is never closed may have swallowed rows: the strict reader knows
     return table
 
@@ -141,8 +141,22 @@ def _count(file: SourceFile, byte: bytes) -> int:
 
 
 def _require_characters(step: ReadStepCsv) -> None:
-    for name, value in (("separator", step.separator), ("quote", step.quote), ("escape", step.escape)):
+    for name, value in (
+        ("separator", step.separator),
+        ("quote", step.quote or '"'),
+        ("escape", step.escape),
+    ):
         if value and (len(value) != 1 or not value.isascii()):
             raise InvalidInput(
                 f"The {name} of a CSV source is {value!a:.50}, and it must be one character of ASCII. Nothing was read."
             )
+        if value in ("\r", "\n") or (name != "separator" and value == (step.separator or ",")):
+            raise InvalidInput(
+                f"The {name} of a CSV source is {value!a}, which separates its values or its lines. Nothing was read. "
+                "Give it a character of its own."
+            )
+
+
+def _escape(step: ReadStepCsv) -> str | None:
+    """The escape character, but for a quote: that is how quotes are doubled, as they are read without being told."""
+    return step.escape if step.escape and step.escape != (step.quote or '"') else None

@@ -1,5 +1,6 @@
 """JSON into Arrow: objects with declared members only, and values of their types, or an error says where."""
 
+import json
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import Any, cast
@@ -16,6 +17,8 @@ from dagster_versioned.chain.ingest.typed_rows import rows_in_utc, typed_rows
 
 _LINE_BYTES = 64 * 1024**2
 """The longest line that is read."""
+_MOST_NESTED = 100
+"""How deep objects and lists nest at most where their types are not declared: what finds them takes the cube of it."""
 
 
 def read_nd_json(file: SourceFile, step: ReadStepNdJson) -> pa.Table:
@@ -46,8 +49,17 @@ def read_json(file: SourceFile, step: ReadStepJson) -> pa.Table:
     if not isinstance(found, list):
         where = f"at {step.sub_path!r}" if step.sub_path else "in it"
         raise file.error(f"there is no array of objects {where}, but a {type(cast(object, found)).__name__}")
-    lines = [orjson.dumps(row) for row in cast("list[Any]", found)]
+    lines = [json.dumps(row).encode() for row in cast("list[Any]", found)]
     return _table(file, lines, step.schema, _formats(step), lambda row: f"element {row + 1}")
+
+
+def _depth(row: bytes) -> int:
+    """How deep brackets nest, those in texts among them."""
+    depth = deepest = 0
+    for byte in row:
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _formats(step: ReadStepJson | ReadStepNdJson) -> TextFormats:
@@ -61,16 +73,28 @@ def _text(file: SourceFile, encoding: str | None) -> bytes:
         return data.decode(encoding or "utf-8-sig").encode()
     except UnicodeDecodeError:
         raise file.not_text(encoding or "utf8") from None
-    except LookupError:
+    except (LookupError, ValueError):
         raise file.error(f"the encoding {encoding!a:.50} is not known") from None
 
 
 def _document(file: SourceFile, data: bytes) -> Any:
     try:
-        return orjson.loads(data)
+        orjson.loads(data)  # which says best what is wrong, and of members of the same name lets the last one win
     except orjson.JSONDecodeError as error:
         what = f"not JSON ({error.msg}, at character {error.colno} of the line)"
         raise file.error(what, place=f"line {error.lineno}") from None
+
+    def unique(members: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(members)
+        if len(found) < len(members):
+            names = [name for name, _ in members]
+            raise file.error("it is there twice in one object", column=max(names, key=names.count))
+        return found
+
+    try:
+        return json.loads(data, object_pairs_hook=unique)
+    except RecursionError:
+        raise file.error("it nests too deep") from None
 
 
 def _table(
@@ -85,6 +109,10 @@ def _table(
         if schema is None:
             raise file.error("there are no rows, and no schema is declared")
         return schema.empty_table()
+    if schema is None:
+        for index, row in enumerate(rows):
+            if row.count(b"[") + row.count(b"{") > _MOST_NESTED and _depth(row) > _MOST_NESTED:
+                raise file.error(f"it nests deeper than {_MOST_NESTED}", place=place(index))
     # Dates, times and decimals are texts in JSON; Arrow reads the rest.
     fields = [] if schema is None else fields_of(schema)
     read = pa.schema([pa.field(f.name, f.type if _is_plain(f.type) else pa.string()) for f in fields])
@@ -145,8 +173,8 @@ def _fault(row: bytes, schema: pa.Schema) -> tuple[str | None, str | None]:
         if name not in schema.names:
             return f"the column is not declared; declared are {', '.join(map(repr, schema.names[:20]))}", name
         try:
-            _parsed([orjson.dumps({name: value})], pa.schema({name: kinds[name]}))
+            _parsed([json.dumps({name: value}).encode()], pa.schema({name: kinds[name]}))
         except pa.ArrowInvalid:
             wanted = "text in quotes" if pa.types.is_string(kinds[name]) else kinds[name]
-            return f"{orjson.dumps(value).decode():.100} is no {wanted}", name
+            return f"{json.dumps(value, ensure_ascii=False):.100} is no {wanted}", name
     return None, None
