@@ -5,7 +5,7 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evoluti
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast
 
@@ -54,6 +54,7 @@ from dagster_versioned.tables.event_history import Append, EventHistory, Ledger,
 from dagster_versioned.tables.event_slice import ChainEntry, EventSlice
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
@@ -157,6 +158,8 @@ class EventTable:
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
 
             def add_data(made: Slice | None) -> AddData | None:
+                if engine.may_repeat:
+                    _check_keys(rows, engine, schema, history)
                 _check_is_meant(made, rows, options)
                 told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
                 reached = _watermark(history, ground, made, told, _moment(watermark, "watermark"))
@@ -180,7 +183,11 @@ class EventTable:
                     given=digest,
                 )
             except RowsRefused:
-                raise _bad_keys(rows, engine, schema, history) from None
+                _check_keys(rows, engine, schema, history)
+                raise InvalidInput(
+                    f"The primary key {list(history.primary_key)} did not tell the rows of the frame apart, but when "
+                    "they were computed again, it did. Nothing was written. Write a frame that is the same each time."
+                ) from None
 
     def ground(self) -> Ground:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
@@ -218,7 +225,6 @@ class EventTable:
         recorded of the slice, if anything. Raises `CommitConflict` where the ground is not the chain's end any more.
         """
         options = options or TableOptions()
-        ended: list[Multihash] = []
 
         def make(staging: Staging) -> EventSlice:
             task = SliceTask.to(staging, schema, ground.next_offset, ground.system_time, options.write_options(None))
@@ -226,8 +232,6 @@ class EventTable:
             recorded = event(made)
             told = [*self._seed(ground, kind), *before, *_new_schema(ground, schema)]
             entry = _entry(ground, told if recorded is None else [*told, recorded])
-            if entry is not None:
-                ended.append(Multihash.parse(entry.end.head))
             contents = made.contents if made is not None else nothing(schema.stored)
             base = str(ground.chain.head) if ground.chain is not None else None
             return EventSlice(base, made, contents, entry, given)
@@ -241,9 +245,19 @@ class EventTable:
             options=options,
             run=run,
         )
-        if self._key is not None and ended and not result.replayed:
-            self.table.store.put(SIGNATURE_KEY, self._key.sign_head(ended[0]).document())
+        if self._key is not None and (end := self._chain(self.table.state)) is not None:
+            self._sign(end.head, self._key)
         return result
+
+    def _sign(self, head: Multihash, key: SigningKey) -> None:
+        """Sign the chain's end, unless that is done; a write may have died before it."""
+        signature, store = key.sign_head(head).document(), self.table.store
+        try:
+            if store.get(SIGNATURE_KEY) == signature:
+                return
+        except ObjectNotFound:
+            pass
+        store.put(SIGNATURE_KEY, signature)
 
     # Reading
 
@@ -285,6 +299,8 @@ class EventTable:
         told = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
         until = {name: moment for name, given in told.items() if (moment := _moment(given, "The time")) is not None}
         key = schema.positions(key_of(chain), "The primary key")
+        if as_at is not None:
+            files = _only(files, schema.columns.system_time, until=until[schema.columns.system_time])
         return self._rows(
             self.table.read_files(files, _native(frame_type)),
             frame_type,
@@ -301,6 +317,7 @@ class EventTable:
         frame_type = as_type or pa.Table
         files = self.table.files()
         schema = EventSchema.parse(files.scan.schema, columns_of(chain))
+        files = _only(files, schema.columns.offset, after=bounds[0], until=bounds[1])
         return self._rows(
             self.table.read_files(files, _native(frame_type)),
             frame_type,
@@ -507,17 +524,18 @@ def _query(history: EventHistory, schema: EventSchema) -> tuple[EventQuery, tupl
             return queries.snapshot(width, key, schema.positions(chosen, "compare_columns")), schema.stored.names
 
 
-def _bad_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> InvalidInput:
-    """What is wrong with the keys of a frame."""
+def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> None:
+    """Raise `InvalidInput` where keys of a frame do not tell its rows apart."""
     key = history.primary_key
     nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
     if not isinstance(history.merge, Snapshot):
         repeated = []  # of a ledger's, the first counts
-    return InvalidInput(
-        f"The primary key {list(key)} does not tell the rows of the frame apart: {nulls} rows have a null in "
-        f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
-        "written. Add columns to the key, or drop these rows."
-    )
+    if nulls or repeated:
+        raise InvalidInput(
+            f"The primary key {list(key)} does not tell the rows of the frame apart: {nulls} rows have a null in "
+            f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
+            "written. Add columns to the key, or drop these rows."
+        )
 
 
 def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> None:
@@ -556,6 +574,20 @@ def _latest_event(ground: Ground, history: EventHistory) -> datetime | None:
             moment = datetime.fromisoformat(text)
             found.append(moment if moment.tzinfo is not None else datetime.combine(moment, time(), UTC))
     return max(found, default=None)
+
+
+def _only(files: VersionFiles, column: str, *, until: Any, after: Any = None) -> VersionFiles:
+    """The files that may have events with a column in ``(after, until]``, by their statistics."""
+    outside: set[str] = set()
+    for add in files.adds:
+        stats: Mapping[str, Mapping[str, Any]] = orjson.loads(add.stats or "{}")
+        least, greatest = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
+        if isinstance(until, datetime):
+            least, greatest = (datetime.fromisoformat(one) if one is not None else None for one in (least, greatest))
+        if (least is not None and least > until) or (after is not None and greatest is not None and greatest <= after):
+            outside.add(add.path)
+    kept = tuple(file for file in files.scan.files if file.key not in outside)
+    return replace(files, scan=replace(files.scan, files=kept))
 
 
 def _native(frame_type: type) -> type:

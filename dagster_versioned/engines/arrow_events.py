@@ -27,6 +27,9 @@ from dagster_versioned.engines.sql import database
 class ArrowEvents:
     """`EventEngine` for pyarrow, pandas and Polars; all that it works on is in memory."""
 
+    may_repeat = False
+    """Whether several rows of the frame that was merged have one key."""
+
     def schema(self, frame: Any) -> StructType:
         """The columns of a frame as they would be stored."""
         table = in_memory(frame)
@@ -47,7 +50,10 @@ class ArrowEvents:
         """
         views = {GIVEN: self._given(frame, schema, at), EVENTS: self._events(events, schema)}
         order = ", ".join(f"{column} ASC NULLS FIRST" for column in query.order)
-        found = _run(f"{query.sql} ORDER BY {order}", views)
+        named = ", ".join(f"{name} AS ({text})" for name, text in query.views.items())
+        sql = f"{f'WITH {named} ' if named else ''}{query.sql} ORDER BY {order}"
+        found = _run(sql, views)
+        self.may_repeat = bool(query.key) and _run(repeated_keys(query.key, 1), views).num_rows > 0
         return _typed(found, _event_rows(schema))
 
     def current(

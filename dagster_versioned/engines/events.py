@@ -7,7 +7,7 @@ Strategies", "Projection", "Representation of Retractions and Corrections").
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Protocol
@@ -24,6 +24,10 @@ EVENTS = "events"
 GIVEN = "given"
 """The view of the rows of a frame: ``n`` (their order; null where they have none), ``et`` (null where the source's time
 is theirs), ``t`` (the time of the source, the same in each row), ``c0``, ``c1``, …"""
+
+HELD, MET = "held", "met"
+"""Views of a snapshot: the current rows, ``o``, ``et``, ``c0``, …, and what became of each row: ``o`` (null: it is
+new), ``t`` (null: it is gone), both event times ``p_et`` and ``g_et``, and the data ``p0``, ``g0``, ``p1``, …"""
 
 
 REFUSED = -1
@@ -147,10 +151,16 @@ class EventSchema:
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """A query over `EVENTS` and `GIVEN`, and by which of its columns its result is ordered."""
+    """A query over `EVENTS` and `GIVEN`, and by which of its columns its result is ordered.
+
+    Of a snapshot, ``views`` are queries that are seen by those after them, `HELD` and `MET`, and ``key`` the columns of
+    the key.
+    """
 
     sql: str
     order: tuple[str, ...]
+    views: Mapping[str, str] = field(default_factory=dict[str, str])
+    key: tuple[int, ...] = ()
 
 
 class EventEngine(Protocol):
@@ -167,8 +177,14 @@ class EventEngine(Protocol):
     def merge(self, frame: Any, events: Any | None, schema: EventSchema, query: EventQuery, at: datetime) -> Any:
         """What the query makes of a frame and the events so far: ``op``, ``et`` and the data, in their order.
 
-        ``at`` is the event time of rows that have none.
+        ``at`` is the event time of rows that have none. Where several rows of a snapshot have one key, a row is
+        `REFUSED`, or `may_repeat` says so once the events went `through`.
         """
+        ...
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether several rows of the frame that was merged may have one key; then `bad_keys` knows."""
         ...
 
     def current(self, events: Any, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]) -> Any:
@@ -214,27 +230,31 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQu
     """What changed between the current rows and those of the frame, which are all that there are now.
 
     A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
-    said, its time included, and what comes in its place follows at once. A null in a key, and a key that several rows
-    of the frame have, are `REFUSED`: they are found by the way, for the join deals rows out by key anyway.
+    said, its time included, and what comes in its place follows at once. A null in a key is `REFUSED`. Where several
+    rows have one key, there is an operation on it twice, or a row that is held is in `MET` twice.
     """
-    differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in compared if i != EVENT_TIME]
-    differs += ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"] if EVENT_TIME in compared else []
-    old = "kind = 1 OR (kind = 2 AND side = 0)"
-    told = f"SELECT *, count(*) OVER (PARTITION BY {_names(key)}) AS d FROM {GIVEN}"
-    pairs = (
-        f"SELECT CASE WHEN g.d > 1 OR (g.t IS NOT NULL AND ({_null(key, 'g')})) THEN {REFUSED} "
-        "WHEN p.o IS NULL THEN 0 WHEN g.t IS NULL THEN 1 ELSE 2 END AS kind, p.et AS p_et, "
-        f"coalesce(g.et, g.t) AS g_et, {', '.join(f'p.c{i} AS p{i}, g.c{i} AS g{i}' for i in range(width))} "
-        f"FROM ({current(width, key)}) AS p FULL OUTER JOIN ({told}) AS g ON {_equal(key, 'p', 'g')} "
-        f"WHERE p.o IS NULL OR g.t IS NULL OR g.d > 1{''.join(f' OR {one}' for one in differs)}"
+    differs = [f"p{i} IS DISTINCT FROM g{i}" for i in compared if i != EVENT_TIME]
+    differs += ["(g_et IS NOT NULL AND p_et IS DISTINCT FROM g_et)"] if EVENT_TIME in compared else []
+    both = ", ".join(f"p.c{i} AS p{i}, g.c{i} AS g{i}" for i in range(width))
+    met = (
+        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {both} "
+        f"FROM {HELD} AS p FULL OUTER JOIN {GIVEN} AS g ON {_equal(key, 'p', 'g')}"
     )
+    null = " OR ".join(f"g{i} IS NULL" for i in key)
+    changed = (
+        f"SELECT *, CASE WHEN t IS NOT NULL AND ({null}) THEN {REFUSED} WHEN o IS NULL THEN 0 WHEN t IS NULL THEN 1 "
+        f"ELSE 2 END AS kind FROM {MET} WHERE o IS NULL OR t IS NULL{''.join(f' OR {one}' for one in differs)}"
+    )
+    old = "kind = 1 OR (kind = 2 AND side = 0)"
     data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
     return EventQuery(
         f"SELECT CAST(NULL AS BIGINT) AS n, CASE WHEN kind = 2 THEN 2 + side ELSE kind END AS op, "
-        f"CASE WHEN {old} THEN p_et ELSE g_et END AS et, {data} "
-        f"FROM ({pairs}) AS pairs CROSS JOIN (SELECT 0 AS side UNION ALL SELECT 1 AS side) AS sides "
+        f"CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
+        f"FROM ({changed}) AS changed CROSS JOIN (SELECT 0 AS side UNION ALL SELECT 1 AS side) AS sides "
         "WHERE side = 0 OR kind = 2",
         (*map(_name, key), "op"),
+        {HELD: current(width, key), MET: met},
+        tuple(key),
     )
 
 
@@ -246,10 +266,12 @@ def current(width: int, key: Sequence[int]) -> str:
     appended and not taken back; of equal ones the first are taken back first.
     """
     if key:
-        last = f"row_number() OVER (PARTITION BY {_names(key)} ORDER BY o DESC) AS r"
+        # Of a row number that is to be 1, Spark makes a second sort, before it deals rows out by key.
+        following = f"lead(o) OVER (PARTITION BY {_names(key)} ORDER BY o) AS following"
         return (
-            f"SELECT o, et, {_data(width)} FROM (SELECT *, {last} FROM {EVENTS} WHERE op <> {Operation.CORRECT_FROM:d})"
-            f" AS last_of_key WHERE r = 1 AND op <> {Operation.RETRACT:d}"
+            f"SELECT o, et, {_data(width)} FROM (SELECT *, {following} FROM {EVENTS} "
+            f"WHERE op <> {Operation.CORRECT_FROM:d}) AS followed "
+            f"WHERE following IS NULL AND op <> {Operation.RETRACT:d}"
         )
     taken = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
     sign = f"CASE WHEN {taken} THEN 1 ELSE 0 END"

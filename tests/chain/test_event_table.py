@@ -34,6 +34,7 @@ from dagster_versioned.errors import (
     ChainCorrupt,
     CommitConflict,
     EmptyTable,
+    IntegrityError,
     InvalidInput,
     UnsupportedType,
     VersionNotFound,
@@ -234,6 +235,20 @@ def test_a_key_makes_the_identity_and_signs_the_head(project: Project):
         EventTable(project.table("signed"), PLANES, key=SigningKey.generate()).write(dump((1, 120)))
 
 
+def test_a_head_that_a_write_died_before_signing_is_signed_by_the_next(project: Project):
+    table = EventTable(project.table("signed"), PLANES, key=SigningKey.generate())
+    table.write(dump((1, 100)))
+    early = table.table.store.get(SIGNATURE_KEY)
+    table.write(dump((1, 120)))
+    for died in (
+        lambda: table.table.store.put(SIGNATURE_KEY, early),
+        lambda: table.table.store.delete([SIGNATURE_KEY]),
+    ):
+        died()
+        assert table.write(dump((1, 120))).change == "none"
+        assert HeadSignature.parse(table.table.store.get(SIGNATURE_KEY)).head == table.chain.head
+
+
 # --- watermarks ------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +309,25 @@ def test_changes_between_blocks(planes: EventTable):
     assert planes.changes(0).num_rows == 6
     with pytest.raises(VersionNotFound, match="No block 99"):
         planes.changes(99)
+
+
+def test_slices_that_came_after_a_time_or_before_a_block_are_not_opened(planes: EventTable):
+    three_years(planes)
+    first, _, last = (
+        block.event.new_data.physical_hash
+        for _, block in [*planes.blocks()][::-1]
+        if isinstance(block.event, AddData) and block.event.new_data is not None
+    )
+    times = [planes_time(planes, merge) for merge in range(3)]
+    newest = next(planes.blocks())[1].sequence_number
+    planes.table.store.delete([f"data/{last}"])
+    assert rows_of(planes.as_at(times[2] - timedelta(milliseconds=1))) == [(1, 120), (2, 50), (3, 10)]
+    assert planes.as_at(times[0] - timedelta(milliseconds=1)).num_rows == 0
+    assert planes.changes(0, newest - 1).num_rows == 5
+    with pytest.raises(IntegrityError):
+        planes.as_at(times[2])
+    planes.table.store.delete([f"data/{first}"])
+    assert planes.changes(newest - 2, newest - 1)["op"].to_pylist() == [2, 3, 0]
 
 
 def test_delta_readers_see_the_events(planes: EventTable):

@@ -13,6 +13,7 @@ from dagster_versioned.chain.events import AddData
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.spark import spark_frame
 
@@ -97,6 +98,15 @@ def test_what_is_refused_is_refused_before_anything_is_written(spark: Any, tmp_p
     table = EventTable(Project.open("NYC", str(tmp_path)).table("planes"), HISTORIES["snapshot"])
     with pytest.raises(InvalidInput, match="1 rows have a null in it, and several rows have the same"):
         table.write(spark.createDataFrame([(1,), (1,), (None,)], "id long").selectExpr("id", "id AS other"))
+    known = EventTable(table.table.project.table("known"), HISTORIES["snapshot"])
+    good = spark.createDataFrame([(1, 1), (2, 2)], "id long, other long")
+    known.write(good)
+    for others in ([(1, 1), (1, 1)], [(1, 1), (1, 5)], [(1, 4), (1, 5)], [(3, 1), (3, 2)]):
+        with pytest.raises(InvalidInput, match="several rows have the same"):
+            known.write(good.where("id = 2").union(spark.createDataFrame(others, good.schema)))
+    known.write(good.limit(0), options=TableOptions(allow_empty=True))
+    known.write(good)
+    assert known.events()["op"].to_pylist() == [0, 0, 1, 1, 0, 0]
     with pytest.raises(UnsupportedType, match="parts of a millisecond"):
         table.write(spark.sql("SELECT 1 AS id, 2 AS other, timestamp'2020-01-01 00:00:00.000001' AS event_time"))
     assert not table.table.exists()

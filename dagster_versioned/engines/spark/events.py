@@ -12,6 +12,9 @@ from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.events import (
     EVENTS,
     GIVEN,
+    HELD,
+    MET,
+    REFUSED,
     EventQuery,
     EventSchema,
     current,
@@ -25,13 +28,17 @@ from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
-_VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN})\b")
+_VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN}|{HELD}|{MET})\b")
 
 
 class SparkEvents:
     """`EventEngine` for Spark's frames, classic and Connect, in their own session."""
+
+    def __init__(self) -> None:
+        self._observed: list[Observation] = []
+        """How many rows are held, and how often a row met one, as it was counted by the way."""
 
     def schema(self, frame: "DataFrame") -> StructType:
         """The columns of a frame as they would be stored."""
@@ -46,15 +53,39 @@ class SparkEvents:
     def merge(
         self, frame: "DataFrame", events: "DataFrame | None", schema: EventSchema, query: EventQuery, at: datetime
     ) -> "DataFrame":
-        """What the query makes of a frame and the events so far, in one partition; nothing is computed yet."""
+        """What the query makes of a frame and the events so far, in one partition; nothing is computed yet.
+
+        Keys that several rows have are found by counting: to look at each row beside its neighbour would cost as much
+        again as the join.
+        """
+        from pyspark.sql import Observation, Window
         from pyspark.sql import functions as sf
 
+        is_new = events is None
         if events is None:
             events = frame.sparkSession.createDataFrame([], spark_schema(schema.stored))
-        found = _run(query.sql, {GIVEN: self._given(frame, schema, at), EVENTS: self._events(events, schema)})
+        views = {GIVEN: self._given(frame, schema, at), EVENTS: self._events(events, schema)}
+        self._observed = []
+        for name, text in query.views.items():
+            views[name] = _run(text, views)
+            if not is_new:
+                self._observed.append(Observation())
+                views[name] = views[name].observe(self._observed[-1], sf.count("o").alias("rows"))
+        found = _run(query.sql, views)
+        if self._observed:
+            found = found.unionAll(_nulls(found))
         ordered = found.repartition(1).sortWithinPartitions(*(sf.col(name).asc_nulls_first() for name in query.order))
+        operation = sf.col("op").cast("int")
+        if query.key:
+            following = sf.lead("op").over(Window.partitionBy(*(f"c{i}" for i in query.key)).orderBy("op"))
+            operation = sf.when(following == sf.col("op"), REFUSED).otherwise(operation)
         data = [f"c{i}" for i in range(len(schema.data.fields))]
-        return ordered.select(sf.col("op").cast("int"), "et", *data)
+        return ordered.select(operation.alias("op"), "et", *data)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a row that is held was met by several; a part of the job that Spark did twice was counted twice."""
+        return len(set(map(_rows, self._observed))) > 1
 
     def current(
         self, events: "DataFrame", schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
@@ -78,11 +109,12 @@ class SparkEvents:
         from pyspark.errors import PySparkException
 
         schema = stored_schema(events.schema)
-        names = list(schema.names)
+        names, has_nulls = list(schema.names), bool(self._observed)
 
         # A plain function, because Spark asks for its argument count and wants no other callable.
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            report = run(conform_all((batch.rename_columns(names) for batch in batches), schema))
+            rows = (batch.filter(batch.column(0).is_valid()) if has_nulls else batch for batch in batches)
+            report = run(conform_all((batch.rename_columns(names) for batch in rows), schema))
             if report is not None:
                 yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
 
@@ -121,6 +153,23 @@ class SparkEvents:
         )
 
 
+def _nulls(like: "DataFrame") -> "DataFrame":
+    """One row, with which a result is never empty: of an empty one, Spark leaves out what it is to count."""
+    from pyspark.sql import functions as sf
+
+    kinds = like.schema.fields
+    return like.sparkSession.range(1).select(*(sf.lit(None).cast(one.dataType).alias(one.name) for one in kinds))
+
+
+def _rows(observed: "Observation") -> int:
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+
+    try:
+        return observed.get["rows"]
+    except Py4JError:
+        return 0  # It is left out of the plan where there is nothing to count.
+
+
 def _run(sql: str, views: Mapping[str, "DataFrame"]) -> "DataFrame":
     session: Any = next(iter(views.values())).sparkSession
-    return session.sql(_VIEWS.sub(r"{\1}", sql), **views)
+    return session.sql(_VIEWS.sub(r"{\1}", sql), **{name: views[name] for name in _VIEWS.findall(sql)})
