@@ -1,12 +1,16 @@
 """Of which rows, columns and steps a row of a transform's result came."""
 
+import random
+from collections import Counter
+
 import pytest
 
 from dagster_versioned.engines.events import EventColumns, Operation
 from dagster_versioned.engines.spark.provenance import row_origin
+from dagster_versioned.engines.spark.transform import Transform
 from dagster_versioned.engines.transform import InputHistory, QueryStep, TransformQuery
 from dagster_versioned.errors import UnsupportedFeature
-from support.transforms import History, at
+from support.transforms import History, at, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -81,7 +85,80 @@ def test_a_row_that_is_not_in_the_result_has_no_origin(spark):
     assert origin(spark, text, (at(1), 77), "id BIGINT").rows == ()
 
 
-def test_what_cannot_be_followed_is_refused_by_name(spark):
-    text = "SELECT event_time, id, lag(id) OVER (ORDER BY id) AS b FROM flights"
-    with pytest.raises(UnsupportedFeature, match="through Window"):
-        origin(spark, text, (at(1), 1, None), "id BIGINT, b BIGINT")
+@pytest.mark.parametrize(
+    ("text", "through"),
+    [
+        ("SELECT event_time, lag(id) OVER (ORDER BY id) AS id FROM flights", "Window"),
+        ("SELECT event_time, id FROM flights EXCEPT SELECT event_time, id FROM planes", "Except"),
+        ("SELECT event_time, id FROM flights INTERSECT SELECT event_time, id FROM planes", "Intersect"),
+        ("SELECT event_time, id FROM flights LEFT SEMI JOIN planes USING (id)", "a semi join"),
+        ("SELECT event_time, id FROM flights WHERE id IN (SELECT id FROM planes)", "a subquery"),
+        ("SELECT event_time, id FROM flights f WHERE EXISTS (SELECT 1 FROM planes p WHERE p.id = f.id)", "a subquery"),
+        ("SELECT event_time, (SELECT max(id) FROM planes) AS id FROM flights", "a subquery"),
+        ("SELECT event_time, id FROM flights ORDER BY id LIMIT 1 OFFSET 1", "Offset"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_by_name(spark, text, through):
+    with pytest.raises(UnsupportedFeature, match=f"through {through}, of which"):
+        origin(spark, text, (at(1), 1), "id BIGINT")
+
+
+FOLLOWED = {
+    "filter": "SELECT event_time, id, delay FROM flights WHERE delay > 5",
+    "join": "SELECT f.event_time, f.id, p.model FROM flights f LEFT JOIN planes p ON f.id = p.id",
+    "anti join": "SELECT f.event_time, f.id FROM flights f LEFT ANTI JOIN planes p ON f.id = p.id",
+    "self join": "SELECT a.event_time, a.id, b.id AS other FROM flights a JOIN flights b ON a.carrier = b.carrier",
+    "group": "SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier",
+    "having": """
+        SELECT max(f.event_time) AS event_time, model, count(*) AS n, sum(delay) AS s
+        FROM flights f JOIN planes p ON f.id = p.id WHERE delay < 9 GROUP BY model HAVING count(*) > 1
+    """,
+    "distinct union": "SELECT DISTINCT event_time, id FROM (SELECT * FROM flights UNION ALL SELECT * FROM flights)",
+    "explode": "SELECT event_time, id, x FROM flights LATERAL VIEW explode(sequence(1, id)) AS x",
+    "groups of groups": """
+        SELECT max(event_time) AS event_time, n, count(*) AS m
+        FROM (SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier) GROUP BY n
+    """,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_of_the_rows_that_a_row_was_made_of_alone_it_is_made_again_and_without_any_of_them_it_is_not(spark, name):
+    chance, text = random.Random(name), FOLLOWED[name]
+    carriers = ["UA", "AA", None]
+    inputs = {
+        "flights": History(
+            "id BIGINT, carrier STRING, delay INT",
+            [(A, at(n), chance.randint(1, 3), chance.choice(carriers), chance.randint(4, 9)) for n in range(4)],
+        ),
+        "planes": History("id BIGINT, model STRING", [(A, at(n), n + 1, chance.choice("ab")) for n in range(2)]),
+    }
+    inputs = {each: history for each, history in inputs.items() if each in text}
+    query = TransformQuery(tuple(inputs), (QueryStep(text),))
+    given = {each: InputHistory(history.frame(spark), EventColumns()) for each, history in inputs.items()}
+
+    def result(kept):
+        parts = {
+            each: History(one.data, [row for offset, row in enumerate(one.events) if (each, offset) in kept])
+            for each, one in inputs.items()
+        }
+        return [row[1:] for row in run(spark, query, parts, History("…"))]
+
+    everything = {(each, offset) for each, one in inputs.items() for offset in range(len(one.events))}
+    schema = Transform(spark, query, given, EventColumns()).schema
+    rows = result(everything)
+    assert rows
+    for row in chance.sample(sorted(set(rows), key=repr), min(2, len(set(rows)))):
+        asked = spark.createDataFrame([row], f"event_time TIMESTAMP, {data_of(schema)}")
+        why = set(row_origin(spark, query, given, EventColumns(), asked).rows)
+        assert why
+        if name != "distinct union":
+            assert Counter(result(why))[row] == rows.count(row)
+        for one in why if rows.count(row) == 1 else ():
+            assert row not in result(why - {one})
+            assert row not in result(everything - {one})
+
+
+def data_of(schema):
+    return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema if one.name != "event_time")

@@ -5,10 +5,12 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.events import Operation
+from dagster_versioned.engines.events import EventColumns, Operation
 from dagster_versioned.engines.spark.query import query_session
-from dagster_versioned.engines.transform import QueryStep, TransformQuery
+from dagster_versioned.engines.spark.transform import Transform
+from dagster_versioned.engines.transform import InputHistory, QueryStep, TransformQuery
 from support.transforms import History, at, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
@@ -161,6 +163,24 @@ def test_sums_of_floats_are_the_same_in_any_run(spark):
     run(spark, text, {"flights": flights(*tenths)}, two)
     assert one.rows() == two.rows()
     assert run(spark, text, {"flights": flights(*tenths)}, one) == []
+
+
+def test_rows_that_are_joined_are_in_the_order_of_their_offsets_however_they_are_stored(spark):
+    inputs = {
+        "flights": flights(*((A, at(n), 1, f"carrier {n}", 5) for n in range(9))),
+        "planes": History("id BIGINT, model STRING", [(A, at(0), 1, "A320")]),
+    }
+    text = query(
+        "SELECT max(f.event_time) AS event_time, first(f.carrier) AS c, collect_list(f.carrier) AS all "
+        "FROM flights f JOIN planes p ON f.id = p.id",
+        inputs=tuple(inputs),
+    )
+    for stored in (sf.col("offset").asc(), sf.col("offset").desc()):
+        given = {
+            name: InputHistory(history.frame(spark).orderBy(stored), EventColumns()) for name, history in inputs.items()
+        }
+        rows = Transform(spark, text, given, EventColumns()).rows(["c", "all"])
+        assert rows.select("c0", "c1").collect() == [("carrier 0", [f"carrier {n}" for n in range(9)])]
 
 
 def test_a_changed_query_corrects_what_the_old_one_said(spark):

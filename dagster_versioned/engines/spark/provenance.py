@@ -22,10 +22,9 @@ from dagster_versioned.errors import UnsupportedFeature
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_KEPT = {"Filter", "Generate", "Sort", "GlobalLimit", "LocalLimit", "Offset", "ResolvedHint"}
+_KEPT = {"Filter", "Generate", "Sort", "GlobalLimit", "LocalLimit", "ResolvedHint"}
 """Nodes with one child, each row of which is made of one row."""
 _NAMES = {"View", "SubqueryAlias", "WithCTE", "CTERelationDef", "CTERelationRef"}
-_FIRST = "LEFT SEMI", "LEFT ANTI"
 
 
 def row_origin(
@@ -41,10 +40,12 @@ def row_origin(
 
     ``inputs`` are as they were in that run, and so is ``compare`` (`Transform.rows`). ``row`` is a frame of one row: an
     event time and data. Of rows that are equal, all that either was made of is said. Raises `UnsupportedFeature` for
-    queries whose rows cannot be followed (windows over rows, set differences).
+    queries whose rows cannot be followed (windows over rows, set differences, subqueries, semi joins).
     """
     transform = Transform(session, query, inputs, output)
     plan = transform.plan(compare=compare)
+    if plan.subqueriesAll().size():
+        raise _refused("a subquery")
     followed, name = _Why(transform.session, query.inputs).node(plan)
     found = frame_of(transform.session, followed)
     data = [each for each in transform.schema.names if each != output.event_time]
@@ -97,10 +98,7 @@ class _Why:
         if kind in _KEPT:
             below, why = self.node(plan.child())
             return plan.withNewChildren(self._seq([below])), why
-        raise UnsupportedFeature(
-            f"Rows cannot be followed through {kind}, of which the query makes use; nothing was explained. Followed "
-            "are rows of projections, filters, joins, groups and unions."
-        )
+        raise _refused(kind)
 
     def _with(self, columns: Any, below: Any, why: str) -> tuple[Any, str]:
         name, added = self._added(why)
@@ -117,9 +115,12 @@ class _Why:
         return self._logical.Aggregate(self._seq(columns), self._seq([*columns, added]), below, none), name
 
     def _joined(self, plan: Any) -> tuple[Any, str]:
+        if (kind := plan.joinType().sql()) == "LEFT SEMI":
+            # There is no telling rows of the right that were met from others.
+            raise _refused("a semi join")
         (left, one), (right, other) = map(self.node, children(plan))
         joined = plan.withNewChildren(self._seq([left, right]))
-        if plan.joinType().sql() in _FIRST:
+        if kind == "LEFT ANTI":
             return joined, one
         # The side that an outer join has no row of, has none to tell of.
         sides = [f"coalesce(`{a}`, slice(`{b}`, 1, 0))" for a, b in ((one, other), (other, one))]
@@ -256,6 +257,13 @@ def input_of(plan: Any, inputs: Mapping[str, str]) -> str | None:
     if plan.nodeName() != "View":
         return None
     return inputs.get(plan.desc().identifier().table().casefold())
+
+
+def _refused(kind: str) -> UnsupportedFeature:
+    return UnsupportedFeature(
+        f"Rows cannot be followed through {kind}, of which the query makes use; nothing was explained. Followed are "
+        "rows of projections, filters, joins, groups and unions."
+    )
 
 
 def _id(expression: Any) -> int | None:
