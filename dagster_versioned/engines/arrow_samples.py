@@ -35,8 +35,12 @@ _STATUS = "metaxy_status"
 _JOINED = f" || '{SEPARATOR}' || "
 
 
-def resolve(plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Table | None) -> SampleChanges:
+def resolve(
+    plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Table | None, pin: object = None
+) -> SampleChanges:
     """Compare what the upstreams, by name, say with the samples that are stored; ``None``: there are none.
+
+    There is nothing to ``pin``: tables are in memory.
 
     Raises `InvalidInput` for ids that do not identify, that have several types, and columns that are missing or come
     twice.
@@ -45,7 +49,7 @@ def resolve(plan: SamplePlan, upstreams: Mapping[str, pa.Table], current: pa.Tab
     return _compared(plan, frames, current, _expected(plan, frames))
 
 
-def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None) -> SampleChanges:
+def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | None, pin: object = None) -> SampleChanges:
     """As `resolve`, for a feature without upstreams, whose samples bring their provenance by field."""
     require_columns("The frame of samples", samples.column_names, (*plan.ids, PROVENANCE_BY_FIELD))
     require_ids("the frame", plan.ids, samples)
@@ -173,7 +177,9 @@ def _compared(
     on = ", ".join(map(quoted, plan.units))
     names = {member: f"metaxy_before.{member}" for member in plan.members}
     ids = list(plan.ids)
-    stored = current.select([*ids, PROVENANCE]).rename_columns([*ids, _STATUS])
+    # Who does not say what it was computed from was computed from something else.
+    status = pc.call_function("coalesce", [current[PROVENANCE], pa.scalar("")])
+    stored = current.select(ids).append_column(_STATUS, status)
     for member, name in names.items():
         stored = stored.append_column(name, _before(current, member))
     held = ", ".join(f"any_value({quoted(name)}) AS {quoted(name)}" for name in (_STATUS, *names.values()))

@@ -133,15 +133,13 @@ class SampleChanges:
 
     ``new`` and ``stale`` have the upstreams' columns and the expected `SYSTEM_COLUMNS`; ``orphaned`` has the ids of
     stored samples that come from nothing any more. Where samples come from groups, or groups of samples from one, the
-    rows are the upstream's, and are counted by the columns that they are matched by. ``changed`` is what ``new`` and
-    ``stale`` are parts of, where an engine is lazy and may want to keep it.
+    rows are the upstream's, and are counted by the columns that they are matched by.
     """
 
     new: Any
     stale: Any
     orphaned: Any
     counts: Counts
-    changed: Any = None
 
 
 def version_column(member: str, upstream: str | None = None) -> str:

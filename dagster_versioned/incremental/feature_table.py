@@ -31,7 +31,7 @@ from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, U
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.increment import Asked, Increment, SampleRows
-from dagster_versioned.incremental.resolve import Resolver, sample_plan
+from dagster_versioned.incremental.resolve import Pin, Resolver, sample_plan
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import VersionFiles
@@ -106,15 +106,17 @@ class FeatureTable:
         way = _way(as_type)
         frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
         current = self._current(head, way, full)
-        changes = way.resolver.resolve(_light(self.plan, given), frames, current)
 
         def rows(units: Any) -> Any:
             reads = {name: _reading(files) for name, files in given.items()}
             return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units), as_type)
 
-        return self._resolved(
-            changes, way, head, current, rows, as_type, self._upstream_digests(given), partition, full
-        )
+        digests = self._upstream_digests(given)
+        with ExitStack() as pinned:
+            changes = way.resolver.resolve(_light(self.plan, given), frames, current, way.pin(pinned))
+            return self._resolved(
+                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all()
+            )
 
     def resolve_samples(
         self, samples: Any, *, partition: str | None = None, as_type: type | None = None, full: bool = False
@@ -142,12 +144,14 @@ class FeatureTable:
             samples = way.rows.with_contents(samples, columns)
         current = self._current(head, way, full)
         light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
-        changes = way.resolver.resolve_samples(self.plan, light, current)
 
         def rows(units: Any) -> Any:
             return way.rows.as_frame(way.rows.samples_of(self.plan, samples, units), as_type or way.frame_type)
 
-        return self._resolved(changes, way, head, current, rows, as_type or way.frame_type, {}, partition, full)
+        frame_type = as_type or way.frame_type
+        with ExitStack() as pinned:
+            changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
+            return self._resolved(changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all())
 
     # Inside
 
@@ -162,13 +166,16 @@ class FeatureTable:
         upstreams: Mapping[str, Mapping[str, str]],
         partition: str | None,
         full: bool,
+        pinned: ExitStack,
     ) -> "Resolved":
-        pinned = ExitStack()
-        if changes.changed is not None:
-            pinned.enter_context(way.rows.pinned(changes.changed))
-        new, stale = (way.rows.units_of(self.plan, frame) for frame in (changes.new, changes.stale))
         counts = replace(changes.counts, reasons={}) if full else changes.counts
-        asked = Asked(new, stale, changes.orphaned, counts, full=full)
+
+        def some(frame: Any, count: int) -> Any:
+            return frame if count else way.rows.none_of(frame)  # known to be empty, nothing is read for it
+
+        new = some(way.rows.units_of(self.plan, changes.new), counts.new)
+        stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
+        asked = Asked(new, stale, some(changes.orphaned, counts.orphaned), counts, full=full)
         keys = {field.member: field.key for field in self.feature.fields}
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
@@ -399,6 +406,10 @@ class _Way:
     resolver: Resolver
     rows: SampleRows
     frame_type: type
+
+    def pin(self, until: ExitStack) -> Pin:
+        """Keeps frames until a stack is closed."""
+        return lambda frame: until.enter_context(self.rows.pinned(frame))
 
 
 def _way(frame_type: type) -> _Way:

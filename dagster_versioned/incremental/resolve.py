@@ -1,6 +1,6 @@
 """What a feature's table lacks of what its upstreams say. Source: seed 004 ("Incremental Computations")."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dagster_versioned.engines.samples import (
@@ -15,15 +15,18 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.incremental.definitions import Feature, FeatureDep
 from dagster_versioned.incremental.graph import FeatureGraph, FieldRef
 
+Pin = Callable[[Any], Any]
+"""Keeps a lazy frame that is looked at more than once."""
+
 
 class Resolver(Protocol):
     """An engine's way to compare samples: `engines.arrow_samples` or `engines.spark.samples`."""
 
-    def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any) -> SampleChanges:
+    def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any, pin: Pin = ...) -> SampleChanges:
         """Compare with what the upstreams say."""
         ...
 
-    def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any) -> SampleChanges:
+    def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any, pin: Pin = ...) -> SampleChanges:
         """Compare with samples that bring their provenance."""
         ...
 

@@ -34,26 +34,41 @@ if TYPE_CHECKING:
 
 # Columns of ours beside the user's; no column of theirs begins like them.
 _STATUS, _BEFORE, _ROWS, _COUNT = "metaxy_status", "metaxy_before", "metaxy_rows", "metaxy_count"
-_NEW, _STALE, _DIFFERS = "metaxy_new", "metaxy_stale", "metaxy_differs"
+_KIND, _DIFFERS = "metaxy_kind", "metaxy_differs"
+
+_NEW, _STALE, _GONE = range(3)
 
 
-def resolve(plan: SamplePlan, upstreams: "Mapping[str, DataFrame]", current: "DataFrame | None") -> SampleChanges:
-    """As `engines.arrow_samples.resolve`. The frames of changes are lazy; their counts are computed at once."""
+def resolve(
+    plan: SamplePlan,
+    upstreams: "Mapping[str, DataFrame]",
+    current: "DataFrame | None",
+    pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
+) -> SampleChanges:
+    """As `engines.arrow_samples.resolve`. The frames of changes are lazy; their counts are computed at once.
+
+    ``pin`` keeps a frame that is looked at more than once.
+    """
     frames = {each.name: _prepared(plan, each, upstreams[each.name]) for each in plan.upstreams}
     data = {each.name: _names(each, frames[each.name]) for each in plan.upstreams}
     refuse_equal_names(plan, data)
     require_equal_types(plan, {repr(name): dict(frame.dtypes) for name, frame in frames.items()})
-    return _compared(plan, frames, current, _expected(plan, frames, data))
+    return _compared(plan, frames, current, _expected(plan, frames, data), pin)
 
 
-def resolve_samples(plan: SamplePlan, samples: "DataFrame", current: "DataFrame | None") -> SampleChanges:
-    """As `engines.arrow_samples.resolve_samples`."""
+def resolve_samples(
+    plan: SamplePlan,
+    samples: "DataFrame",
+    current: "DataFrame | None",
+    pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
+) -> SampleChanges:
+    """As `engines.arrow_samples.resolve_samples`; ``pin`` as in `resolve`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
     require_ids("the frame", plan.ids, samples)
     given = column(PROVENANCE_BY_FIELD)
     fields = {member: sf.coalesce(given[member].cast("string"), sf.lit("")) for member in plan.members}
     columns = [column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
-    return _compared(plan, {"the frame": samples}, current, samples.select(*columns, *_versions(plan, fields)))
+    return _compared(plan, {"the frame": samples}, current, samples.select(*columns, *_provenance(plan, fields)), pin)
 
 
 # --- what is expected ------------------------------------------------------------------------------------------------
@@ -73,7 +88,8 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     table = frame.select(*(column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
     if upstream.filter is not None:
         table = table.where(sf.expr(upstream.filter))
-    require_ids(what, upstream.ids, table)
+    if not _is_plain(plan):
+        require_ids(what, upstream.ids, table)
     if upstream.select is not None:
         kept = dict.fromkeys((*upstream.select, *upstream.ids, *upstream.on))
         table = table.select(
@@ -110,7 +126,7 @@ def _expected(plan: SamplePlan, frames: "Mapping[str, DataFrame]", data: Mapping
     own = [hashed(plan.hash, _text(each)).alias(version_column(each.member)) for each in plan.fields]
     fields = {member: column(version_column(member)) for member in plan.members}
     joined = joined.select(*map(column, columns), *own)
-    return joined.select(*map(column, columns), *_versions(plan, fields))
+    return joined.select(*map(column, columns), *_provenance(plan, fields))
 
 
 def _text(field: FieldText) -> "Column":
@@ -122,24 +138,19 @@ def _text(field: FieldText) -> "Column":
     return sf.concat_ws(SEPARATOR, *pieces)
 
 
-def _versions(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Column]":
-    """The four columns of versions; data versions are as the provenance until somebody sets them."""
+def _provenance(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Column]":
+    """The two columns that say what samples were computed from."""
     packed = sf.struct(*(fields[member].alias(member) for member in plan.members))
     whole = hashed(plan.hash, sf.concat_ws(SEPARATOR, *(fields[member] for member in plan.members)))
-    return [
-        packed.alias(PROVENANCE_BY_FIELD),
-        whole.alias(PROVENANCE),
-        packed.alias(DATA_VERSION_BY_FIELD),
-        whole.alias(DATA_VERSION),
-    ]
+    return [packed.alias(PROVENANCE_BY_FIELD), whole.alias(PROVENANCE)]
 
 
 def hashed(how: SampleHash, text: "Column") -> "Column":
     """Each text as a version."""
     if how.algorithm == "xxh32":
         return _xxh32(how.length)(text)
-    digits = sf.sha2(text, 256) if how.algorithm == "sha256" else sf.md5(text)
-    return sf.substring(digits, 1, how.length)
+    digits, there_are = (sf.sha2(text, 256), 64) if how.algorithm == "sha256" else (sf.md5(text), 32)
+    return digits if how.length == there_are else sf.substring(digits, 1, how.length)
 
 
 def _xxh32(length: int) -> "Callable[[Column], Column]":
@@ -156,54 +167,84 @@ def _xxh32(length: int) -> "Callable[[Column], Column]":
 
 
 def _compared(
-    plan: SamplePlan, frames: "Mapping[str, DataFrame]", current: "DataFrame | None", expected: "DataFrame"
+    plan: SamplePlan,
+    frames: "Mapping[str, DataFrame]",
+    current: "DataFrame | None",
+    expected: "DataFrame",
+    pin: "Callable[[DataFrame], DataFrame]",
 ) -> SampleChanges:
-    on = list(plan.units)
+    """What differs between the expected and the stored, by one join of the two."""
+    on, ids = list(plan.units), list(plan.ids)
     if current is None:
-        new = expected.select(*map(column, on)).distinct().count()
-        nothing = expected.limit(0)
-        return SampleChanges(expected, nothing, nothing.select(*map(column, on)), Counts(new=new), expected)
-    require_columns(f"The table of feature {plan.feature!r}", current.columns, (*plan.ids, PROVENANCE))
-    types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
-    require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
-    held: list[str] = current.select(f"{PROVENANCE_BY_FIELD}.*").columns
-    known = current.groupBy(*map(column, on)).agg(
-        sf.any_value(column(PROVENANCE)).alias(_STATUS), sf.any_value(column(PROVENANCE_BY_FIELD)).alias(_BEFORE)
+        known, joined, differs = None, expected.withColumn(_KIND, sf.lit(_NEW)), []
+    else:
+        require_columns(f"The table of feature {plan.feature!r}", current.columns, (*ids, PROVENANCE))
+        types = {repr(name): dict(frame.dtypes) for name, frame in frames.items()}
+        require_equal_types(plan, {**types, "its table": dict(current.dtypes)})
+        known = _known(plan, current)
+        held: list[str] = known.select(f"{_BEFORE}.*").columns
+        joined = expected.join(known, on, "full").where(~column(_STATUS).eqNullSafe(column(PROVENANCE)))
+        is_new, is_gone = column(_STATUS).isNull(), column(PROVENANCE).isNull()
+        differs = [
+            ~column(PROVENANCE_BY_FIELD)[member].eqNullSafe(column(_BEFORE)[member]) if member in held else sf.lit(True)
+            for member in plan.members
+        ]
+        kind = sf.when(is_gone, _GONE).when(is_new, _NEW).otherwise(_STALE)
+        joined = joined.withColumn(_KIND, kind)
+    names = [f"{_DIFFERS}{i}" for i in range(len(differs))]
+    flags = [differing.alias(name) for differing, name in zip(differs, names, strict=True)]
+    changed = pin(joined.select(*map(column, expected.columns), column(_KIND), *flags))
+    units = changed.groupBy(*map(column, on)).agg(
+        sf.count(sf.lit(1)).alias(_COUNT), *(sf.max(column(name)).alias(name) for name in (_KIND, *names))
     )
-    differs = [
-        ~column(PROVENANCE_BY_FIELD)[member].eqNullSafe(column(_BEFORE)[member]) if member in held else sf.lit(True)
-        for member in plan.members
-    ]
-    is_new, is_stale = column(_STATUS).isNull(), ~column(_STATUS).eqNullSafe(column(PROVENANCE))
-    joined = expected.join(known, on, "left")
-    units = joined.select(
-        *map(column, on),
-        is_new.alias(_NEW),
-        is_stale.alias(_STALE),
-        *(d.alias(f"{_DIFFERS}{i}") for i, d in enumerate(differs)),
-    )
-    if any(each.grouped for each in plan.upstreams) or set(on) != set(plan.ids):
-        units = units.dropDuplicates(on)
-    stale = ~column(_NEW) & column(_STALE)
+    stale = column(_KIND) == _STALE
     counted = units.agg(
-        sf.count_if(column(_NEW)).alias("new"),
-        sf.count_if(stale).alias("stale"),
-        sf.count_if(~column(_STALE)).alias("unchanged"),
-        *(sf.count_if(stale & column(f"{_DIFFERS}{i}")).alias(f"r{i}") for i in range(len(differs))),
+        *(sf.count_if(column(_KIND) == kind).alias(f"k{kind}") for kind in (_NEW, _STALE, _GONE)),
+        *(sf.count_if(stale & column(name)).alias(name) for name in names),
+        sf.count_if(_any_null(on)).alias("nulls"),
+        sf.count_if(column(_COUNT) > 1).alias("repeated"),
     ).collect()[0]
-    orphaned = current.select(*map(column, plan.ids)).join(expected, on, "left_anti")
-    gone = orphaned.select(*map(column, on)).distinct().count()
-    reasons = {member: counted[f"r{i}"] for i, member in enumerate(plan.members) if counted[f"r{i}"]}
-    columns = [column(name) for name in expected.columns]
-    # Kept where it is to be looked at again: both are parts of it.
-    changed = joined.where(is_new | is_stale)
-    return SampleChanges(
-        changed.where(is_new).select(*columns),
-        changed.where(~is_new).select(*columns),
-        orphaned,
-        Counts(counted["new"], counted["stale"], gone, counted["unchanged"], reasons),
-        changed,
-    )
+    new, old, gone = (counted[f"k{kind}"] for kind in (_NEW, _STALE, _GONE))
+    unchanged = known.count() - old - gone if known is not None else 0
+    if _is_plain(plan) and (
+        counted["nulls"]
+        or counted["repeated"]
+        # Of two rows of a sample, none or one may differ from what is stored.
+        or (known is not None and expected.count() != new + old + unchanged)
+    ):
+        (upstream,) = plan.upstreams
+        require_ids(f"Upstream {upstream.name!r}", upstream.ids, frames[upstream.name])
+
+    def of(kind: int) -> "DataFrame":
+        return changed.where(column(_KIND) == kind)
+
+    def rows(kind: int) -> "DataFrame":
+        # Data versions are as the provenance until somebody sets them.
+        said = column(PROVENANCE_BY_FIELD).alias(DATA_VERSION_BY_FIELD), column(PROVENANCE).alias(DATA_VERSION)
+        return of(kind).select(*map(column, expected.columns), *said)
+
+    if current is None or set(on) == set(ids):
+        orphaned = of(_GONE).select(*map(column, on if current is None else ids))
+    else:
+        orphaned = current.select(*map(column, ids)).join(of(_GONE).select(*map(column, on)), on, "left_semi")
+    reasons = {member: counted[name] for member, name in zip(plan.members, names, strict=False) if counted[name]}
+    return SampleChanges(rows(_NEW), rows(_STALE), orphaned, Counts(new, old, gone, unchanged, reasons))
+
+
+def _known(plan: SamplePlan, current: "DataFrame") -> "DataFrame":
+    """The stored units, each once, with what they were computed from; of one that does not say it, something else."""
+    status = sf.coalesce(column(PROVENANCE), sf.lit("")).alias(_STATUS)
+    stored = current.select(*map(column, plan.units), status, column(PROVENANCE_BY_FIELD).alias(_BEFORE))
+    if set(plan.units) == set(plan.ids):
+        return stored
+    held = (sf.any_value(column(name)).alias(name) for name in (_STATUS, _BEFORE))
+    return stored.groupBy(*map(column, plan.units)).agg(*held)
+
+
+def _is_plain(plan: SamplePlan) -> bool:
+    """Whether each sample comes from exactly one, so that comparing them shows whether the ids identify them."""
+    first, *others = plan.upstreams or (None,)
+    return first is not None and not others and not first.grouped and {*first.ids} == {*plan.units} == {*plan.ids}
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
@@ -213,8 +254,7 @@ def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     """Raise `InvalidInput` unless the columns identify the rows: a job."""
     nested = ArrayType, MapType, StructType
     refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
-    names = [column(name) for name in ids]
-    is_null = reduce(lambda left, right: left | right, (name.isNull() for name in names))
+    names, is_null = [column(name) for name in ids], _any_null(ids)
     groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
     counted = groups.agg(
         sf.coalesce(sf.sum(sf.when(is_null, sf.col(_COUNT))), sf.lit(0)).alias("nulls"),
@@ -225,6 +265,10 @@ def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
         return ", ".join(str(row.asDict()) for row in groups.select(*names).orderBy(*names).limit(EXAMPLES).collect())
 
     refuse_bad_ids(what, ids, counted["nulls"], counted["repeated"], examples)
+
+
+def _any_null(ids: Sequence[str]) -> "Column":
+    return reduce(lambda left, right: left | right, (column(name).isNull() for name in ids))
 
 
 def _names(upstream: Upstream, frame: "DataFrame") -> list[str]:
