@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
@@ -11,6 +11,7 @@ from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY,
 from dagster_versioned.asset_graph.mapping import reads_whole, upstream_result
 from dagster_versioned.asset_graph.places import Place, Places
 from dagster_versioned.features.definition import FEATURE_KEY
+from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.staleness import Missing
 
 SOURCE_KEY = "dagster_versioned/source"
@@ -158,13 +159,19 @@ def _edges(
         yield Edge(
             upstream=upstream,
             place=place,
-            partitions=definitions.of(above.partitions_def),
+            partitions=None if _is_history(above) else definitions.of(above.partitions_def),
             mapping=graph.get_partition_mapping(node.key, upstream),
             missing=missing,
             pinned=None if pinned is None or missing == "unread" else str(pinned),
             is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
             is_own=upstream in unit and upstream != node.key,
         )
+
+
+def _is_history(node: AssetNode) -> bool:
+    """Whether an asset is a history of events, whose table has no partitions, whatever the asset has."""
+    options = plain(node.metadata, METADATA_KEY)
+    return isinstance(options, Mapping) and cast("Mapping[str, Any]", options).get("history") is not None
 
 
 def _stamp(definition: dg.PartitionsDefinition[Any], instance: dg.DagsterInstance) -> Any:
