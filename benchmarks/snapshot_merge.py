@@ -2,7 +2,8 @@
 
 One of a hundred rows differs from dump to dump: most are changed, some gone, some new. The join compares a dump with
 the one before, as someone would who keeps dumps; the merge compares it with what the events so far come to, finds keys
-that are null or repeated, orders, numbers and hashes the events, and commits them with their blocks.
+that are null or repeated, orders, numbers and hashes the events, and commits them with their blocks. The join's tasks
+write a file each, so that it has all cores to the end; the events are one file.
 """
 
 import argparse
@@ -32,7 +33,7 @@ def write_dumps(session, rows: int, folder: Path) -> list[Path]:
 
 
 def plain_join(session, before: Path, after: Path, target: Path) -> None:
-    """The rows that differ, as they were and as they are, in one file."""
+    """The rows that differ, as they were and as they are."""
     from pyspark.sql import functions as sf
 
     shutil.rmtree(target, ignore_errors=True)
@@ -54,7 +55,7 @@ def plain_join(session, before: Path, after: Path, target: Path) -> None:
     )
     differing = joined.where(sf.col("o.id").isNull() | sf.col("n.id").isNull() | ~equal)
     rows = differing.select(sf.explode(events).alias("event")).select("event.op", "event.row.*")
-    rows.coalesce(1).write.parquet(str(target))
+    rows.write.parquet(str(target))
 
 
 def main() -> None:
