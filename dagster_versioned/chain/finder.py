@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dagster_versioned.chain.dataset_id import DatasetId
 from dagster_versioned.chain.remote import RemoteDataset
 from dagster_versioned.chain.walk import state_at
-from dagster_versioned.errors import VersionNotFound
+from dagster_versioned.errors import VersionedError, VersionNotFound
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.project import Project
 
@@ -16,7 +16,7 @@ def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Calla
     What it returns raises `VersionNotFound` for a dataset that is nowhere among them.
     """
     known: dict[str, RemoteDataset] = {}
-    unseen = _datasets(project, others)
+    unseen = _datasets(project, others, failed := [])
 
     def find(wanted: DatasetId) -> RemoteDataset:
         while str(wanted) not in known:
@@ -24,7 +24,7 @@ def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Calla
             if found is None:
                 raise VersionNotFound(
                     f"The dataset {wanted} is no table of project {project.name} ({project.store.uri}). Pull it, or "
-                    "name a place where it is."
+                    f"name a place where it is.{''.join(failed)}"
                 )
             known.setdefault(*found)
         return known[str(wanted)]
@@ -32,10 +32,23 @@ def datasets_of(project: Project, others: Iterable[RemoteDataset] = ()) -> Calla
     return find
 
 
-def _datasets(project: Project, others: Iterable[RemoteDataset]) -> Iterator[tuple[str, RemoteDataset]]:
+def _datasets(
+    project: Project, others: Iterable[RemoteDataset], failed: list[str]
+) -> Iterator[tuple[str, RemoteDataset]]:
+    """Datasets and where they are; of a place that cannot be read, a sentence goes to ``failed``."""
     for other in others:
-        yield str(state_at(other, other.head()).seed.dataset_id), other
+        try:
+            found = str(state_at(other, other.head()).seed.dataset_id)
+        except VersionedError as error:
+            failed.append(f" It may be at {other.store.uri}, which could not be read: {error}")
+        else:
+            yield found, other
     for name in project.tables():
         table = project.table(str(name))
-        if (end := chain_head(table.state.snapshot)) is not None:
-            yield end.dataset_id, RemoteDataset(table.store)
+        try:
+            end = chain_head(table.state.snapshot)
+        except VersionedError as error:
+            failed.append(f" It may be {name}, which could not be read: {error}")
+        else:
+            if end is not None:
+                yield end.dataset_id, RemoteDataset(table.store)

@@ -75,7 +75,13 @@ class RemoteDataset:
 
     def head(self) -> Multihash:
         """The hash of the last block. Raises `ObjectNotFound`, `ChainCorrupt`."""
-        data = self._bounded(REF_KEY, _MAX_REFERENCE_BYTES)
+        try:
+            data = self._bounded(REF_KEY, _MAX_REFERENCE_BYTES)
+        except ObjectNotFound:
+            raise ObjectNotFound(
+                f"{self.store.uri} has no {REF_KEY}, so no dataset is there. Nothing was read. Name the folder that "
+                "has refs, blocks and data in it."
+            ) from None
         try:
             return Multihash.parse(data.decode("ascii").strip())
         except (InvalidInput, UnicodeDecodeError):

@@ -8,7 +8,7 @@ from typing import IO
 
 from dagster_versioned.chain.remote import CHECKPOINTS
 from dagster_versioned.chain.signature import SIGNATURE_KEY
-from dagster_versioned.errors import ObjectNotFound, VersionedError
+from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
@@ -20,10 +20,17 @@ _SERVED = re.compile(rf"{REF_KEY}|{re.escape(SIGNATURE_KEY)}|(?:{BLOCKS}|{SLICES
 def server(store: ObjectStore, host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
     """A server of a dataset's folder, not started yet: ``serve_forever()``, ``shutdown()``.
 
-    Nothing but the head, blocks, slices and checkpoints is served: no log, no listing, nothing that is staged.
+    Nothing but the head, blocks, slices and checkpoints is served: no log, no listing, nothing that is staged. Raises
+    `InvalidInput` for an address at which nothing can listen.
     """
     handler = type("DatasetRequest", (_Request,), {"store": store})
-    return ThreadingHTTPServer((host, port), handler)
+    try:
+        return ThreadingHTTPServer((host, port), handler)
+    except OSError as error:
+        raise InvalidInput(
+            f"Nothing can listen at {host}:{port} ({error.strerror or error}). Nothing is served. Give another address "
+            "or port."
+        ) from None
 
 
 class _Request(BaseHTTPRequestHandler):

@@ -534,7 +534,7 @@ def _find(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
 
     matches: Callable[[Multihash, Block], bool] = lambda name, block: str(name).startswith(text)  # noqa: E731
     if text.isascii() and text.isdigit():
-        matches = lambda name, block: block.sequence_number == int(text)  # noqa: E731
+        matches = lambda name, block: str(block.sequence_number) == text  # noqa: E731
     elif len(text) < len("f1620") + 6:
         raise InvalidInput(f"{text!a:.100} is no block. Give its number, or at least 11 letters of its hash.")
     found = [(name, block) for name, block in EventTable(table).blocks() if matches(name, block)]

@@ -456,13 +456,14 @@ def _link_new(temporary: Path, path: Path) -> None:
 
 def _make_folder(folder: Path) -> None:
     """Create a folder and what is missing above it, each durable in its parent."""
-    while True:
+    for attempt in range(_FOLDER_ATTEMPTS):
         try:
             folder.mkdir()
         except FileExistsError:
             return
         except FileNotFoundError:
-            if folder.parent == folder:
+            # The parent may be pruned again and again, or be a place like /proc, where nothing can be made.
+            if folder.parent == folder or attempt == _FOLDER_ATTEMPTS - 1:
                 raise
             _make_folder(folder.parent)
             continue

@@ -23,8 +23,10 @@ from dagster_versioned.chain.events import (
     SetInfo,
     SetVocab,
 )
+from dagster_versioned.chain.finder import datasets_of
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.remote import RemoteDataset, open_remote
+from dagster_versioned.chain.serve import server
 from dagster_versioned.chain.signature import SIGNATURE_KEY
 from dagster_versioned.chain.signing_key import SigningKey
 from dagster_versioned.chain.transfer import PULLED, pull, push
@@ -33,7 +35,9 @@ from dagster_versioned.errors import (
     IntegrityError,
     InvalidInput,
     InvalidName,
+    ObjectNotFound,
     UnsupportedFeature,
+    VersionNotFound,
 )
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.project import Project
@@ -274,6 +278,27 @@ def test_a_link_that_leads_out_of_a_folder_is_refused(
     with pytest.raises(InvalidName, match="a symbolic link leads out of the root"):
         pull(source.remote, copy)
     assert not copy.exists()
+
+
+def test_where_no_dataset_is_says_so(copy: VersionedTable, tmp_path: Path):
+    with pytest.raises(ObjectNotFound, match=r"so no dataset is there\. Nothing was read"):
+        pull(open_remote(str(tmp_path / "nothing")), copy)
+
+
+def test_an_address_at_which_nothing_can_listen_is_refused(tmp_path: Path):
+    with server(LocalStore(tmp_path), port=0) as taken, pytest.raises(InvalidInput, match="Nothing is served"):
+        server(LocalStore(tmp_path), port=taken.server_address[1])
+
+
+def test_a_place_that_cannot_be_read_does_not_hide_the_others(source: Served, copy: VersionedTable, tmp_path: Path):
+    pull(source.remote, copy)
+    broken = copy.project.table("broken").store
+    broken.put("_delta_log/00000000000000000000.json", b"{")
+    nowhere = open_remote(str(tmp_path / "nothing"))
+    find = datasets_of(Project.open("COPY", str(tmp_path / "copy")), [nowhere])
+    assert find(source.dataset_id).head() == source.remote.head()
+    with pytest.raises(VersionNotFound, match=r"is no table of project COPY.*nothing, which could not.*broken, which"):
+        find(SigningKey.generate().dataset_id)
 
 
 # --- what comes of a later version -----------------------------------------------------------------------------------

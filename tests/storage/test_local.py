@@ -274,6 +274,11 @@ def big_file(tmp_path: Path) -> Path:
 
 
 class TestRefusedWrites:
+    @pytest.mark.skipif(not Path("/proc").is_dir(), reason="no /proc")
+    def test_a_place_where_no_folder_can_be_made_is_refused(self):
+        with pytest.raises(StorageError, match="No such file or directory"):
+            LocalStore("/proc/nothing").put("key", b"x")
+
     def old_and_kept(self, root: Path) -> None:
         LocalStore(root).put("old", b"old")
         LocalStore(root).put("kept", b"kept")
