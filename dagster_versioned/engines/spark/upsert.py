@@ -73,10 +73,11 @@ def merge_frames(
         inserted = given - matched
         if not replaced and not deleted and not inserted:
             return unchanged
-        # What equals a row of a file that stays is in it already.
-        there = joined.where(~sf.col(_DIFFERS))
-        there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
-        rows = new.join(there.select(*keys), keys, "left_anti").select(*new.columns)
+        rows = new
+        if matched > updated:  # What equals a row of a file that stays is in it already.
+            there = joined.where(~sf.col(_DIFFERS))
+            there = there.where(~sf.col(_FILE).isin(replaced)) if replaced else there
+            rows = new.join(there.select(*keys), keys, "left_anti").select(*new.columns)
         gone: list[DataFrame] = []
         if deleted:
             gone.append(merging.those(merging.stored(deleted), joined.where(sf.col(_DIFFERS)), "left_semi"))
