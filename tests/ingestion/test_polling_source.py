@@ -1,5 +1,7 @@
 """Assets whose data come from elsewhere."""
 
+import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -9,10 +11,12 @@ import pytest
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.ingest.declare import current_state
 from dagster_versioned.chain.signing_key import SigningKey
+from dagster_versioned.chain.transfer import push
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.ingestion.polling_source import polling_source
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.storage import LocalStore
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -135,3 +139,77 @@ def test_the_manifest_of_the_documentation_defines_an_asset(tmp_path: Path):
     manifest = tmp_path / "cities.yaml"
     manifest.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     assert polling_source(manifest).key == dg.AssetKey("org_example_cities")
+
+
+def test_a_tick_that_finds_nothing_new_makes_no_version(manifest: Path, folder: Path, project: ProjectResource):
+    always = polling_source(manifest, automation_condition=dg.AutomationCondition.on_cron("* * * * *"))
+    definitions = dg.Definitions(assets=[always], resources={"io_manager": VersionedParquetIOManager(project=project)})
+    now = datetime.now(UTC)  # a run counts as of when it is: ticks come after it
+    with dg.DagsterInstance.ephemeral() as instance:
+        cursor = None
+
+        def minute() -> int:
+            """Let a minute go by in which the daemon looks twice; how many runs it asked for, and got."""
+            nonlocal cursor, now
+            runs = 0
+            for _ in range(2):
+                now += timedelta(seconds=30)
+                asked = dg.evaluate_automation_conditions(
+                    definitions, instance=instance, cursor=cursor, evaluation_time=now
+                )
+                cursor = asked.cursor
+                if asked.total_requested:
+                    job = definitions.resolve_implicit_global_asset_job_def()
+                    assert job.execute_in_process(instance=instance, asset_selection=[always.key]).success
+                    runs += 1
+            return runs
+
+        minute()
+        assert minute() == 1
+        table = project.project().table(["org_example_cities"])
+        kept = {info.key: table.store.get(info.key) for info in table.store.list()}
+        (first,) = table.history()
+        assert minute() == 1
+        assert [version.metadata_sha for version in table.history()] == [first.metadata_sha]
+        assert {info.key: table.store.get(info.key) for info in table.store.list()} == kept
+        told = instance.get_latest_data_version_record(always.key)
+        assert told is not None
+        assert told.asset_materialization is not None
+        assert told.asset_materialization.tags is not None
+        assert told.asset_materialization.tags["dagster/data_version"] == first.metadata_sha
+        (folder / "2021-01-01.csv").write_text("id,name\n3,Bonn\n")
+        assert minute() == 1
+        assert len(table.history()) == 2
+
+
+def test_a_private_key_is_in_no_file_log_or_error(
+    manifest: Path,
+    project: ProjectResource,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+):
+    caplog.set_level("DEBUG")
+    key = SigningKey.generate()
+    monkeypatch.setenv("CITIES_KEY", key.secret)
+    asset = polling_source(manifest, private_key=dg.EnvVar("CITIES_KEY"))
+    (tmp_path / "dagster").mkdir()
+    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+        dg.materialize([asset], resources={"io_manager": VersionedParquetIOManager(project=project)}, instance=instance)
+    table = project.project().table(["org_example_cities"])
+    push(table, LocalStore(tmp_path / "shared"), key=key)
+    with pytest.raises(InvalidInput) as refused:
+        push(table, LocalStore(tmp_path / "shared"), key=SigningKey.generate())
+    said = [caplog.text, "".join(capfd.readouterr()), str(refused.value), repr(key), f"{key}", repr([key])]
+    said.append(repr(EventTable(table, key=key)))
+    said.append("".join(traceback.format_exception(refused.value)))
+    for text in said:
+        assert key.secret not in text
+        assert repr(key.seed)[2:-1] not in text
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "head.sig" for path in files)
+    for path in files:
+        data = path.read_bytes()
+        assert key.seed not in data
+        assert key.secret.encode() not in data
