@@ -124,8 +124,7 @@ def _settled_tick(instance: dg.DagsterInstance) -> bool:
 
 def _run_of_corrected_flights(instance: dg.DagsterInstance) -> str:
     """The last but one of the five runs of features."""
-    wanted = dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION, dg.AssetKey("delay_label"))
-    return instance.get_event_records(wanted, limit=2)[1].run_id
+    return instance.fetch_materializations(dg.AssetKey("delay_label"), limit=2).records[1].run_id
 
 
 def _backfill(url: str) -> str:
@@ -230,8 +229,8 @@ def _look_at_assets_and_runs(pages: Pages, run: str, backfill: str) -> None:
 
 
 def _look_at_features(pages: Pages, run: str) -> None:
-    pages.open(f"/runs/{run}?selection=delay_label&logs=step%3Adelay_label")
-    pages.picture("features", "Feature delay_label: 0 new, 1193 stale, 0 orphaned", "stale by label of 1193")
+    pages.open(f"/runs/{run}?levels=info")
+    pages.picture("features", "delay_label: 0 new, 1193 stale, 0 orphaned", "stale by label of 1193")
 
 
 @contextmanager
@@ -277,7 +276,7 @@ def _dagster_dev() -> Iterator[str]:
         command = [_tool("dagster"), "dev", "-m", LOCATION, "-m", FEATURES, "-h", "127.0.0.1", "-p", str(port)]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:
-        _wait_for(lambda: _answers(url, process), "dagster dev", 120)
+        _wait_for(lambda: _answers(url, process), "dagster dev", 2 * PATIENCE)
         yield url
     finally:
         process.terminate()
