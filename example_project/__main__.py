@@ -27,7 +27,7 @@ from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
 from example_project.defs.weather_delays import MONTHS
 from example_project.quiet_spark import quiet_spark
-from example_project.terminal import show_command
+from example_project.terminal import end_with, show_command
 
 CHANGES = ("full", "metadata_only", "none")
 STYLES = {"full": "bold green", "metadata_only": "cyan", "none": "dim"}
@@ -117,10 +117,7 @@ def main(
     if location is None:
         faults += _show_a_move(project)
     console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")
-    for fault in faults:
-        console.print(f"[red]Not as expected: {fault}[/]")
-    if faults:
-        raise typer.Exit(1)
+    end_with(console, faults)
 
 
 def _run(

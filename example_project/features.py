@@ -25,6 +25,7 @@ from dagster_versioned import (
 )
 from example_project.dagster_home import dagster_home
 from example_project.defs.resources import FlightData
+from example_project.terminal import end_with
 
 LOCATION = ".example/features"
 PROJECT = "FLIGHT_FEATURES"
@@ -208,10 +209,7 @@ def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's
             faults += [f"run {number}: {what}, but {counted[-1]}" for what, holding in holds.items() if not holding]
     console.print(_table(counted))
     console.print(f"\nTook {time.monotonic() - began:.0f} s.")
-    for fault in faults:
-        console.print(f"[red]Not as expected: {fault}[/]")
-    if faults:
-        raise typer.Exit(1)
+    end_with(console, faults)
 
 
 def _run(scenario: Scenario, instance: dg.DagsterInstance, verbose: bool) -> Counts:

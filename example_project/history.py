@@ -33,7 +33,7 @@ from dagster_versioned import (
 from example_project.dagster_home import dagster_home
 from example_project.defs.resources import FlightData
 from example_project.quiet_spark import quiet_spark
-from example_project.terminal import show_command
+from example_project.terminal import end_with, show_command
 
 LOCATION = ".example/history"
 PROJECT = "FLIGHT_HISTORY"
@@ -147,10 +147,7 @@ def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's
     project = Project.open(PROJECT, LOCATION)
     faults = [*_show_events(project), *_show_times(project), *_verify()]
     console.print(f"\nTook {time.monotonic() - began:.0f} s.")
-    for fault in faults:
-        console.print(f"[red]Not as expected: {fault}[/]")
-    if faults:
-        raise typer.Exit(1)
+    end_with(console, faults)
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""Commands as a reader would type them: shown, then run."""
+"""What every example does in the terminal: commands as a reader would type them, and how it ends."""
 
 import os
 import shlex
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 
@@ -19,3 +20,11 @@ def show_command(console: Console, command: Sequence[str]) -> int:
     sys.stdout.flush()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     return subprocess.run(command, check=False, env=os.environ | {"PATH": path}).returncode
+
+
+def end_with(console: Console, faults: Sequence[str]) -> None:
+    """Say what was not as expected, and end with the exit code 1 if anything was not."""
+    for fault in faults:
+        console.print(f"[red]Not as expected: {fault}[/]")
+    if faults:
+        raise typer.Exit(1)

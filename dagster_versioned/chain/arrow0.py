@@ -99,7 +99,7 @@ class ArrayDigest:
         return self._hash.digest()
 
 
-def _type_seed(type_: Type) -> bytes:  # noqa: C901
+def _type_seed(type_: Type) -> bytes:  # noqa: C901 - one case a type
     types = pa.types
     bits = 8 * _width(type_)
     if types.is_null(type_):

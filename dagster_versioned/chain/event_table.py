@@ -5,39 +5,42 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evoluti
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 
-from dagster_versioned.chain.arrow_schema import encode_schema
-from dagster_versioned.chain.block import Block, block_hash, decode_block, encode_block
+from dagster_versioned.chain.block import Block, block_hash, decode_block
+from dagster_versioned.chain.event_blocks import (
+    Ground,
+    add_data,
+    chain_entry,
+    columns_of,
+    key_of,
+    merge_event,
+    new_schema,
+    new_source,
+    new_watermark,
+    vocabulary,
+)
 from dagster_versioned.chain.events import (
     AddData,
     AddPushSource,
     DatasetKind,
-    DisablePollingSource,
-    DisablePushSource,
     ExecuteTransform,
-    MergeStrategyAppend,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
     MetadataEvent,
     ReadStepParquet,
     Seed,
-    SetDataSchema,
     SetPollingSource,
-    SetVocab,
     SourceState,
-    Timestamp,
 )
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.signature import SIGNATURE_KEY
 from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.slice_file import RowsRefused, Slice, SliceTask, slice_schema
-from dagster_versioned.chain.validity import ChainState, validate
+from dagster_versioned.chain.slice_file import RowsRefused, Slice, SliceTask
+from dagster_versioned.chain.validity import ChainState
 from dagster_versioned.chain.walk import state_at, walk
 from dagster_versioned.engines import events as queries
 from dagster_versioned.engines.dispatch import engine_for, event_engine_for
@@ -48,10 +51,10 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
+from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
-from dagster_versioned.tables.event_slice import ChainEntry, EventSlice
+from dagster_versioned.tables.event_slice import EventSlice
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
@@ -64,30 +67,6 @@ SOURCE_NAME = "default"
 
 BlockLike = str | int | Multihash
 """What names a block: its hash, or its number in the chain."""
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What events are computed from: what the ``chain`` says (``None``: there is none yet), and what may follow it.
-
-    ``system_time`` is that of the events, later than any before. ``schema`` are the columns so far.
-    """
-
-    chain: ChainState | None
-    state: TableState | None
-    system_time: datetime
-    schema: EventSchema | None
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next record."""
-        return 0 if self.chain is None else self.chain.next_offset
-
-    @property
-    def watermark(self) -> datetime | None:
-        """The event time before which no more events were expected."""
-        known = self.chain.watermark if self.chain is not None else None
-        return None if known is None else known.to_datetime()
 
 
 class EventTable:
@@ -157,13 +136,13 @@ class EventTable:
             events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
 
-            def add_data(made: Slice | None) -> AddData | None:
+            def recorded(made: Slice | None) -> AddData | None:
                 if engine.may_repeat:
                     _check_keys(rows, engine, schema, history)
                 _check_is_meant(made, rows, options)
                 told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
-                reached = _watermark(history, ground, made, told, _moment(watermark, "watermark"))
-                return _add_data(ground, made, reached, source_state)
+                reached = new_watermark(history, ground, made, told, _moment(watermark, "watermark"))
+                return add_data(ground, made, reached, source_state)
 
             try:
                 return self.append(
@@ -172,8 +151,8 @@ class EventTable:
                     ground,
                     engine,
                     kind=DatasetKind.ROOT,
-                    before=(*_vocabulary(ground, history.columns), *_new_source(ground, source)),
-                    event=add_data,
+                    before=(*vocabulary(ground, history.columns), *new_source(ground, source)),
+                    event=recorded,
                     asset_key=asset_key,
                     parents=parents,
                     code_version=code_version,
@@ -230,8 +209,8 @@ class EventTable:
             task = SliceTask.to(staging, schema, ground.next_offset, ground.system_time, options.write_options(None))
             made = task.slice_of(engine.through(events, task))
             recorded = event(made)
-            told = [*self._seed(ground, kind), *before, *_new_schema(ground, schema)]
-            entry = _entry(ground, told if recorded is None else [*told, recorded])
+            told = [*self._seed(ground, kind), *before, *new_schema(ground, schema)]
+            entry = chain_entry(ground, told if recorded is None else [*told, recorded])
             contents = made.contents if made is not None else nothing(schema.stored)
             base = str(ground.chain.head) if ground.chain is not None else None
             return EventSlice(base, made, contents, entry, given)
@@ -386,124 +365,6 @@ class EventTable:
                 f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
                 "EventHistory. Nothing was written. Columns are never renamed: keep the old names."
             )
-
-
-# --- what is recorded ------------------------------------------------------------------------------------------------
-
-
-def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot:
-    """How rows become events, as a block says it."""
-    match history.merge:
-        case Append():
-            return MergeStrategyAppend()
-        case Ledger(primary_key=key):
-            return MergeStrategyLedger(key)
-        case Snapshot(primary_key=key, compare_columns=compared):
-            return MergeStrategySnapshot(key, compared)
-
-
-def columns_of(chain: ChainState) -> EventColumns:
-    """What the columns are called that every event has."""
-    vocab, usual = chain.vocab, EventColumns()
-    return EventColumns(
-        vocab.offset_column or usual.offset,
-        vocab.operation_type_column or usual.operation_type,
-        vocab.system_time_column or usual.system_time,
-        vocab.event_time_column or usual.event_time,
-    )
-
-
-def key_of(chain: ChainState) -> tuple[str, ...]:
-    """The columns by which rows are told apart, as the chain's source says; none where every row is on its own."""
-    polled = [chain.polling_source] if chain.polling_source is not None else []
-    for source in (*polled, *chain.push_sources.values()):
-        if isinstance(source.merge, MergeStrategyLedger | MergeStrategySnapshot):
-            return source.merge.primary_key
-    return ()
-
-
-def _entry(ground: Ground, events: Sequence[MetadataEvent]) -> ChainEntry | None:
-    """The events as blocks that follow the ground. Raises `ChainCorrupt` for what must not follow it."""
-    blocks: dict[str, bytes] = {}
-    chain = ground.chain
-    for event in events:
-        head, number = (None, 0) if chain is None else (chain.head, chain.sequence_number + 1)
-        block = Block(Timestamp.of(ground.system_time), head, number, event)
-        data = encode_block(block)
-        chain = validate(chain, block, block_hash(data))
-        blocks[str(chain.head)] = data
-    if chain is None or not blocks:
-        return None
-    return ChainEntry(blocks, ChainHead(str(chain.head), chain.sequence_number, str(chain.seed.dataset_id)))
-
-
-def _add_data(
-    ground: Ground, made: Slice | None, watermark: datetime | None, source_state: SourceState | None
-) -> AddData | None:
-    """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
-    chain = ground.chain
-    states: Mapping[str, SourceState] = chain.source_states if chain is not None else {}
-    if source_state is not None and states.get(source_state.source_name) == source_state:
-        source_state = None
-    if made is None and watermark == ground.watermark and source_state is None:
-        return None
-    checkpoint = chain.checkpoint if chain is not None else None
-    return AddData(
-        prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
-        prev_offset=chain.last_offset if chain is not None else None,
-        new_data=made.data if made is not None else None,
-        new_checkpoint=checkpoint,
-        new_watermark=Timestamp.of(watermark) if watermark is not None else None,
-        # Carried forward, so that a reader of the last block knows.
-        new_source_state=source_state or next(iter(states.values()), None),
-    )
-
-
-def _vocabulary(ground: Ground, columns: EventColumns) -> list[MetadataEvent]:
-    usual = EventColumns()
-    if ground.chain is not None or columns == usual:
-        return []
-    given = (name if name != known else None for name, known in zip(columns.names, usual.names, strict=True))
-    return [SetVocab(*given)]
-
-
-def _new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list[MetadataEvent]:
-    """What makes this the chain's source, where it is not yet: pushed and polled sources are never active together."""
-    chain = ground.chain
-    if chain is None:
-        return [source]
-    if isinstance(source, AddPushSource):
-        ended = [DisablePollingSource()] if chain.polling_source is not None else []
-        return [] if chain.push_sources.get(source.source_name) == source else [*ended, source]
-    ended = [DisablePushSource(name) for name in chain.push_sources]
-    return [] if chain.polling_source == source else [*ended, source]
-
-
-def _new_schema(ground: Ground, schema: EventSchema) -> list[MetadataEvent]:
-    known = ground.chain.schema if ground.chain is not None else None
-    if known is not None and ground.schema == schema:
-        return []
-    return [SetDataSchema(encode_schema(slice_schema(schema)))]
-
-
-def _watermark(
-    history: EventHistory, ground: Ground, made: Slice | None, told: datetime | None, given: datetime | None
-) -> datetime | None:
-    """The watermark after a write: never earlier than before. ``told`` is when a dump was all that there was."""
-    known = ground.watermark
-    if given is not None:
-        if known is not None and given < known:
-            raise InvalidInput(
-                f"The watermark is at {known.isoformat()}, and {given.isoformat()} is earlier. Nothing was written. A "
-                "watermark never goes back; events before it may still come."
-            )
-        return given
-    if history.watermark == "manual":
-        return known
-    delay = history.watermark if isinstance(history.watermark, timedelta) else timedelta(0)
-    seen = [moment for moment in (made.latest if made is not None else None, told) if moment is not None]
-    reached = [moment - delay for moment in seen] + ([known] if known is not None else [])
-    return max(reached, default=None)
 
 
 # --- what is merged --------------------------------------------------------------------------------------------------

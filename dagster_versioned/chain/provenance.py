@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.event_table import columns_of
+from dagster_versioned.chain.event_blocks import columns_of
 from dagster_versioned.chain.events import AddData, DataSlice, ExecuteTransform, Timestamp, TransformSql
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.remote import RemoteDataset

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from dagster_versioned.chain.block import Block
 from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.event_table import EventTable, columns_of, key_of
+from dagster_versioned.chain.event_blocks import columns_of, key_of
+from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.events import (
     AddData,
     DatasetKind,

@@ -5,7 +5,7 @@ from typing import Any
 
 from dagster_versioned.chain.events import SqlQueryStep
 from dagster_versioned.chain.provenance import Explanation
-from dagster_versioned.chain.verification import DatasetReport
+from dagster_versioned.chain.verification_report import DatasetReport
 from dagster_versioned.cli.documents import cell
 from dagster_versioned.cli.terminal import counted, human_size, say
 

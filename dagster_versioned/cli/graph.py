@@ -91,7 +91,7 @@ def render(
         str | None, typer.Argument(metavar="PUSH", help="Definitions that were pushed: @3, digits, or a time.")
     ] = None,
     module: _Module = None,
-    format: _Format = None,  # noqa: A002 - the option's own name
+    notation: _Format = None,
     direction: _Direction = "TB",
     output: _File = None,
 ) -> None:
@@ -103,7 +103,7 @@ def render(
 
     named = None if snapshot else _named(module)
     graph = _current(named) if named else _pushed(_history(session), snapshot)[1]
-    _show(session, draw(graph), format, direction, output, _graph_document(graph))
+    _show(session, draw(graph), notation, direction, output, _graph_document(graph))
 
 
 def diff(
@@ -116,7 +116,7 @@ def diff(
         typer.Argument(metavar="AFTER", help="A push; by default the definitions of MODULE, else the last push."),
     ] = None,
     module: _Module = None,
-    format: _Format = None,  # noqa: A002
+    notation: _Format = None,
     direction: _Direction = "TB",
     output: _File = None,
 ) -> None:
@@ -135,7 +135,7 @@ def diff(
         "after": new_push.to_json() if new_push else None,
         **_diff_document(graph_diff(old, new)),
     }
-    _show(session, draw_diff(old, new), format, direction, output, document)
+    _show(session, draw_diff(old, new), notation, direction, output, document)
 
 
 def history(
@@ -262,7 +262,7 @@ def _pushed(history: "GraphHistory", reference: str | None) -> "tuple[Push, Feat
 def _show(
     session: Session,
     drawing: "Drawing",
-    format: "Format | None",  # noqa: A002
+    notation: "Format | None",
     direction: Literal["TB", "LR"],
     output: Path | None,
     document: dict[str, Any],
@@ -270,7 +270,7 @@ def _show(
     from dagster_versioned.incremental.rendering import render as picture
     from dagster_versioned.incremental.rendering import tree
 
-    how = format or (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
+    how = notation or (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
     if output:
         try:
             output.write_text(picture(drawing, how, direction), encoding="utf-8")

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -532,12 +531,14 @@ def _find(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
     """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
     from dagster_versioned.chain.event_table import EventTable
 
-    matches: Callable[[Multihash, Block], bool] = lambda name, block: str(name).startswith(text)  # noqa: E731
-    if text.isascii() and text.isdigit():
-        matches = lambda name, block: str(block.sequence_number) == text  # noqa: E731
-    elif len(text) < len("f1620") + 6:
+    by_number = text.isascii() and text.isdigit()
+    if not by_number and len(text) < len("f1620") + 6:
         raise InvalidInput(f"{text!a:.100} is no block. Give its number, or at least 11 letters of its hash.")
-    found = [(name, block) for name, block in EventTable(table).blocks() if matches(name, block)]
+    found = [
+        (name, block)
+        for name, block in EventTable(table).blocks()
+        if (str(block.sequence_number) == text if by_number else str(name).startswith(text))
+    ]
     if len(found) != 1:
         raise InvalidInput(f"{counted(len(found), 'block')} of {table.name} match {text!a:.100}, and one is needed.")
     return found[0]

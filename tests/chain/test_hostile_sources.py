@@ -1,7 +1,6 @@
 """Sources whose hashes are right and whose data are not: they are refused, and the copy does not change by a byte."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,29 +42,13 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_chains import moment
-from support.odf_graph import SCHEMA, Served, add_readings, logical_hash, root_of
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """A dataset of 12 records in two slices."""
-    return root_of(tmp_path_factory.mktemp("source") / "readings")
-
-
-@pytest.fixture
-def source(served: Served, tmp_path: Path) -> Served:
-    return replace(served, folder=Path(shutil.copytree(served.folder, tmp_path / "source")))
+from support.odf_graph import SCHEMA, Served, add_readings, logical_hash
+from support.stores import contents
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> VersionedTable:
     return Project.open("COPY", str(tmp_path / "copy")).table("readings")
-
-
-def state_of(table: VersionedTable) -> dict[str, bytes]:
-    """Every file of a table but those that nothing refers to."""
-    store = table.store
-    return {info.key: store.get(info.key) for info in store.list() if not info.key.startswith("_staging/")}
 
 
 def events(start: int, count: int, operations: list[int] | None = None) -> pa.Table:
@@ -110,12 +93,12 @@ def test_of_a_source_that_is_refused_nothing_is_added_however_much_of_it_was_rig
     kept = None
     if known:
         pull(source.remote, copy)
-        kept = state_of(copy)
+        kept = contents(copy.store, without=("_staging/",))
     add(source, events(12, 3), 12, 14)
     add(source, rows, 15, 17)
     with pytest.raises(IntegrityError, match=reason):
         pull(source.remote, copy)
-    assert (state_of(copy) if copy.exists() else None) == kept
+    assert (contents(copy.store, without=("_staging/",)) if copy.exists() else None) == kept
 
 
 def test_a_slice_that_is_no_parquet_is_refused(source: Served, copy: VersionedTable):
@@ -245,10 +228,10 @@ def test_a_source_that_was_taken_back_to_an_older_signed_head_is_told_from_one_t
     add_readings(source, 12)
     head = source.remote.head()
     pull(source.remote, copy)
-    kept = state_of(copy)
+    kept = contents(copy.store, without=("_staging/",))
     found = pull(open_remote(str(tmp_path / "older")), copy, require_signature=True)
     assert (found.blocks, found.ahead, found.signed) == (0, 1, head)
-    assert state_of(copy) == kept
+    assert contents(copy.store, without=("_staging/",)) == kept
 
 
 def test_a_head_that_moves_while_it_is_read_is_read_again(source: Served, copy: VersionedTable):

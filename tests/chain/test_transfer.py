@@ -35,6 +35,7 @@ from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.s3_server import running_moto_server
 from support.static_server import Request, answering, static_server
+from support.stores import contents
 
 KEY = SigningKey(bytes(range(32)))
 CITIES = EventHistory(merge=Snapshot(primary_key=("id",)))
@@ -83,12 +84,6 @@ def copy(tmp_path: Path) -> VersionedTable:
     return Project.open("COPY", str(tmp_path / "copy")).table("cities")
 
 
-def state_of(table: VersionedTable) -> dict[str, bytes]:
-    """Every file of a table but those that nothing refers to."""
-    store = table.store
-    return {info.key: store.get(info.key) for info in store.list() if not info.key.startswith("_staging/")}
-
-
 def current(table: VersionedTable) -> list[dict[str, object]]:
     return EventTable(table).current().select(["id", "name"]).sort_by("id").to_pylist()
 
@@ -119,7 +114,7 @@ def test_served_by_pythons_own_server_pulled_extended_and_tampered_with(
         assert current(copy) == DUMPS[2].to_pylist()
         assert copy.verify().ok
 
-        kept = state_of(copy)
+        kept = contents(copy.store, without=("_staging/",))
         origin.events.write(DUMPS[0])
         newest = max((origin.folder / "data").iterdir(), key=lambda path: path.stat().st_mtime_ns)
         data = bytearray(newest.read_bytes())
@@ -127,7 +122,7 @@ def test_served_by_pythons_own_server_pulled_extended_and_tampered_with(
         newest.write_bytes(data)
         with pytest.raises(IntegrityError, match=f"{newest.name} .* other bytes than its hash says"):
             pull(open_remote(url), copy)
-        assert state_of(copy) == kept
+        assert contents(copy.store, without=("_staging/",)) == kept
 
 
 # --- sources that lie ------------------------------------------------------------------------------------------------
@@ -153,14 +148,14 @@ def test_any_file_that_is_not_what_it_was_is_refused(
     origin: Origin, copy: VersionedTable, folder: str, harm: Callable[[Path], None]
 ):
     pull(origin.remote, copy)
-    kept = state_of(copy)
+    kept = contents(copy.store, without=("_staging/",))
     before = {path.name for path in (origin.folder / folder).iterdir()}
     origin.extend()
     files = {path.name: path for path in (origin.folder / folder).iterdir()}
     harm(files["head"] if folder == "refs" else next(path for name, path in files.items() if name not in before))
     with pytest.raises((IntegrityError, ObjectNotFound)):
         pull(origin.remote, copy)
-    assert state_of(copy) == kept
+    assert contents(copy.store, without=("_staging/",)) == kept
 
 
 def serving(folder: Path, lie: Callable[[Request, str], bool]) -> Callable[[Request], None]:
@@ -246,10 +241,10 @@ def test_another_dataset_than_the_expected_one_is_refused(origin: Origin, copy: 
     assert pull(origin.remote, copy, dataset_id=KEY.dataset_id).blocks == 5
     other = Origin(tmp_path / "other", SigningKey.generate())
     other.extend()
-    kept = state_of(copy)
+    kept = contents(copy.store, without=("_staging/",))
     with pytest.raises(CommitConflict, match="share no block"):
         pull(other.remote, copy)
-    assert state_of(copy) == kept
+    assert contents(copy.store, without=("_staging/",)) == kept
 
 
 def test_more_than_is_allowed_is_not_pulled(origin: Origin, copy: VersionedTable):
@@ -264,23 +259,23 @@ def test_chains_that_grew_apart_are_reported_and_left_as_they_are(origin: Origin
     pull(origin.remote, copy)
     origin.extend()
     pull(origin.remote, copy)
-    kept = state_of(copy)
+    kept = contents(copy.store, without=("_staging/",))
     fork.write(DUMPS[0])
     fork.write(DUMPS[1])
     said = r"share the blocks up to f1620\w+ \(number 4\); then the source has 2 blocks and the copy 1 others"
     with pytest.raises(CommitConflict, match=said):
         pull(open_remote(fork.table.store.uri), copy)
-    assert state_of(copy) == kept
+    assert contents(copy.store, without=("_staging/",)) == kept
 
 
 def test_a_source_that_is_behind_its_copy_takes_nothing_from_it(origin: Origin, copy: VersionedTable, tmp_path: Path):
     shutil.copytree(origin.folder, tmp_path / "older")
     origin.extend()
     pull(origin.remote, copy)
-    kept = state_of(copy)
+    kept = contents(copy.store, without=("_staging/",))
     found = pull(open_remote(str(tmp_path / "older")), copy)
     assert (found.blocks, found.ahead) == (0, 1)
-    assert state_of(copy) == kept
+    assert contents(copy.store, without=("_staging/",)) == kept
 
 
 def test_a_table_of_rows_does_not_become_a_copy(origin: Origin, copy: VersionedTable):

@@ -1,8 +1,6 @@
 """A pull or a push that dies at any moment: nothing is half there, and the next one goes on. So do two at once."""
 
-import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,22 +18,11 @@ from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, Fault
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from support.odf_graph import Served, add_readings, root_of
+from support.odf_graph import Served, add_readings
 
 PULL_CALLS = 50
 PUSH_CALLS = 10
 FAULTS = [Fault.BEFORE, Fault.LOST_ANSWER]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
-    """A dataset of 12 records in two slices."""
-    return root_of(tmp_path_factory.mktemp("source") / "readings")
-
-
-@pytest.fixture
-def source(served: Served, tmp_path: Path) -> Served:
-    return replace(served, folder=Path(shutil.copytree(served.folder, tmp_path / "source")))
 
 
 def copy_in(store: ObjectStore) -> VersionedTable:

@@ -24,7 +24,8 @@ from dagster_versioned.chain.events import (
 from dagster_versioned.chain.multihash import Multihash
 from dagster_versioned.chain.remote import RemoteDataset
 from dagster_versioned.chain.transfer import pull
-from dagster_versioned.chain.verification import DatasetReport, Finding, VerificationReport, verify
+from dagster_versioned.chain.verification import verify
+from dagster_versioned.chain.verification_report import DatasetReport, Finding, VerificationReport
 from dagster_versioned.chain.walk import Link, walk
 from dagster_versioned.errors import IntegrityError, StoreUnavailable
 from dagster_versioned.storage.wrappers import Fault, FaultStore

@@ -46,8 +46,9 @@ def _unpacked(file: SourceFile, step: PrepStepDecompress, target: Path, max_byte
                     member = _member(file, archive, step.sub_path)
                     with archive.open(member) as packed:
                         return _copied(SourceFile(f"{file.name}#{member}", file.path), packed, target, max_bytes)
-    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError, NotImplementedError) as error:
-        # RuntimeError is how zipfile says that a member is encrypted.
+    except (zipfile.BadZipFile, EOFError, OSError, zlib.error, RuntimeError) as error:
+        # With RuntimeError (and NotImplementedError, which is one) zipfile says that a member is encrypted, or packed
+        # in a way that it does not know.
         raise file.error(f"it cannot be unpacked as {step.format.value} ({error})") from None
 
 

@@ -55,14 +55,14 @@ def typed(texts: Column, kind: pa.DataType, formats: TextFormats) -> Column:
     convert = _conversion(kind, formats.of(kind))
     try:
         return convert(texts)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowInvalid:
         pass
     low, high = 0, len(texts)  # the first bad text is in here
     while high - low > 1:
         middle = (low + high) // 2
         try:
             convert(texts.slice(low, middle - low))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except pa.ArrowInvalid:
             high = middle
         else:
             low = middle
