@@ -166,8 +166,8 @@ def pieces(plan: SamplePlan, units: pa.Table, size: int) -> Iterator[tuple[pa.Ta
         yield piece, len(piece)
 
 
-def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> pa.Table:
-    """The rows that came of units, with their versions.
+def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table, pin: object = None) -> pa.Table:
+    """The rows that came of units, with their versions; there is nothing to ``pin``.
 
     They may say data versions of their own, for some fields or rows. Raises `InvalidInput` for rows that were not asked
     for, samples without a row, and ids that are missing, null, of another type, or come twice.

@@ -323,8 +323,8 @@ class Resolved:
                     f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
                     "written. Return a frame with a row for each."
                 )
-            own = self._pinned.enter_context(way.rows.pinned(way.rows.own(rows, part.units)))
-            frame = way.rows.finished(plan, part.units, own)
+            own = way.rows.own(rows, part.units)
+            frame = way.rows.finished(plan, part.units, own, way.pin(self._pinned))
         elif self._head is None:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "

@@ -86,8 +86,11 @@ class SampleRows(Protocol):
         """The units in frames of at most ``size``, each with how many it has."""
         ...
 
-    def finished(self, plan: SamplePlan, asked: Any, rows: Any) -> Any:
-        """The rows that came of units, with their versions. Raises `InvalidInput` for others than were asked for."""
+    def finished(self, plan: SamplePlan, asked: Any, rows: Any, pin: Callable[[Any], Any]) -> Any:
+        """The rows that came of units, with their versions, kept by ``pin``.
+
+        Raises `InvalidInput` for others than were asked for.
+        """
         ...
 
     def digests(self, plan: SamplePlan, rows: Any) -> dict[str, str]:

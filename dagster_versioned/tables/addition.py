@@ -49,12 +49,20 @@ class Addition(Proposal):
         self._options = options
         self._write_options = options.write_options(partition)
         self._schema = engine.schema(frame, self._write_options)
-        self._given = engine.measure(frame, self._schema)
-        refuse_no_rows(self._given.nrow, allow_empty=options.allow_empty)
+        self._measured: Contents | None = None
+        if not options.allow_empty:
+            refuse_no_rows(self._given.nrow, allow_empty=False)
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
         self._changes: Callable[[], Written] | None = None
-        super().__init__(partition, description, self._given, "ignored", None, _never)
+        super().__init__(partition, description, nothing(self._schema), "ignored", None, _never)
+
+    @property
+    def _given(self) -> Contents:
+        """What the frame says."""
+        if self._measured is None:
+            self._measured = self._engine.measure(self._frame, self._schema)
+        return self._measured
 
     def repeats(self, own: Version) -> bool:
         """Whether an earlier attempt of the step committed these very rows.
@@ -91,8 +99,11 @@ class Addition(Proposal):
     def _add_to(self, base: Base) -> tuple[Add, ...]:
         known = None if base.head is None else _recorded_schema(base.head)
         scan = scan_of(self._staging.store, self._schema_beside(known), base.parts)
-        matching = self._matching(known, scan.schema)
+        # What goes onto nothing is what is written, and need not be measured beside that.
+        is_first = known is None and not scan.files
+        matching = self._matching(known, scan.schema, None if is_first else self._given)
         increment = self._increment(scan, base, matching)
+        self._measured = self._measured or increment.written.contents
         self._written = increment.written
         self._changes, self.change_files = increment.changes, {}
         self.changes_rows = bool(increment.updated or increment.replaced)
@@ -122,9 +133,9 @@ class Addition(Proposal):
         """The schema of the version, beside rows with this one."""
         return grown_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType) -> Matching | None:
+    def _matching(self, known: StructType | None, schema: StructType, given: Contents | None) -> Matching | None:
         """Which rows go; ``None`` where they all stay."""
-        return Matching(self._options.merge_key, given=self._given) if self._mode == "merge" else None
+        return Matching(self._options.merge_key, given=given) if self._mode == "merge" else None
 
     def _increment(self, scan: Scan, base: Base, matching: Matching | None) -> Increment:
         options = replace(

@@ -10,6 +10,7 @@ from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.increment import Matching, require_key
+from dagster_versioned.engines.parts import Contents
 from dagster_versioned.engines.samples import require_columns
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, InvalidInput
@@ -122,14 +123,12 @@ class _Update(Addition):
                     f"The column {name!r} is {units.field(name).type} in the units that go, and "
                     f"{self._schema.field(name).type} in the rows of the update. Nothing was written. Give it one type."
                 )
-        given = dict(zip(self._schema.names, self._given.null_counts, strict=True))
         named = " AND ".join(f"`{name.replace('`', '``')}` IS NOT NULL" for name in update.on)
-        nulls = {"rows": sum(given[name] for name in update.on), "units that go": engine.violations(update.gone, named)}
-        for what, count in nulls.items():
-            if count:
+        for what, frame in (("rows", update.frame), ("units that go", update.gone)):
+            if count := engine.violations(frame, named):
                 raise InvalidInput(
-                    f"The {what} of the update have {count} nulls in the columns {list(update.on)}, by which units are "
-                    "matched. Nothing was written. Drop them."
+                    f"Of the {what} of the update, {count} have a null in the columns {list(update.on)}, by which "
+                    "units are matched. Nothing was written. Drop them."
                 )
 
     def repeats(self, own: Version) -> bool:
@@ -150,10 +149,10 @@ class _Update(Addition):
     def _schema_beside(self, known: StructType | None) -> StructType:
         return updated_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType) -> Matching:
+    def _matching(self, known: StructType | None, schema: StructType, given: Contents | None) -> Matching:
         retyped = known is not None and known.fields != schema.fields[: len(known.fields)]
         update = self._update
-        return Matching(update.ids, "ids", update.on, update.gone, rewrite=retyped, given=self._given)
+        return Matching(update.ids, "ids", update.on, update.gone, rewrite=retyped, given=given)
 
 
 def _require_set(options: TableOptions) -> None:

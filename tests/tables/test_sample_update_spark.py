@@ -123,7 +123,7 @@ def test_what_cannot_be_updated_changes_nothing(spark: Any, project: Project) ->
     bad: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"frame": spark.createDataFrame(pa.concat_tables([twice, twice]))}, InvalidInput, r"ids .* 1 keys have more"),
         ({"gone": step({}, "u1").units(ON)}, InvalidInput, "frames of one kind"),
-        ({"gone": spark.createDataFrame([(None, 1)], "`a.unit` string, item int")}, InvalidInput, "1 nulls"),
+        ({"gone": spark.createDataFrame([(None, 1)], "`a.unit` string, item int")}, InvalidInput, "1 have a null"),
         ({"gone": spark.createDataFrame([("u1", 1)], "`a.unit` string, item long")}, InvalidInput, "'item' is long"),
         ({"base": None}, CommitConflict, "no version"),
     ]

@@ -57,7 +57,10 @@ class SparkEngine:
 
     @contextmanager
     def pinned(self, frame: Any) -> "Generator[DataFrame]":
-        """The frame, kept by the session in memory or on disk once it was computed."""
+        """The frame, kept by the session in memory or on disk once it was computed; one that is kept stays so."""
+        if frame.storageLevel.useDisk or frame.storageLevel.useMemory:
+            yield frame
+            return
         persisted = frame.persist()
         try:
             yield persisted

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_PIECE, _ROWS, _ASKED, _GIVEN = "metaxy_piece", "metaxy_rows", "metaxy_asked", "metaxy_given"
+_PIECE, _ROWS, _ASKED = "metaxy_piece", "metaxy_rows", "metaxy_asked"
 
 
 def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
@@ -164,21 +164,21 @@ def pieces(plan: SamplePlan, units: "DataFrame", size: int) -> "Iterator[tuple[D
         yield units.where(chosen), counts[number]
 
 
-def finished(plan: SamplePlan, asked: "DataFrame", rows: "DataFrame") -> "DataFrame":
+def finished(
+    plan: SamplePlan, asked: "DataFrame", rows: "DataFrame", pin: "Callable[[DataFrame], DataFrame]"
+) -> "DataFrame":
     """The rows that came of units, with their versions; see `engines.arrow_sample_rows.finished`.
 
-    They are looked at several times, so they are given `pinned`.
+    They are computed once, since they are looked at several times: ``pin`` keeps what comes of them.
     """
     what = f"What feature {plan.feature!r} returned"
     require_columns(what, rows.columns, plan.ids)
     require_plain_columns(plan, what, rows.columns, members_of(rows, DATA_VERSION_BY_FIELD))
     require_types(what, plan.units, dict(rows.dtypes), dict(asked.dtypes))
-    require_ids(what, plan.ids, rows)
-    _require_asked(plan, asked, rows)
     kept = [name for name in rows.columns if name not in SYSTEM_COLUMNS]
     said = members_of(rows, DATA_VERSION_BY_FIELD)
     given = [column(DATA_VERSION_BY_FIELD).alias(_ASKED)] if said else []
-    joined = rows.select(*map(column, kept), *given).join(asked, list(plan.units))
+    joined = rows.select(*map(column, kept), *given).join(asked, list(plan.units), "left")
     fields = [
         sf.coalesce(column(_ASKED)[each].cast("string"), column(PROVENANCE_BY_FIELD)[each]).alias(each)
         if each in said
@@ -189,7 +189,10 @@ def finished(plan: SamplePlan, asked: "DataFrame", rows: "DataFrame") -> "DataFr
         *map(column, [*kept, PROVENANCE_BY_FIELD, PROVENANCE]), sf.struct(*fields).alias(DATA_VERSION_BY_FIELD)
     )
     whole = sf.concat_ws(SEPARATOR, *(column(DATA_VERSION_BY_FIELD)[each] for each in plan.members))
-    return joined.withColumn(DATA_VERSION, hashed(plan.hash, whole))
+    found = pin(joined.withColumn(DATA_VERSION, hashed(plan.hash, whole)))
+    require_ids(what, plan.ids, found)
+    _require_asked(plan, asked, found)
+    return found
 
 
 def digests(plan: SamplePlan, rows: "DataFrame") -> dict[str, str]:
@@ -222,20 +225,21 @@ def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataF
     return table.join(select(units, keys), keys, "left_semi")
 
 
-def _require_asked(plan: SamplePlan, asked: "DataFrame", rows: "DataFrame") -> None:
-    """Raise `InvalidInput` unless the rows are of exactly the units that were asked for."""
+def _require_asked(plan: SamplePlan, asked: "DataFrame", found: "DataFrame") -> None:
+    """Raise `InvalidInput` unless the rows, joined with what was asked for, are of exactly those units."""
     on = list(plan.units)
-    given = select(rows, on).withColumn(_GIVEN, sf.lit(True))
-    wanted = select(asked, on).withColumn(_ASKED, sf.lit(True))
-    both = given.join(wanted, on, "full")
-    others, lost = column(_ASKED).isNull(), column(_GIVEN).isNull()
-    counted = both.agg(sf.count_if(others).alias("others"), sf.count_if(lost).alias("lost")).collect()[0]
+    units = found.groupBy(*map(column, on)).agg(sf.max(column(PROVENANCE).isNull()).alias(_ASKED))
+    counted = units.agg(sf.count(sf.lit(1)).alias("all"), sf.count_if(column(_ASKED)).alias("others")).collect()[0]
+    lost = asked.count() - (counted["all"] - counted["others"])
 
-    def examples(which: "Column") -> "Callable[[], str]":
-        ordered = select(both.where(which), on).distinct().orderBy(*map(column, on)).limit(EXAMPLES)
+    def examples(rows: "DataFrame") -> "Callable[[], str]":
+        ordered = select(rows, on).distinct().orderBy(*map(column, on)).limit(EXAMPLES)
         return lambda: ", ".join(str(row.asDict()) for row in ordered.collect())
 
-    refuse_other_samples(plan.feature, counted["others"], counted["lost"], examples(others), examples(lost))
+    others = found.where(column(PROVENANCE).isNull())
+    refuse_other_samples(
+        plan.feature, counted["others"], lost, examples(others), examples(asked.join(found, on, "left_anti"))
+    )
 
 
 def _canonical(table: "pa.Table") -> "pa.Table":

@@ -64,7 +64,7 @@ def resolve_samples(
 ) -> SampleChanges:
     """As `engines.arrow_samples.resolve_samples`; ``pin`` as in `resolve`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
-    require_ids("the frame", plan.ids, samples)
+    _require_flat("the frame", plan.ids, samples)
     given = column(PROVENANCE_BY_FIELD)
     fields = {member: sf.coalesce(given[member].cast("string"), sf.lit("")) for member in plan.members}
     columns = [column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
@@ -88,6 +88,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     table = frame.select(*(column(old).alias(new) for old, new in zip(own, renamed, strict=True)), *versions)
     if upstream.filter is not None:
         table = table.where(sf.expr(upstream.filter))
+    _require_flat(what, upstream.ids, table)
     if not _is_plain(plan):
         require_ids(what, upstream.ids, table)
     if upstream.select is not None:
@@ -212,8 +213,8 @@ def _compared(
         # Of two rows of a sample, none or one may differ from what is stored.
         or (known is not None and expected.count() != new + old + unchanged)
     ):
-        (upstream,) = plan.upstreams
-        require_ids(f"Upstream {upstream.name!r}", upstream.ids, frames[upstream.name])
+        ((name, frame),) = frames.items()
+        require_ids(f"Upstream {name!r}" if plan.upstreams else name, plan.ids, frame)
 
     def of(kind: int) -> "DataFrame":
         return changed.where(column(_KIND) == kind)
@@ -243,8 +244,10 @@ def _known(plan: SamplePlan, current: "DataFrame") -> "DataFrame":
 
 def _is_plain(plan: SamplePlan) -> bool:
     """Whether each sample comes from exactly one, so that comparing them shows whether the ids identify them."""
-    first, *others = plan.upstreams or (None,)
-    return first is not None and not others and not first.grouped and {*first.ids} == {*plan.units} == {*plan.ids}
+    if not plan.upstreams:
+        return True
+    first, *others = plan.upstreams
+    return not others and not first.grouped and {*first.ids} == {*plan.units} == {*plan.ids}
 
 
 # --- small things ----------------------------------------------------------------------------------------------------
@@ -252,8 +255,7 @@ def _is_plain(plan: SamplePlan) -> bool:
 
 def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     """Raise `InvalidInput` unless the columns identify the rows: a job."""
-    nested = ArrayType, MapType, StructType
-    refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
+    _require_flat(what, ids, table)
     names, is_null = [column(name) for name in ids], _any_null(ids)
     groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
     counted = groups.agg(
@@ -265,6 +267,11 @@ def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
         return ", ".join(str(row.asDict()) for row in groups.select(*names).orderBy(*names).limit(EXAMPLES).collect())
 
     refuse_bad_ids(what, ids, counted["nulls"], counted["repeated"], examples)
+
+
+def _require_flat(what: str, ids: Sequence[str], table: "DataFrame") -> None:
+    nested = ArrayType, MapType, StructType
+    refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
 
 
 def _any_null(ids: Sequence[str]) -> "Column":

@@ -53,8 +53,11 @@ def merge_frames(
     merging = _Merging(frame, base, matching, read)
     new, keys = merging.new, merging.keys
     refuse_bad_rows(matching, *bad_keys(new, keys, matching.key))
-    given = new.count() if matching.given is None else matching.given.nrow
+    if not base.files:
+        written = write(new.toDF(*base.schema.names))
+        return Increment(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
     unchanged = Increment(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
+    given = new.count() if matching.given is None else matching.given.nrow
     if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
         return unchanged
     joined = merging.joined().persist()
