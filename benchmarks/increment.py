@@ -3,7 +3,8 @@
 A feature of 4 fields is computed from another one of 4 fields: once nothing has changed since, once every tenth sample
 has, in two of its fields. Everybody finds the samples in tables on disk, hashes by MD5, and hands out the changed ones
 with what their upstream says of them. ``--metaxy`` names the Python of an environment that has it
-(`peers/metaxy_store.py`).
+(`peers/metaxy_store.py`). Of ours on Spark, it is said how much was read to find the samples, of how much there is:
+``--payload`` makes samples larger, and leaves the versions as they are.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,21 +34,22 @@ from dagster_versioned.incremental.graph import FeatureGraph
 
 FIELDS = ("audio", "frames", "text", "thumbnail")
 CHANGED_FIELDS = FIELDS[:2]
-HASH = SampleHash("md5", 32)
 GRAPH = FeatureGraph([Feature("video", ["video_id"], FIELDS), Feature("crop", ["video_id"], FIELDS, ["video"])])
 STATES = {"nothing changed": 0, "10 % changed": 10}
 
 
-def write_samples(rows: int, folder: Path) -> None:
+def write_samples(rows: int, folder: Path, digits: int, payload: int) -> None:
     """The samples as Parquet: all of them, and every tenth one as it is later."""
+    pieces = (f"sha256('{i}' || range)" for i in range(-(-payload // 64)))
+    data = f"left({' || '.join(pieces)}, {payload}) AS payload, " if payload else ""
     for name, salt, step in (("before", "", 1), ("after", "x", 10)):
         versions = ", ".join(
-            f"md5('{field}{salt if field in CHANGED_FIELDS else ''}' || (range * {step})) AS {field}"
+            f"left(md5('{field}{salt if field in CHANGED_FIELDS else ''}' || (range * {step})), {digits}) AS {field}"
             for field in FIELDS
         )
         duckdb.sql(
             f"COPY (SELECT range * {step} AS video_id, 'videos/' || (range * {step}) || '.mp4' AS path,"
-            f" (range * {step}) % 600 * 0.5 AS duration, {versions} FROM range({rows} // {step}))"
+            f" (range * {step}) % 600 * 0.5 AS duration, {data}{versions} FROM range({rows} // {step}))"
             f" TO '{folder / name}.parquet' (FORMAT parquet, COMPRESSION zstd)"
         )
 
@@ -55,30 +57,42 @@ def write_samples(rows: int, folder: Path) -> None:
 class Ours:
     """A project of versioned tables, and an engine to compare them with."""
 
-    def __init__(self, folder: Path, samples: Path, as_type: type, session=None) -> None:
+    def __init__(self, folder: Path, samples: Path, how: SampleHash, as_type: type, session=None) -> None:
         self._project = Project.open("BENCHMARK", str(folder))
         self._samples, self._type, self._session = samples, as_type, session
-        self._video = FeatureTable(GRAPH, "video", self._project.table("video"), HASH)
-        self._crop = FeatureTable(GRAPH, "crop", self._project.table("crop"), HASH)
+        self._video = FeatureTable(GRAPH, "video", self._project.table("video"), how)
+        self._crop = FeatureTable(GRAPH, "crop", self._project.table("crop"), how)
 
     def write(self) -> None:
         """The upstream, and the feature computed from it."""
-        found = self._video.resolve_samples(self._frame("before"))
-        self._video.table.write(found.finish(found.increment.changed))
-        found = self._resolve()
-        self._crop.table.write(found.finish(_ids(found.increment.changed)))
+        with self._video.resolve_samples(self._frame("before")) as found:
+            self._video.table.write(found.finish(found.increment.changed))
+        with self._resolve() as found:
+            self._crop.table.write(found.finish(_ids(found.increment.changed)))
 
     def change(self) -> None:
         """Every tenth sample of the upstream is another."""
-        found = self._video.resolve_samples(self._frame("before", "after"))
-        self._video.table.write(found.finish(found.increment.changed))
+        with self._video.resolve_samples(self._frame("before", "after")) as found:
+            self._video.table.write(found.finish(found.increment.changed))
 
     def resolve(self) -> dict[str, int]:
         """The increment, with all rows of what is new or stale."""
-        increment = self._resolve().increment
-        kinds = {kind: _materialized(getattr(increment, kind)) for kind in ("new", "stale", "orphaned")}
-        assert kinds == {kind: getattr(increment.counts, kind) for kind in kinds}, (kinds, increment.counts)
-        return kinds
+        with self._resolve() as found:
+            increment = found.increment
+            kinds = {kind: _materialized(getattr(increment, kind)) for kind in ("new", "stale", "orphaned")}
+            assert kinds == {kind: getattr(increment.counts, kind) for kind in kinds}, (kinds, increment.counts)
+            return kinds
+
+    def read_to_resolve(self) -> str:
+        """How many bytes Spark reads to find the increment, of how many there are."""
+        before = self._bytes_read()
+        self._resolve().__exit__()
+        files = [path for name in ("video", "crop") for path in self._project.table(name).files().scan.files]
+        return f"{self._bytes_read() - before:,} of {sum(file.size for file in files):,} bytes"
+
+    def _bytes_read(self) -> int:
+        executors = self._session.sparkContext._jsc.sc().statusStore().executorList(True)
+        return sum(executors.apply(i).totalInputBytes() for i in range(executors.size()))
 
     def _resolve(self):
         table = self._video.table
@@ -93,14 +107,18 @@ class Ours:
             frame = frames[0]
             if len(frames) > 1:
                 frame = frame.join(frames[1].select("video_id"), "video_id", "left_anti").unionByName(frames[1])
-            return frame.select("video_id", "path", "duration", sf.struct(*FIELDS).alias(PROVENANCE_BY_FIELD))
+            return frame.select(*_data(frame.columns), sf.struct(*FIELDS).alias(PROVENANCE_BY_FIELD))
         tables = [pq.read_table(path) for path in paths]
         table = tables[0]
         if len(tables) > 1:
             keep = pa.array([i % 10 != 0 for i in range(table.num_rows)])
             table = pa.concat_tables([table.filter(keep), tables[1]])
         by_field = pa.StructArray.from_arrays([table[field].combine_chunks() for field in FIELDS], FIELDS)
-        return table.select(["video_id", "path", "duration"]).append_column(PROVENANCE_BY_FIELD, by_field)
+        return table.select(_data(table.column_names)).append_column(PROVENANCE_BY_FIELD, by_field)
+
+
+def _data(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name not in FIELDS]
 
 
 def _ids(frame):
@@ -232,31 +250,39 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engines", default="arrow,spark", help="ours, with commas between")
     parser.add_argument("--metaxy", help="the Python of an environment that has Metaxy; without it, ours alone")
+    parser.add_argument("--digits", type=int, default=32, help="of each version, of 32")
+    parser.add_argument("--payload", type=int, default=0, metavar="BYTES", help="of data that each sample has beside")
     given = parser.parse_args()
+    if given.metaxy and given.digits != 32:
+        parser.error("Metaxy's versions have 32 digits here.")
+    how = SampleHash("md5", given.digits)
     samples, engines = (100_000, ["arrow"]) if given.quick else (given.samples, given.engines.split(","))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_samples(samples, folder)
+        write_samples(samples, folder, given.digits, given.payload)
         contestants: dict = {}
         if "arrow" in engines:
-            contestants["ours, Arrow"] = Ours(folder / "arrow", folder, pa.Table)
+            contestants["ours, Arrow"] = Ours(folder / "arrow", folder, how, pa.Table)
         if given.metaxy:
             with metaxy(given.metaxy) as process:
                 for kind in ("duckdb", "delta"):
                     contestants[f"Metaxy, {kind}"] = Metaxy(process, kind, folder / f"metaxy-{kind}", folder)
-                report(contestants, engines, folder, given.rounds, samples, quick=given.quick)
+                report(contestants, engines, folder, how, given.rounds, samples, quick=given.quick)
         else:
-            report(contestants, engines, folder, given.rounds, samples, quick=given.quick)
+            report(contestants, engines, folder, how, given.rounds, samples, quick=given.quick)
 
 
-def report(contestants: dict, engines: list[str], folder: Path, rounds: int, samples: int, *, quick: bool) -> None:
+def report(
+    contestants: dict, engines: list[str], folder: Path, how: SampleHash, rounds: int, samples: int, *, quick: bool
+) -> None:
     with peak_memory(lambda: descendants(os.getpid())) as peak:
         if "spark" in engines:
             from pyspark.sql import DataFrame
 
             with spark_session() as session:
-                contestants = {"ours, Spark": Ours(folder / "spark", folder, DataFrame, session), **contestants}
-                medians = compare(contestants, rounds, quick=quick)
+                ours = Ours(folder / "spark", folder, how, DataFrame, session)
+                medians = compare({"ours, Spark": ours, **contestants}, rounds, quick=quick)
+                print(f"to find the samples, Spark read {ours.read_to_resolve()}")
         else:
             medians = compare(contestants, rounds, quick=quick)
         print(f"peak memory of all processes together: {peak()}")

@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         odf,
         panel=PANEL,
         examples=[
-            "odf ingest cities",
+            "odf ingest cities --key-file cities.key",
             "odf ingest cities --manifest cities.yaml --var TOKEN",
             "odf ingest trips trips.parquet",
         ],
@@ -181,6 +181,8 @@ def ingest(
         state = current_state(opened)
         step = _source(opened, state, source)
         assert state is not None  # else it has no source
+        if key is None and not files:
+            _refuse_files(opened, step)
         events = EventTable(opened, history_of(step.merge, state.vocab), key=key)
     if files:
         when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
@@ -487,6 +489,18 @@ def _source(
             "dagster-versioned odf add FILE."
         )
     return pushed[name]
+
+
+def _refuse_files(table: "VersionedTable", source: "SetPollingSource | AddPushSource") -> None:
+    """Raise `InvalidInput` for a source of files of this machine: the chain may be a copy of somebody else's."""
+    from dagster_versioned.chain.events import FetchStepFilesGlob, SetPollingSource
+
+    if isinstance(source, SetPollingSource) and isinstance(source.fetch, FetchStepFilesGlob):
+        raise InvalidInput(
+            f"The chain of {table.name} names files of this machine, {source.fetch.path!a:.200}, and whoever wrote it "
+            "may be a stranger. Nothing was read. If you mean these files, give --manifest FILE with this source, or "
+            "the dataset's key."
+        )
 
 
 def _snapshot(manifest: Path) -> "DatasetSnapshot":

@@ -443,7 +443,11 @@ def _without(name: str) -> pa.Table:
     ("also", "error", "message"),
     [
         ({"frame": pa.concat_tables([samples({1: 1})] * 2)}, InvalidInput, r"ids \['id'\].* 1 keys have more than one"),
-        ({"frame": samples({1: 1}).set_column(0, "id", pa.nulls(1, pa.int64()))}, InvalidInput, "rows .* 1 have a null"),
+        (
+            {"frame": samples({1: 1}).set_column(0, "id", pa.nulls(1, pa.int64()))},
+            InvalidInput,
+            "rows .* 1 have a null",
+        ),
         ({"gone": units(1, None)}, InvalidInput, "units that go .* 1 have a null"),
         ({"gone": pa.table({"key": [1]})}, InvalidInput, "units that go has no column 'id'"),
         ({"gone": pa.table({"id": ["x"]})}, InvalidInput, "'id' is string in the units that go, and long"),
