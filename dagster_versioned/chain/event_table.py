@@ -137,7 +137,7 @@ class EventTable:
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
 
             def recorded(made: Slice | None) -> AddData | None:
-                if engine.may_repeat:
+                if engine.may_repeat(made.inserted - made.removed if made is not None else 0):
                     _check_keys(rows, engine, schema, history)
                 _check_is_meant(made, rows, options)
                 told = at if event_time is not None and isinstance(history.merge, Snapshot) else None

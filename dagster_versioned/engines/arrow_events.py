@@ -13,6 +13,7 @@ from dagster_versioned.engines import conform
 from dagster_versioned.engines.events import (
     EVENTS,
     GIVEN,
+    OPERATIONS,
     EventQuery,
     EventSchema,
     current,
@@ -27,8 +28,9 @@ from dagster_versioned.engines.sql import database
 class ArrowEvents:
     """`EventEngine` for pyarrow, pandas and Polars; all that it works on is in memory."""
 
-    may_repeat = False
-    """Whether several rows of the frame that was merged have one key."""
+    def __init__(self) -> None:
+        self._repeats = False
+        """Whether several rows of the frame that was merged have one key."""
 
     def schema(self, frame: Any) -> StructType:
         """The columns of a frame as they would be stored."""
@@ -53,8 +55,12 @@ class ArrowEvents:
         named = ", ".join(f"{name} AS ({text})" for name, text in query.views.items())
         sql = f"{f'WITH {named} ' if named else ''}{query.sql} ORDER BY {order}"
         found = _run(sql, views)
-        self.may_repeat = bool(query.key) and _run(repeated_keys(query.key, 1), views).num_rows > 0
+        self._repeats = bool(query.key) and _run(repeated_keys(query.key, 1), views).num_rows > 0
         return _typed(found, _event_rows(schema))
+
+    def may_repeat(self, grown: int) -> bool:
+        """Whether several rows of the frame that was merged have one key."""
+        return self._repeats
 
     def current(
         self, events: pa.Table | None, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
@@ -136,4 +142,6 @@ def _run(sql: str, views: Mapping[str, pa.Table]) -> pa.Table:
     with database() as cursor:
         for name, rows in views.items():
             cursor.register(name, rows)
-        return cursor.execute(sql).to_arrow_table()
+        return cursor.execute(
+            sql.replace(OPERATIONS, "unnest(CASE WHEN kind = 2 THEN [2, 3] ELSE [kind] END)")
+        ).to_arrow_table()

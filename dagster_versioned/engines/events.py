@@ -29,6 +29,9 @@ HELD, MET = "held", "met"
 """Views of a snapshot: the current rows, ``o``, ``et``, ``c0``, …, and what became of each row: ``o`` (null: it is
 new), ``t`` (null: it is gone), both event times ``p_et`` and ``g_et``, and the data ``p0``, ``g0``, ``p1``, …"""
 
+OPERATIONS = "operations(kind)"
+"""What makes a row of each operation that some ``kind`` of change comes to, two of a correction: engines have words of
+their own for it."""
 
 REFUSED = -1
 """The operation of a row that cannot become an event: its key has a null, or is that of another row as well."""
@@ -182,9 +185,11 @@ class EventEngine(Protocol):
         """
         ...
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether several rows of the frame that was merged may have one key; then `bad_keys` knows."""
+    def may_repeat(self, grown: int) -> bool:
+        """Whether several rows of the frame that was merged may have one key; then `bad_keys` knows.
+
+        ``grown`` is how many more rows are current once it was: those that came, less those that are gone.
+        """
         ...
 
     def current(self, events: Any, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]) -> Any:
@@ -245,13 +250,12 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQu
         f"SELECT *, CASE WHEN t IS NOT NULL AND ({null}) THEN {REFUSED} WHEN o IS NULL THEN 0 WHEN t IS NULL THEN 1 "
         f"ELSE 2 END AS kind FROM {MET} WHERE o IS NULL OR t IS NULL{''.join(f' OR {one}' for one in differs)}"
     )
-    old = "kind = 1 OR (kind = 2 AND side = 0)"
+    old = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
     data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
     return EventQuery(
-        f"SELECT CAST(NULL AS BIGINT) AS n, CASE WHEN kind = 2 THEN 2 + side ELSE kind END AS op, "
-        f"CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
-        f"FROM ({changed}) AS changed CROSS JOIN (SELECT 0 AS side UNION ALL SELECT 1 AS side) AS sides "
-        "WHERE side = 0 OR kind = 2",
+        f"SELECT CAST(NULL AS BIGINT) AS n, op, CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
+        # Without a condition on what this gives, Spark plans it in no time, however many columns there are.
+        f"FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened",
         (*map(_name, key), "op"),
         {HELD: _held(width, key), MET: met},
         tuple(key),

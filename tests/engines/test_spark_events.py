@@ -85,6 +85,20 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
     assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
 
 
+def test_tables_of_many_columns_are_merged(spark: Any, tmp_path: Path):
+    # Spark once took minutes to plan what 20 columns come to, and four times as long for each two more.
+    table = EventTable(Project.open("NYC", str(tmp_path)).table("wide"), HISTORIES["snapshot"])
+    names = [f"c{i}" for i in range(40)]
+    for last in (0, 1):
+        rows = spark.range(3).selectExpr("id", *(f"id AS {name}" for name in names[1:]), f"id * {last} AS last")
+        table.write(rows)
+    found = table.events().select(["op", "id", "c39", "last"]).to_pylist()
+    assert [tuple(event.values()) for event in found] == [
+        *((0, i, i, 0) for i in range(3)),
+        *((2 + side, i, i, i * side) for i in (1, 2) for side in (0, 1)),
+    ]
+
+
 def test_rows_in_an_order_of_spark_s_own_are_ordered_by_what_they_say(spark: Any, tmp_path: Path):
     table = EventTable(Project.open("NYC", str(tmp_path)).table("log"), HISTORIES["append"])
     table.write(spark.range(100).repartition(7).withColumnRenamed("id", "number"), run=Run("r", "log", 0))

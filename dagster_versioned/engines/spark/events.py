@@ -14,6 +14,7 @@ from dagster_versioned.engines.events import (
     GIVEN,
     HELD,
     MET,
+    OPERATIONS,
     REFUSED,
     EventQuery,
     EventSchema,
@@ -38,7 +39,7 @@ class SparkEvents:
 
     def __init__(self) -> None:
         self._observed: list[Observation] = []
-        """How many rows are held, and how often a row met one, as it was counted by the way."""
+        """How many rows a frame has, and how many were current, as it was counted by the way."""
 
     def schema(self, frame: "DataFrame") -> StructType:
         """The columns of a frame as they would be stored."""
@@ -55,8 +56,8 @@ class SparkEvents:
     ) -> "DataFrame":
         """What the query makes of a frame and the events so far, in one partition; nothing is computed yet.
 
-        Keys that several rows have are found by counting: to look at each row beside its neighbour would cost as much
-        again as the join.
+        Keys that several rows have are found by counting rows before they meet: to look at each beside its neighbour
+        would cost as much again as the join.
         """
         from pyspark.sql import Observation, Window
         from pyspark.sql import functions as sf
@@ -66,11 +67,17 @@ class SparkEvents:
             events = frame.sparkSession.createDataFrame([], spark_schema(schema.stored))
         views = {GIVEN: self._given(frame, schema, at), EVENTS: self._events(events, schema)}
         self._observed = []
+
+        def counted(rows: "DataFrame") -> "DataFrame":
+            self._observed.append(Observation())
+            return rows.observe(self._observed[-1], sf.count(sf.lit(1)).alias("rows"))
+
+        if query.views and not is_new:
+            views[GIVEN] = counted(views[GIVEN])
         for name, text in query.views.items():
             views[name] = _run(text, views)
-            if not is_new:
-                self._observed.append(Observation())
-                views[name] = views[name].observe(self._observed[-1], sf.count("o").alias("rows"))
+            if name == HELD and not is_new:
+                views[name] = counted(views[name])
         found = _run(query.sql, views)
         if self._observed:
             found = found.unionAll(_nulls(found))
@@ -82,10 +89,12 @@ class SparkEvents:
         data = [f"c{i}" for i in range(len(schema.data.fields))]
         return ordered.select(operation.alias("op"), "et", *data)
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether a row that is held was met by several; a part of the job that Spark did twice was counted twice."""
-        return len(set(map(_rows, self._observed))) > 1
+    def may_repeat(self, grown: int) -> bool:
+        """Whether a current row was met by several; a part of the job that Spark did twice was counted twice."""
+        if not self._observed:
+            return False
+        given, held = map(_rows, self._observed)
+        return held + grown != given
 
     def current(
         self, events: "DataFrame", schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
@@ -172,4 +181,5 @@ def _rows(observed: "Observation") -> int:
 
 def _run(sql: str, views: Mapping[str, "DataFrame"]) -> "DataFrame":
     session: Any = next(iter(views.values())).sparkSession
+    sql = sql.replace(OPERATIONS, "explode(if(kind = 2, array(2, 3), array(kind)))")
     return session.sql(_VIEWS.sub(r"{\1}", sql), **{name: views[name] for name in _VIEWS.findall(sql)})
