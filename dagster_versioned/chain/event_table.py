@@ -129,22 +129,25 @@ class EventTable:
             given = engine.schema(rows)
             self._check_columns(ground, history.columns)
             schema = EventSchema.of(given, history.columns, ground.schema)
-            query, reads = _query(history, schema)
             if isinstance(history.merge, Snapshot):
                 brings_time = history.event_time in given.names
                 _check_order(ground, at, history, brings_time=brings_time)
-            events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
 
-            def recorded(made: Slice | None) -> AddData | None:
-                if engine.may_repeat(made.inserted - made.removed if made is not None else 0):
-                    _check_keys(rows, engine, schema, history)
-                _check_is_meant(made, rows, options)
-                told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
-                reached = new_watermark(history, ground, made, told, _moment(watermark, "watermark"))
-                return add_data(ground, made, reached, source_state)
+            def attempt(*, thorough: bool) -> WriteResult:
+                query, reads = _query(history, schema, thorough=thorough)
+                events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
 
-            try:
+                def recorded(made: Slice | None) -> AddData | None:
+                    if engine.may_repeat(made.inserted - made.removed if made is not None else 0):
+                        _check_keys(rows, engine, schema, history)
+                        if not thorough:
+                            raise RowsRefused
+                    _check_is_meant(made, rows, options)
+                    told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
+                    reached = new_watermark(history, ground, made, told, _moment(watermark, "watermark"))
+                    return add_data(ground, made, reached, source_state)
+
                 return self.append(
                     events,
                     schema,
@@ -161,12 +164,17 @@ class EventTable:
                     run=run,
                     given=digest,
                 )
-            except RowsRefused:
-                _check_keys(rows, engine, schema, history)
-                raise InvalidInput(
-                    f"The primary key {list(history.primary_key)} did not tell the rows of the frame apart, but when "
-                    "they were computed again, it did. Nothing was written. Write a frame that is the same each time."
-                ) from None
+
+            # Several current rows may have one key where others than dumps were merged before, or by another key.
+            for thorough in (False, True) if engine.counts_current else (True,):
+                try:
+                    return attempt(thorough=thorough)
+                except RowsRefused:
+                    _check_keys(rows, engine, schema, history)
+            raise InvalidInput(
+                f"The primary key {list(history.primary_key)} did not tell the rows of the frame apart, but when they "
+                "were computed again, it did. Nothing was written. Write a frame that is the same each time."
+            )
 
     def ground(self) -> Ground:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
@@ -370,8 +378,8 @@ class EventTable:
 # --- what is merged --------------------------------------------------------------------------------------------------
 
 
-def _query(history: EventHistory, schema: EventSchema) -> tuple[EventQuery, tuple[str, ...]]:
-    """The query that makes events of a frame, and which columns of earlier events it needs."""
+def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tuple[EventQuery, tuple[str, ...]]:
+    """The query that makes events of a frame, and which columns of earlier events it needs; see `queries.snapshot`."""
     width = len(schema.data.fields)
     key = schema.positions(history.primary_key, "primary_key")
     match history.merge:
@@ -382,7 +390,8 @@ def _query(history: EventHistory, schema: EventSchema) -> tuple[EventQuery, tupl
         case Snapshot(compare_columns=compared):
             others = [name for name in schema.data.names if name not in history.primary_key]
             chosen = (history.event_time, *others) if compared is None else compared
-            return queries.snapshot(width, key, schema.positions(chosen, "compare_columns")), schema.stored.names
+            compare = schema.positions(chosen, "compare_columns")
+            return queries.snapshot(width, key, compare, thorough=thorough), schema.stored.names
 
 
 def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> None:

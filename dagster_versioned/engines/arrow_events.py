@@ -28,6 +28,8 @@ from dagster_versioned.engines.sql import database
 class ArrowEvents:
     """`EventEngine` for pyarrow, pandas and Polars; all that it works on is in memory."""
 
+    counts_current = False
+
     def __init__(self) -> None:
         self._repeats = False
         """Whether several rows of the frame that was merged have one key."""

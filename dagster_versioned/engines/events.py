@@ -185,6 +185,11 @@ class EventEngine(Protocol):
         """
         ...
 
+    @property
+    def counts_current(self) -> bool:
+        """Whether `may_repeat` tells of current rows with one key as well, so that a merge need not be thorough."""
+        ...
+
     def may_repeat(self, grown: int) -> bool:
         """Whether several rows of the frame that was merged may have one key; then `bad_keys` knows.
 
@@ -231,12 +236,13 @@ def ledger(width: int, key: Sequence[int]) -> EventQuery:
     )
 
 
-def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQuery:
+def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thorough: bool = True) -> EventQuery:
     """What changed between the current rows and those of the frame, which are all that there are now.
 
     A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
     said, its time included, and what comes in its place follows at once. A null in a key is `REFUSED`. Where several
-    rows have one key, there is an operation on it twice, or a row that is held is in `MET` twice.
+    rows have one key, there is an operation on it twice, or a row that is held is in `MET` twice. ``thorough``: of
+    current rows with one key, the last counts; else it is taken for granted that there are none.
     """
     differs = [f"p{i} IS DISTINCT FROM g{i}" for i in compared if i != EVENT_TIME]
     differs += ["(g_et IS NOT NULL AND p_et IS DISTINCT FROM g_et)"] if EVENT_TIME in compared else []
@@ -257,7 +263,7 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int]) -> EventQu
         # Without a condition on what this gives, Spark plans it in no time, however many columns there are.
         f"FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened",
         (*map(_name, key), "op"),
-        {HELD: _held(width, key), MET: met},
+        {HELD: current(width, key) if thorough else _held(width, key), MET: met},
         tuple(key),
     )
 
@@ -287,7 +293,7 @@ def current(width: int, key: Sequence[int]) -> str:
 
 
 def _held(width: int, key: Sequence[int]) -> str:
-    """As `current` of all events, where a key has one row at most: those that were not taken back since.
+    """As `current` of all events, where a key has one row at most: those that nothing took back since.
 
     Few ever are, so that they are found by a join with those few, and no row is looked at beside its neighbour.
     """

@@ -85,6 +85,21 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
     assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
 
 
+def test_dumps_go_on_where_rows_with_one_key_had_been_appended(spark: Any, tmp_path: Path):
+    dumps = [{"id": [1, 1, 2], "c": ["a", "b", "d"]}, {"id": [1, 2], "c": ["b", "d"]}, {"id": [2], "c": ["d"]}]
+    for name in ("arrow", "spark"):
+        for number, dump in enumerate(map(pa.table, dumps)):
+            frame = spark_frame(spark, dump).coalesce(1) if name == "spark" else dump
+            history = HISTORIES["append" if number == 0 else "snapshot"]
+            EventTable(Project.open("NYC", str(tmp_path)).table(name), history).write(
+                frame, event_time=year(number + 1)
+            )
+        found = EventTable(Project.open("NYC", str(tmp_path)).table(name)).events().select(["op", "id", "c"])
+        # Of rows with one key the last is current, and nothing else is ever taken back.
+        expected = [(0, 1, "a"), (0, 1, "b"), (0, 2, "d"), (1, 1, "b")]
+        assert [tuple(event.values()) for event in found.to_pylist()] == expected, name
+
+
 def test_tables_of_many_columns_are_merged(spark: Any, tmp_path: Path):
     # Spark once took minutes to plan what 20 columns come to, and four times as long for each two more.
     table = EventTable(Project.open("NYC", str(tmp_path)).table("wide"), HISTORIES["snapshot"])

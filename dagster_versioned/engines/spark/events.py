@@ -37,6 +37,8 @@ _VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN}|{HELD}|{MET})\b")
 class SparkEvents:
     """`EventEngine` for Spark's frames, classic and Connect, in their own session."""
 
+    counts_current = True
+
     def __init__(self) -> None:
         self._observed: list[Observation] = []
         """How many rows a frame has, and how many were current, as it was counted by the way."""
