@@ -42,7 +42,7 @@ def event_engine_for(frame_type: type) -> EventEngine:
         return ArrowEvents()
     from dagster_versioned.engines.spark.events import SparkEvents
 
-    return SparkEvents()
+    return SparkEvents(counts=frame_type.__module__.startswith("pyspark.sql.classic"))
 
 
 def _is_spark(frame_type: type) -> bool:

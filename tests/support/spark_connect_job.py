@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.content_versions import content_versions
 from dagster_versioned.engines.dispatch import engine_for
@@ -16,11 +17,14 @@ from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine, default_session, read_delta
 from dagster_versioned.engines.spark.content_versions import content_version
 from dagster_versioned.engines.spark.source import read_through_executors
-from dagster_versioned.errors import EmptyTable, StorageError, UnsupportedType
+from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.sample_update import SampleUpdate
 from support.spark import SETTINGS, round_trip, staging_in
+
+BY_ID = EventHistory(merge=Snapshot(primary_key=("id",)))
 
 
 def raised(kind, action):
@@ -93,6 +97,17 @@ def main(spark, folder):
             made.write(SampleUpdate(given_as(some), gone, ("id",), ("id",), base))
         facts.append((made.version().facts.digest, made.version().facts.added))
     assert facts[0] == facts[1]
+
+    history = EventTable(Project.open("P", str(folder / "project")).table("dumps"), BY_ID)
+    first = spark.createDataFrame([(1, 1), (2, 2)], "id long, other long")
+    history.write(first)
+    for others in ([(1, 1), (1, 1)], [(1, 1), (1, 5)], [(1, 4), (1, 5)], [(3, 1), (3, 2)]):
+        dump = first.where("id = 2").union(spark.createDataFrame(others, first.schema))
+        assert "several rows have the same" in raised(InvalidInput, lambda dump=dump: history.write(dump))
+    assert history.write(first).change == "none"
+    history.write(spark.createDataFrame([(1, 5), (3, 3)], first.schema))
+    events = [tuple(event.values()) for event in history.events().select(["op", "id", "other"]).to_pylist()]
+    assert events == [(0, 1, 1), (0, 2, 2), (2, 1, 1), (3, 1, 5), (1, 2, 2), (0, 3, 3)]
 
     # What a task raises arrives as our own error, from a server as well.
     from dagster_versioned.engines.spark import worker

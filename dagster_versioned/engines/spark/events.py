@@ -35,11 +35,14 @@ _VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN}|{HELD}|{MET})\b")
 
 
 class SparkEvents:
-    """`EventEngine` for Spark's frames, classic and Connect, in their own session."""
+    """`EventEngine` for Spark's frames, classic and Connect, in their own session.
 
-    counts_current = True
+    ``counts``: rows are counted as they are merged. (Connect does not say what it counted in a query that Python ends.)
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts: bool) -> None:
+        self.counts_current = counts
+        self._may_repeat = False
         self._observed: list[Observation] = []
         """How many rows a frame has, and how many were current, as it was counted by the way."""
 
@@ -74,11 +77,14 @@ class SparkEvents:
             self._observed.append(Observation())
             return rows.observe(self._observed[-1], sf.count(sf.lit(1)).alias("rows"))
 
-        if query.views and not is_new:
+        # With nothing current, rows that repeat are beside each other in what comes of them.
+        counts = bool(query.views) and not is_new and self.counts_current
+        self._may_repeat = bool(query.views) and not is_new and not self.counts_current
+        if counts:
             views[GIVEN] = counted(views[GIVEN])
         for name, text in query.views.items():
             views[name] = _run(text, views)
-            if name == HELD and not is_new:
+            if name == HELD and counts:
                 views[name] = counted(views[name])
         found = _run(query.sql, views)
         if self._observed:
@@ -94,7 +100,7 @@ class SparkEvents:
     def may_repeat(self, grown: int) -> bool:
         """Whether a current row was met by several; a part of the job that Spark did twice was counted twice."""
         if not self._observed:
-            return False
+            return self._may_repeat
         given, held = map(_rows, self._observed)
         return held + grown != given
 
