@@ -3,8 +3,10 @@
 A feature of 4 fields is computed from another one of 4 fields: once nothing has changed since, once every tenth sample
 has, in two of its fields. Everybody finds the samples in tables on disk, hashes by MD5, and hands out the changed ones
 with what their upstream says of them. ``--metaxy`` names the Python of an environment that has it
-(`peers/metaxy_store.py`). Of ours on Spark, it is said how much was read to find the samples, of how much there is:
-``--payload`` makes samples larger, and leaves the versions as they are.
+(`peers/metaxy_store.py`); each of its stores has a process of its own for each step, so that none keeps memory from the
+others. Of ours on Spark, it is said how much was read to find the samples, of how much there is: ``--payload`` makes
+samples larger, and leaves the versions as they are. With ``--folder``, what was written is kept, and a run that was
+interrupted goes on with it.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import duckdb
@@ -66,14 +68,17 @@ class Ours:
     def write(self) -> None:
         """The upstream, and the feature computed from it."""
         with self._video.resolve_samples(self._frame("before")) as found:
-            self._video.table.write(found.finish(found.increment.changed))
+            self._video.table.write(found.finish())
         with self._resolve() as found:
             self._crop.table.write(found.finish(_ids(found.increment.changed)))
 
     def change(self) -> None:
         """Every tenth sample of the upstream is another."""
         with self._video.resolve_samples(self._frame("before", "after")) as found:
-            self._video.table.write(found.finish(found.increment.changed))
+            self._video.table.write(found.finish())
+
+    def ready(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def resolve(self) -> dict[str, int]:
         """The increment, with all rows of what is new or stale."""
@@ -86,9 +91,13 @@ class Ours:
     def read_to_resolve(self) -> str:
         """How many bytes Spark reads to find the increment, of how many there are."""
         before = self._bytes_read()
-        self._resolve().__exit__()
-        files = [path for name in ("video", "crop") for path in self._project.table(name).files().scan.files]
-        return f"{self._bytes_read() - before:,} of {sum(file.size for file in files):,} bytes"
+        # Vectored reads are in no count of Spark's.
+        self._session.conf.set("parquet.hadoop.vectored.io.enabled", "false")
+        with self._resolve():
+            read = self._bytes_read() - before
+        self._session.conf.unset("parquet.hadoop.vectored.io.enabled")
+        files = [file for name in ("video", "crop") for file in self._project.table(name).files().scan.files]
+        return f"{read:,} of {sum(file.size for file in files):,} bytes"
 
     def _bytes_read(self) -> int:
         executors = self._session.sparkContext._jsc.sc().statusStore().executorList(True)
@@ -138,47 +147,51 @@ def _materialized(frame) -> int:
 
 
 class Metaxy:
-    """A store of Metaxy's, in the process of all of them."""
+    """A store of Metaxy's."""
 
-    def __init__(self, process: subprocess.Popen, kind: str, folder: Path, samples: Path) -> None:
-        self._process, self._place, self._samples = process, {"kind": kind, "folder": str(folder)}, samples
-        folder.mkdir(parents=True)
+    def __init__(self, python: str, kind: str, folder: Path, samples: Path) -> None:
+        self._command = [python, str(Path(__file__).parent / "peers" / "metaxy_store.py")]
+        self._place, self._samples = {"kind": kind, "folder": str(folder)}, samples
+        folder.mkdir(parents=True, exist_ok=True)
 
     def write(self) -> None:
-        self._ask("write", source=f"{self._samples / 'before'}.parquet", where="true")
-        self._ask("follow")
+        with self.ready():
+            self._ask("write", source=f"{self._samples / 'before'}.parquet", where="true")
+            self._ask("follow")
 
     def change(self) -> None:
-        self._ask("write", source=f"{self._samples / 'after'}.parquet", where="true")
+        with self.ready():
+            self._ask("write", source=f"{self._samples / 'after'}.parquet", where="true")
 
     def resolve(self) -> dict[str, int]:
         found = self._ask("resolve")
         return {kind: found[kind] for kind in ("new", "stale", "orphaned")}
 
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Within it there is a process that has imported all that it needs."""
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            self._answer()
+            yield
+        finally:
+            self._process.communicate()
+
     def _ask(self, operation: str, **given: str) -> dict[str, int]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"operation": operation, **self._place, **given}) + "\n")
         self._process.stdin.flush()
-        return answer(self._process)
+        return self._answer()
 
-
-def answer(process: subprocess.Popen) -> dict[str, int]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("Metaxy ended; run benchmarks/peers/metaxy_store.py by itself to see why.")
-    return json.loads(line)
-
-
-@contextmanager
-def metaxy(python: str) -> Iterator[subprocess.Popen]:
-    command = [python, str(Path(__file__).parent / "peers" / "metaxy_store.py")]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        answer(process)
-        yield process
-    finally:
-        process.communicate()
+    def _answer(self) -> dict[str, int]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(
+                f"Metaxy on {self._place['kind']} ended ({self._process.wait()}; -9 is what a machine does that has no "
+                "memory left)."
+            )
+        return json.loads(line)
 
 
 @contextmanager
@@ -211,35 +224,54 @@ def descendants(pid: int) -> list[int]:
     """A process and those that it started."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += descendants(int(child))
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
+            for child in task.read_text().split():
+                found += descendants(int(child))
     return found
 
 
-def compare(contestants: dict, rounds: int, *, quick: bool) -> dict[str, dict[str, float]]:
-    """Median seconds of each by state; all must find the same samples."""
-    for name, one in contestants.items():
+def once(folder: Path, who: str, what: str, do: Callable[[], None]) -> None:
+    """Do something and say how long it took, unless an earlier run in the folder has done it."""
+    done = folder / f"{who} {what}.done"
+    if not done.exists():
         start = time.perf_counter()
-        one.write()
-        print(f"{name:<22} wrote both features in {time.perf_counter() - start:.1f} s")
+        do()
+        print(f"{who:<22} {what} in {time.perf_counter() - start:.1f} s", flush=True)
+        done.touch()
+
+
+def compare(contestants: dict, rounds: int, folder: Path, *, quick: bool) -> dict[str, dict[str, float]]:
+    """Median seconds of each by state."""
+    for name, one in contestants.items():
+        once(folder, name, "wrote both features", one.write)
     medians: dict[str, dict[str, float]] = {}
     for state, percent in STATES.items():
+        if not percent and any(folder.glob("* changed *.done")):
+            continue
         if percent:
-            for one in contestants.values():
-                one.change()
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
-        found: dict[str, dict[str, int]] = {}
-        for number in numbered(rounds, quick=quick):
             for name, one in contestants.items():
+                once(folder, name, f"changed {percent} %", one.change)
+        print(f"{state}:", flush=True)
+        medians[state] = resolved(contestants, rounds, quick=quick)
+    return medians
+
+
+def resolved(contestants: dict, rounds: int, *, quick: bool) -> dict[str, float]:
+    """Median seconds of each; all must find the same samples."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    found: dict[str, dict[str, int]] = {}
+    for number in numbered(rounds, quick=quick):
+        for name, one in contestants.items():
+            with one.ready():
                 start = time.perf_counter()
                 found[name] = one.resolve()
-                if number:
+                if number or not rounds:
                     seconds[name].append(time.perf_counter() - start)
-        assert len({tuple(each.items()) for each in found.values()}) == 1, found
-        print(f"{state}: {next(iter(found.values()))}")
-        medians[state] = {name: statistics.median(taken) for name, taken in seconds.items()}
-        for name, taken in seconds.items():
-            print(f"  {name:<20} {medians[state][name]:7.3f} s   of {' '.join(f'{s:.3f}' for s in taken)}")
+    assert len({tuple(each.items()) for each in found.values()}) == 1, found
+    print(f"  {next(iter(found.values()))}")
+    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
+    for name, taken in seconds.items():
+        print(f"  {name:<20} {medians[name]:7.3f} s   of {' '.join(f'{s:.3f}' for s in taken)}", flush=True)
     return medians
 
 
@@ -247,29 +279,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 samples on Arrow alone: ends in under 50 s")
     parser.add_argument("--samples", type=int, default=1_000_000, metavar="N")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="beside the first; 0 counts that, cold as it is")
     parser.add_argument("--engines", default="arrow,spark", help="ours, with commas between")
     parser.add_argument("--metaxy", help="the Python of an environment that has Metaxy; without it, ours alone")
     parser.add_argument("--digits", type=int, default=32, help="of each version, of 32")
     parser.add_argument("--payload", type=int, default=0, metavar="BYTES", help="of data that each sample has beside")
+    parser.add_argument("--folder", type=Path, help="where what is written stays, for a run that goes on with it")
     given = parser.parse_args()
     if given.metaxy and given.digits != 32:
         parser.error("Metaxy's versions have 32 digits here.")
     how = SampleHash("md5", given.digits)
     samples, engines = (100_000, ["arrow"]) if given.quick else (given.samples, given.engines.split(","))
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() if given.folder is None else nullcontext(given.folder) as name:
         folder = Path(name)
-        write_samples(samples, folder, given.digits, given.payload)
+        folder.mkdir(parents=True, exist_ok=True)
+        once(folder, "DuckDB", "wrote samples", lambda: write_samples(samples, folder, given.digits, given.payload))
         contestants: dict = {}
         if "arrow" in engines:
             contestants["ours, Arrow"] = Ours(folder / "arrow", folder, how, pa.Table)
         if given.metaxy:
-            with metaxy(given.metaxy) as process:
-                for kind in ("duckdb", "delta"):
-                    contestants[f"Metaxy, {kind}"] = Metaxy(process, kind, folder / f"metaxy-{kind}", folder)
-                report(contestants, engines, folder, how, given.rounds, samples, quick=given.quick)
-        else:
-            report(contestants, engines, folder, how, given.rounds, samples, quick=given.quick)
+            for kind in ("duckdb", "delta"):
+                contestants[f"Metaxy, {kind}"] = Metaxy(given.metaxy, kind, folder / f"metaxy-{kind}", folder)
+        report(contestants, engines, folder, how, given.rounds, samples, quick=given.quick)
 
 
 def report(
@@ -281,10 +312,10 @@ def report(
 
             with spark_session() as session:
                 ours = Ours(folder / "spark", folder, how, DataFrame, session)
-                medians = compare({"ours, Spark": ours, **contestants}, rounds, quick=quick)
+                medians = compare({"ours, Spark": ours, **contestants}, rounds, folder, quick=quick)
                 print(f"to find the samples, Spark read {ours.read_to_resolve()}")
         else:
-            medians = compare(contestants, rounds, quick=quick)
+            medians = compare(contestants, rounds, folder, quick=quick)
         print(f"peak memory of all processes together: {peak()}")
     for state, seconds in medians.items():
         mine = {name: value for name, value in seconds.items() if name.startswith("ours")}

@@ -9,6 +9,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Table
+from dagster_versioned.cli.chain_arguments import (
+    BlockName,
+    KeyFile,
+    KeyVariable,
+    Manifest,
+    Source,
+    Sources,
+    Variables,
+    chain_source,
+    find_block,
+    history,
+    private_key,
+    refuse_files,
+    snapshot_of,
+    table_name,
+    variables_named,
+)
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.span import parse_moment
@@ -17,34 +34,11 @@ from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.chain.block import Block
-    from dagster_versioned.chain.events import AddPushSource, SetPollingSource
-    from dagster_versioned.chain.manifest import DatasetSnapshot
     from dagster_versioned.chain.multihash import Multihash
-    from dagster_versioned.chain.signing_key import SigningKey
     from dagster_versioned.chain.transfer import Transferred
-    from dagster_versioned.chain.validity import ChainState
-    from dagster_versioned.tables.table import VersionedTable
 
 PANEL = "Histories of events"
 _SHORT = 16
-
-_Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML.")]
-_KeyFile = Annotated[
-    Path | None, typer.Option("--key-file", metavar="FILE", help="The dataset's private key, as `odf init` wrote it.")
-]
-_KeyVariable = Annotated[
-    str | None, typer.Option("--key-env", metavar="NAME", help="The environment variable with the private key.")
-]
-_Variables = Annotated[
-    list[str] | None,
-    typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
-]
-_Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A URL, a folder, or s3://bucket/prefix.")]
-_From = Annotated[
-    list[str] | None,
-    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: a URL, folder or bucket; repeatable."),
-]
-_BlockName = Annotated[str, typer.Argument(metavar="BLOCK", help="Its number in the chain, or the start of its hash.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -125,20 +119,20 @@ def init(
 
 def add(
     session: Session,
-    manifest: _Manifest,
+    manifest: Manifest,
     table: Annotated[
         str | None, typer.Option("--table", metavar="TABLE", help="By default the dataset's name.")
     ] = None,
-    key_file: _KeyFile = None,
-    key_env: _KeyVariable = None,
+    key_file: KeyFile = None,
+    key_env: KeyVariable = None,
 ) -> None:
     """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since."""
     from dagster_versioned.chain.ingest.declare import declare, event_table
     from dagster_versioned.cli.documents import print_json
 
-    snapshot = _snapshot(manifest)
-    opened = session.table(table or _table_name(snapshot))
-    added = declare(event_table(opened, snapshot, key=_key(key_file, key_env)), snapshot)
+    snapshot = snapshot_of(manifest)
+    opened = session.table(table or table_name(snapshot))
+    added = declare(event_table(opened, snapshot, key=private_key(key_file, key_env)), snapshot)
     if session.json:
         print_json({"table": str(opened.name), "events": added})
         return
@@ -160,9 +154,9 @@ def ingest(
     event_time: Annotated[
         str | None, typer.Option("--event-time", metavar="TIME", help="What the files are as of; now if left out.")
     ] = None,
-    var: _Variables = None,
-    key_file: _KeyFile = None,
-    key_env: _KeyVariable = None,
+    var: Variables = None,
+    key_file: KeyFile = None,
+    key_env: KeyVariable = None,
 ) -> None:
     """Add what is new in a dataset's source, or files: each one block and one version."""
     from dagster_versioned.chain.event_table import EventTable
@@ -172,23 +166,23 @@ def ingest(
     from dagster_versioned.cli.documents import print_json
 
     opened = session.table(table)
-    key = _key(key_file, key_env)
-    snapshot = None if manifest is None else _snapshot(manifest)
+    key = private_key(key_file, key_env)
+    snapshot = None if manifest is None else snapshot_of(manifest)
     if snapshot is not None:
         step = source_of(snapshot)
         events = event_table(opened, snapshot, key=key)
     else:
         state = current_state(opened)
-        step = _source(opened, state, source)
+        step = chain_source(opened, state, source)
         assert state is not None  # else it has no source
         if key is None and not files:
-            _refuse_files(opened, step)
+            refuse_files(opened, step)
         events = EventTable(opened, history_of(step.merge, state.vocab), key=key)
     if files:
         when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
         added = (add_file(events, step, file, when) for file in files)
     elif isinstance(step, SetPollingSource):
-        added = poll(events, step, Polling(variables=_values(var)))
+        added = poll(events, step, Polling(variables=variables_named(var)))
     else:
         raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
     found: list[dict[str, Any]] = []
@@ -209,7 +203,7 @@ def ingest(
 
 def pull(
     session: Session,
-    source: _Source,
+    source: Source,
     table: Table,
     dataset_id: Annotated[
         str | None, typer.Option("--dataset-id", metavar="DID", help="Refuse any other dataset: did:odf:fed01…")
@@ -241,8 +235,8 @@ def push(
     session: Session,
     table: Table,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, or s3://bucket/prefix.")],
-    key_file: _KeyFile = None,
-    key_env: _KeyVariable = None,
+    key_file: KeyFile = None,
+    key_env: KeyVariable = None,
 ) -> None:
     """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
     from dagster_versioned.chain.transfer import push as push_to
@@ -251,7 +245,7 @@ def push(
     opened = session.table(table)
     with progress("Pushing", quiet=session.quiet) as note:
         store = open_store(target, profile=session.profile)
-        done = push_to(opened, store, key=_key(key_file, key_env), progress=note)
+        done = push_to(opened, store, key=private_key(key_file, key_env), progress=note)
     _show_transfer(session, target, done)
 
 
@@ -264,7 +258,7 @@ def serve(
     """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
     from dagster_versioned.chain.serve import server
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     with server(opened.store, host, port) as running:
         say(f"http://{host}:{running.server_address[1]}/")
         sys.stdout.flush()  # whoever waits for the address reads it before the first request
@@ -285,7 +279,7 @@ def log(
     from dagster_versioned.chain.event_table import EventTable
     from dagster_versioned.cli.documents import print_json
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     blocks = list(islice(EventTable(opened).blocks(), limit))
     if session.json:
         print_json({"table": str(opened.name), "blocks": [_block_document(name, block) for name, block in blocks]})
@@ -316,7 +310,7 @@ def tail(
     from dagster_versioned.cli import rows
     from dagster_versioned.cli.documents import print_json
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     events = EventTable(opened).events()
     shown = rows.plain_rows(events.slice(max(0, events.num_rows - limit)))
     if session.json:
@@ -336,9 +330,9 @@ def inspect(
     from dagster_versioned.chain.manifest import to_document, write_manifest
     from dagster_versioned.cli.documents import print_json
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     if block is not None:
-        name, found = _find(opened, block)
+        name, found = find_block(opened, block)
         if session.json:
             print_json(_block_document(name, found))
         else:
@@ -381,7 +375,7 @@ def verify(
     replay: Annotated[
         bool, typer.Option("--replay", help="Moreover run every recorded query again, and compare; needs Java.")
     ] = False,
-    source: _From = None,
+    source: Sources = None,
 ) -> ExitCode:
     """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
     from dagster_versioned.chain.finder import datasets_of
@@ -391,7 +385,7 @@ def verify(
     from dagster_versioned.cli.chain_reports import report_document, show_report
     from dagster_versioned.cli.documents import print_json
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     snapshot = opened.state.snapshot
     found = datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()])
     with progress("Verifying", quiet=session.quiet) as note:
@@ -414,7 +408,7 @@ def explain(
     session: Session,
     table: Table,
     offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The event's offset, as `odf tail` shows it.")],
-    source: _From = None,
+    source: Sources = None,
 ) -> None:
     """Say where an event comes from: the rows that it was made of, and how, down to the roots. Queries need Java."""
     from dagster_versioned.chain.finder import datasets_of
@@ -426,7 +420,7 @@ def explain(
     from dagster_versioned.engines.spark import default_session
     from dagster_versioned.tables.chain_head import chain_head
 
-    opened = _history(session.table(table))
+    opened = history(session.table(table))
     end = chain_head(opened.state.snapshot)
     assert end is not None  # a history of events has a chain
     found = explain_event(
@@ -445,7 +439,7 @@ def explain(
 def reset(
     session: Session,
     table: Table,
-    block: _BlockName,
+    block: BlockName,
     into: Annotated[
         str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
     ],
@@ -454,108 +448,14 @@ def reset(
     from dagster_versioned.chain.remote import RemoteDataset
     from dagster_versioned.chain.transfer import pull as pull_into
 
-    opened, new = _history(session.table(table)), session.table(into)
+    opened, new = history(session.table(table)), session.table(into)
     if new.exists():
         raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
-    done = pull_into(RemoteDataset(opened.store), new, until=_find(opened, block)[0])
+    done = pull_into(RemoteDataset(opened.store), new, until=find_block(opened, block)[0])
     _show_transfer(session, str(new.name), done)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
-
-
-def _history(table: "VersionedTable") -> "VersionedTable":
-    """The table, which is a history of events. Raises `TableNotFound`, `InvalidInput`."""
-    from dagster_versioned.tables.chain_head import chain_head
-
-    if chain_head(table.state.snapshot) is None:
-        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
-    return table
-
-
-def _source(
-    table: "VersionedTable", state: "ChainState | None", name: str | None
-) -> "SetPollingSource | AddPushSource":
-    """The source of a chain, or that of its push sources with a name. Raises `InvalidInput`."""
-    pushed = dict(state.push_sources) if state is not None else {}
-    if state is not None and state.polling_source is not None and name is None:
-        return state.polling_source
-    if name is None and len(pushed) == 1:
-        return next(iter(pushed.values()))
-    if name not in pushed:
-        has = f"the push sources {', '.join(sorted(pushed))}" if pushed else "no source"
-        raise InvalidInput(
-            f"{table.name} has {has}. Nothing was added. Give --source NAME, or --manifest FILE, or add a source: "
-            "dagster-versioned odf add FILE."
-        )
-    return pushed[name]
-
-
-def _refuse_files(table: "VersionedTable", source: "SetPollingSource | AddPushSource") -> None:
-    """Raise `InvalidInput` for a source of files of this machine: the chain may be a copy of somebody else's."""
-    from dagster_versioned.chain.events import FetchStepFilesGlob, SetPollingSource
-
-    if isinstance(source, SetPollingSource) and isinstance(source.fetch, FetchStepFilesGlob):
-        raise InvalidInput(
-            f"The chain of {table.name} names files of this machine, {source.fetch.path!a:.200}, and whoever wrote it "
-            "may be a stranger. Nothing was read. If you mean these files, give --manifest FILE with this source, or "
-            "the dataset's key."
-        )
-
-
-def _snapshot(manifest: Path) -> "DatasetSnapshot":
-    from dagster_versioned.chain.manifest import read_snapshot
-
-    try:
-        text = manifest.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"The manifest {manifest} cannot be read: {error}. Nothing was changed.") from None
-    return read_snapshot(text, str(manifest))
-
-
-def _table_name(snapshot: "DatasetSnapshot") -> str:
-    """The table's name for a dataset's: with ``_`` where tables have no such character."""
-    import re
-
-    return re.sub(r"\W", "_", snapshot.name)
-
-
-def _key(file: Path | None, variable: str | None) -> "SigningKey | None":
-    """The private key that was named, if one was. Raises `InvalidInput`."""
-    from dagster_versioned.chain.signing_key import SigningKey
-
-    if file is not None and variable is not None:
-        raise InvalidInput("--key-file and --key-env name two keys. Nothing was changed. Give one.")
-    if file is not None:
-        try:
-            return SigningKey.from_secret(str(file), {str(file): file.read_text()})
-        except (OSError, UnicodeDecodeError):
-            return SigningKey.from_secret(str(file), {})
-    return None if variable is None else SigningKey.from_secret(variable, os.environ)
-
-
-def _values(names: list[str] | None) -> dict[str, str]:
-    missing = [name for name in names or () if name not in os.environ]
-    if missing:
-        raise InvalidInput(f"The variable {missing[0]!r} is not set in the environment. Nothing was fetched.")
-    return {name: os.environ[name] for name in names or ()}
-
-
-def _find(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
-    """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
-    from dagster_versioned.chain.event_table import EventTable
-
-    by_number = text.isascii() and text.isdigit()
-    if not by_number and len(text) < len("f1620") + 6:
-        raise InvalidInput(f"{text!a:.100} is no block. Give its number, or at least 11 letters of its hash.")
-    found = [
-        (name, block)
-        for name, block in EventTable(table).blocks()
-        if (str(block.sequence_number) == text if by_number else str(name).startswith(text))
-    ]
-    if len(found) != 1:
-        raise InvalidInput(f"{counted(len(found), 'block')} of {table.name} match {text!a:.100}, and one is needed.")
-    return found[0]
 
 
 def _block_document(name: "Multihash", block: "Block") -> dict[str, Any]:

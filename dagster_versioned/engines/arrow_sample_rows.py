@@ -101,10 +101,13 @@ def stored(plan: SamplePlan, frame: pa.Table, *, stale: bool) -> pa.Table:
     return table.append_column(PROVENANCE, whole)
 
 
-def rows_of(plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], units: pa.Table) -> pa.Table:
+def rows_of(
+    plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], units: pa.Table, *, every: bool
+) -> pa.Table:
     """All that the upstreams, by name, say of some units, in the order of their ids; one batch is read at a time."""
+    wanted = None if every else units
     frames = {
-        each.name: _read(plan, each, upstreams[each.name](pa.RecordBatchReader), units) for each in plan.upstreams
+        each.name: _read(plan, each, upstreams[each.name](pa.RecordBatchReader), wanted) for each in plan.upstreams
     }
     on = ", ".join(map(quoted, plan.on))
     # As when it is said which samples are expected (`arrow_samples`).
@@ -128,9 +131,10 @@ def rows_of(plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], un
     return pa.Table.from_pydict(columns).sort_by([(name, "ascending") for name in ids])
 
 
-def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table) -> pa.Table:
+def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table, *, every: bool) -> pa.Table:
     """The samples of some units, without versions but for data versions that they say."""
-    return within(plan, _said(samples), units)
+    said = _said(samples)
+    return said if every else within(plan, said, units)
 
 
 def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
@@ -192,8 +196,13 @@ def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table, pin: object = No
     )
 
 
-def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table) -> pa.Table:
-    """The upstream's columns by their new names, in those rows that are of the units."""
+def finished_samples(plan: SamplePlan, asked: pa.Table, samples: pa.Table, pin: object = None) -> pa.Table:
+    """All samples that there are, with their versions, as `finished` gives them."""
+    return finished(plan, asked, _said(samples))
+
+
+def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table | None) -> pa.Table:
+    """The upstream's columns by their new names, in those rows that are of the units if any are given."""
     names = [name for name in rows.schema.names if not name.startswith(SYSTEM_PREFIX)]
     renamed = upstream.renamed(names)
     kept = renamed
@@ -203,12 +212,14 @@ def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, unit
     keys = [name for name in plan.units if name in upstream.on]
     found: list[pa.Table] = []
     with database() as connection:
-        connection.register("units", units.select(keys).group_by(keys).aggregate([]))
+        if units is not None:
+            connection.register("units", units.select(keys).group_by(keys).aggregate([]))
         for batch in rows:
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
                 table = filtered(upstream, table)
-            found.append(_semi_joined(connection, table.select(kept), keys))
+            table = table.select(kept)
+            found.append(table if units is None else _semi_joined(connection, table, keys))
     nothing = rows.schema.empty_table().select(names).rename_columns(renamed).select(kept)
     return pa.concat_tables([nothing, *found])
 

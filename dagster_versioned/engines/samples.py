@@ -111,6 +111,14 @@ class SamplePlan:
         """The fields by their names in the columns of versions, in the order in which the whole is hashed."""
         return tuple(sorted(each.member for each in self.fields))
 
+    @property
+    def joins_alone(self) -> bool:
+        """Whether joining the upstreams gives the rows of all units, and no others.
+
+        Not where they are matched by columns that may be null.
+        """
+        return all(not each.grouped and {*each.on} <= {*each.ids} for each in self.upstreams)
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:

@@ -119,7 +119,7 @@ class FeatureStep:
         parts = increment.chunks(self.chunk_size) if self.chunk_size is not None and not is_root else iter([increment])
         after: Version | None = None
         for part in parts:
-            update = resolved.finish(part.changed if is_root else body(part), part, after=after)
+            update = resolved.finish(None if is_root else body(part), part, after=after)
             if not part.asked.left:
                 return update
             after = manager.write_updates(context, {partition: update})[0].version

@@ -107,9 +107,9 @@ class FeatureTable:
         frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
         current = self._current(head, way, full)
 
-        def rows(units: Any) -> Any:
+        def rows(units: Any, *, every: bool) -> Any:
             reads = {name: _reading(files) for name, files in given.items()}
-            return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units), as_type)
+            return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
 
         digests = self._upstream_digests(given)
         with ExitStack() as pinned:
@@ -145,13 +145,16 @@ class FeatureTable:
         current = self._current(head, way, full)
         light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
-        def rows(units: Any) -> Any:
-            return way.rows.as_frame(way.rows.samples_of(self.plan, samples, units), as_type or way.frame_type)
+        def rows(units: Any, *, every: bool) -> Any:
+            found = way.rows.samples_of(self.plan, samples, units, every=every)
+            return way.rows.as_frame(found, as_type or way.frame_type)
 
         frame_type = as_type or way.frame_type
         with ExitStack() as pinned:
             changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
-            return self._resolved(changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all())
+            return self._resolved(
+                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), samples
+            )
 
     # Inside
 
@@ -167,6 +170,7 @@ class FeatureTable:
         partition: str | None,
         full: bool,
         pinned: ExitStack,
+        samples: Any = None,
     ) -> "Resolved":
         counts = replace(changes.counts, reasons={}) if full else changes.counts
 
@@ -175,12 +179,13 @@ class FeatureTable:
 
         new = some(way.rows.units_of(self.plan, changes.new), counts.new)
         stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
-        asked = Asked(new, stale, some(changes.orphaned, counts.orphaned), counts, full=full)
+        gone = some(changes.orphaned, counts.orphaned)
+        asked = Asked(new, stale, gone, counts, full=full, first=current is None)
         keys = {field.member: field.key for field in self.feature.fields}
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
         )
-        return Resolved(self, increment, way, head, current, upstreams, pinned)
+        return Resolved(self, increment, way, head, current, upstreams, pinned, samples)
 
     def _head(self, partition: str | None, full: bool) -> UpstreamFiles | None:
         """The files of the head that the update is to go onto.
@@ -284,7 +289,9 @@ class Resolved:
         current: Any,
         upstreams: Mapping[str, Mapping[str, str]],
         pinned: ExitStack,
+        samples: Any = None,
     ) -> None:
+        self._samples = samples
         self.increment = increment
         self._pinned = pinned
         self.feature = feature
@@ -309,8 +316,9 @@ class Resolved:
     ) -> SampleUpdate:
         """The rows that were computed, for the whole increment or a ``part`` of it, as what is to be written.
 
-        Without ``rows`` where there is nothing to compute. ``after`` is the version that the part before was written
-        as. Where all is computed again and what is stored has other ids or columns, the first part replaces the table.
+        Without ``rows`` where there is nothing to compute, and for a feature without upstreams, whose rows are its
+        samples. ``after`` is the version that the part before was written as. Where all is computed again and what is
+        stored has other ids or columns, the first part replaces the table.
         Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
         twice, and `EmptyTable` where there never was a sample.
         """
@@ -318,13 +326,16 @@ class Resolved:
         plan, part = feature.plan, part or self.increment
         asked = part.asked
         if part.todo:
-            if rows is None:
+            if rows is None and self._samples is not None:
+                frame = self._finished_samples(part)
+            elif rows is None:
                 raise InvalidInput(
                     f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
                     "written. Return a frame with a row for each."
                 )
-            own = way.rows.own(rows, part.units)
-            frame = way.rows.finished(plan, part.units, own, way.pin(self._pinned))
+            else:
+                own = way.rows.own(rows, part.units)
+                frame = way.rows.finished(plan, part.units, own, way.pin(self._pinned))
         elif self._head is None:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "
@@ -357,6 +368,13 @@ class Resolved:
             base.metadata_sha if base is not None else None,
             {FEATURE_MEMBER: record.to_json()},
         )
+
+    def _finished_samples(self, part: Increment[Any]) -> Any:
+        rows, plan, pin = self._way.rows, self.feature.plan, self._way.pin(self._pinned)
+        if part.asked.first and not part.asked.piece:
+            return rows.finished_samples(plan, part.units, self._samples, pin)
+        some = rows.samples_of(plan, self._samples, part.units, every=False)
+        return rows.finished(plan, part.units, some, pin)
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""

@@ -1,7 +1,7 @@
 """What is to be computed of a feature, as its body gets it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
@@ -11,6 +11,7 @@ from dagster_versioned.engines.samples import Counts, SamplePlan
 from dagster_versioned.errors import InvalidInput
 
 FrameT = TypeVar("FrameT")
+FrameT_co = TypeVar("FrameT_co", covariant=True)
 
 
 class SampleRows(Protocol):
@@ -62,12 +63,17 @@ class SampleRows(Protocol):
         """The ids and versions of stored samples, with all members of the plan; those of nobody where ``stale``."""
         ...
 
-    def rows_of(self, plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], units: Any) -> Any:
-        """All that the upstreams, by name, say of some units; each is read as the type that it is asked for."""
+    def rows_of(
+        self, plan: SamplePlan, upstreams: Mapping[str, Callable[[type], Any]], units: Any, *, every: bool
+    ) -> Any:
+        """All that the upstreams, by name, say of some units; each is read as the type that it is asked for.
+
+        ``every``: they are all that there are, so that they need not be looked for.
+        """
         ...
 
-    def samples_of(self, plan: SamplePlan, samples: Any, units: Any) -> Any:
-        """The samples of some units, without versions but for data versions that they say."""
+    def samples_of(self, plan: SamplePlan, samples: Any, units: Any, *, every: bool) -> Any:
+        """The samples of some units, without versions but for data versions that they say; ``every`` as above."""
         ...
 
     def within(self, plan: SamplePlan, rows: Any, units: Any) -> Any:
@@ -93,9 +99,19 @@ class SampleRows(Protocol):
         """
         ...
 
+    def finished_samples(self, plan: SamplePlan, asked: Any, samples: Any, pin: Callable[[Any], Any]) -> Any:
+        """As `finished`, of a first version of samples that bring their provenance: all that were asked for."""
+        ...
+
     def digests(self, plan: SamplePlan, rows: Any) -> dict[str, str]:
         """By member, the digest of the ids and data versions of rows."""
         ...
+
+
+class RowsOf(Protocol[FrameT_co]):
+    """Gives what is said of units, as users get it; ``every``: they are all that there are."""
+
+    def __call__(self, units: Any, *, every: bool) -> FrameT_co: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,7 @@ class Asked:
 
     ``new`` and ``stale`` are units with their provenance, ``gone`` the ids of rows that go without others in their
     place. ``left`` counts the units that are to be computed after these, of which these are a ``piece``. ``full``: all
-    that is stored goes.
+    that is stored goes. ``first``: nothing is stored, so that all samples are new.
     """
 
     new: Any
@@ -114,6 +130,7 @@ class Asked:
     left: int = 0
     piece: bool = False
     full: bool = False
+    first: bool = False
 
 
 class Increment(Generic[FrameT]):
@@ -130,7 +147,7 @@ class Increment(Generic[FrameT]):
         asked: Asked,
         engine: SampleRows,
         plan: SamplePlan,
-        rows: Callable[[Any], FrameT],
+        rows: "RowsOf[FrameT]",
         as_frame: Callable[[Any], FrameT],
         fields: Mapping[str, str],
         partition: str | None = None,
@@ -153,17 +170,17 @@ class Increment(Generic[FrameT]):
     @cached_property
     def new(self) -> FrameT:
         """What the upstreams say of samples that are not stored."""
-        return self._rows(self.asked.new)
+        return self._rows(self.asked.new, every=self._every)
 
     @cached_property
     def stale(self) -> FrameT:
         """What the upstreams say of samples that were computed from something else."""
-        return self._rows(self.asked.stale)
+        return self._rows(self.asked.stale, every=False)
 
     @cached_property
     def changed(self) -> FrameT:
         """What the upstreams say of samples that are new or stale."""
-        return self._rows(self.units)
+        return self._rows(self.units, every=self._every)
 
     @cached_property
     def orphaned(self) -> FrameT:
@@ -173,7 +190,11 @@ class Increment(Generic[FrameT]):
     @cached_property
     def units(self) -> Any:
         """The units to be computed, with their provenance, as a frame of the engine."""
-        return self._engine.together(self.asked.new, self.asked.stale)
+        return self.asked.new if self.asked.first else self._engine.together(self.asked.new, self.asked.stale)
+
+    @property
+    def _every(self) -> bool:
+        return self.asked.first and not self.asked.piece and self._plan.joins_alone
 
     @property
     def counts(self) -> Counts:
@@ -204,12 +225,13 @@ class Increment(Generic[FrameT]):
         none = self._engine.none_of(self.units)
         gone, orphaned = whole.gone, self.counts.orphaned
         for kind, units in (("new", whole.new), ("stale", whole.stale)):
-            for piece, count in self._engine.pieces(self._plan, units, size):
-                done += count
-                frames = {"new": none, "stale": none, kind: piece}
-                counts = replace(Counts(0, 0, orphaned, self.counts.unchanged), **{kind: count})
-                part = replace(whole, **frames, gone=gone, counts=counts, left=self.todo - done, piece=True)
-                yield Increment(
-                    part, self._engine, self._plan, self._rows, self._as_frame, self._fields, self.partition
-                )
-                gone, orphaned = self._engine.none_of(whole.gone), 0
+            with self._engine.pinned(units) if whole.first else nullcontext(units) as kept:
+                for piece, count in self._engine.pieces(self._plan, kept, size):
+                    done += count
+                    frames = {"new": none, "stale": none, kind: piece}
+                    counts = replace(Counts(0, 0, orphaned, self.counts.unchanged), **{kind: count})
+                    part = replace(whole, **frames, gone=gone, counts=counts, left=self.todo - done, piece=True)
+                    yield Increment(
+                        part, self._engine, self._plan, self._rows, self._as_frame, self._fields, self.partition
+                    )
+                    gone, orphaned = self._engine.none_of(whole.gone), 0

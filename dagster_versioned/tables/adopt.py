@@ -17,7 +17,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write import table_actions, version_domain
+from dagster_versioned.tables.table_actions import table_actions, version_domain
 
 
 class Adoption:

@@ -37,7 +37,8 @@ from dagster_versioned.tables.migration_mark import (
 )
 from dagster_versioned.tables.project import PINS_KEY, Project
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write import CollectionInProgress, table_actions
+from dagster_versioned.tables.table_actions import table_actions
+from dagster_versioned.tables.write import CollectionInProgress
 
 logger = logging.getLogger("dagster_versioned")
 

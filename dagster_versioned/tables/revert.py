@@ -18,7 +18,8 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write import CollectionInProgress, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import table_actions, version_domain, whole_sha
+from dagster_versioned.tables.write import CollectionInProgress
 
 
 class Reversion:

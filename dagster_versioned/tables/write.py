@@ -1,24 +1,18 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata, Remove, Txn
+from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
 from dagster_versioned.delta.changes import FEED
-from dagster_versioned.delta.features import merge_protocol, protocol_for
-from dagster_versioned.delta.paths import encode_path
-from dagster_versioned.delta.protocol_upgrade import protocol_with
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.statistics import to_json as statistics_json
-from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -32,14 +26,12 @@ from dagster_versioned.identity.version import (
     Writer,
     created_at_text,
     data_sha,
-    partitions_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
-from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
@@ -55,11 +47,10 @@ from dagster_versioned.tables.parts import (
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
-
-VERSION_DOMAIN = "dagster_versioned.version"
 
 
 @dataclass(frozen=True)
@@ -277,7 +268,7 @@ class Writing:
         _require_free({key for _, files in told for key in files}, history)
         for proposal, files in told:
             proposal.promote(self._staging, tuple(files), history)
-        return [_cdc(key, part, proposal.partition) for proposal, files in told for key, part in files.items()]
+        return [cdc_of(key, part, proposal.partition) for proposal, files in told for key, part in files.items()]
 
     def _properties(self, state: TableState | None, changing: Sequence[Planned]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
@@ -330,7 +321,7 @@ class Writing:
         adds = self._parts_of_equal_version(proposal, state) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
-            written = tuple(_add(part, proposal.partition, timestamp) for part in proposal.parts())
+            written = tuple(add_of(part, proposal.partition, timestamp) for part in proposal.parts())
             adds = (*(kept or ()), *written)
         shas = [known_line(add) for add in adds]
         identity = _identity(proposal, data_sha(shas, proposal.row_order))
@@ -410,64 +401,11 @@ class Writing:
         return Txn(self._app_id(proposal), 0, timestamp)
 
 
-def table_actions(
-    state: TableState | None,
-    schema: StructType,
-    timestamp: int,
-    properties: Mapping[str, str] | None = None,
-    partition_columns: tuple[str, ...] | None = None,
-) -> list[Action]:
-    """What a commit says of the table itself: everything when it creates it, else what changes.
-
-    ``properties`` and ``partition_columns`` of ``None`` are those that it has. Raises `UnsupportedFeature` where the
-    table demands what this package cannot write.
-    """
-    if properties is None:
-        properties = configuration(state.snapshot.metadata if state else None, {}, None)
-    needed = protocol_with(protocol_for(schema), properties, schema)
-    if state is None:
-        columns = partition_columns or ()
-        return [
-            needed,
-            Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
-        ]
-    metadata = state.snapshot.metadata
-    if metadata.configuration.get("delta.enableInCommitTimestamps") != "true":
-        raise UnsupportedFeature(
-            "This Delta table was created by another program, without in-commit timestamps: it cannot hold versions. "
-            "Nothing was written. Read it with read_delta() and write it under another asset key."
-        )
-    protocol = merge_protocol(state.snapshot.protocol, needed)
-    changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
-    columns = metadata.partition_columns if partition_columns is None else partition_columns
-    said = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
-    if said != metadata:
-        changed.append(said)
-    return changed
-
-
 def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
     """The draft that changes nothing but the table's properties, if they change."""
     assert state is not None  # a table without a log has no head that a proposal could equal
     actions = table_actions(state, state.snapshot.schema, timestamp, properties)
     return Draft("SET TBLPROPERTIES", actions, announces=False) if actions else None
-
-
-def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
-    """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
-    partition = entry.identity.partition
-    return DomainMetadata(
-        VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}",
-        encode(
-            {
-                "metadata_sha": entry.metadata_sha,
-                "data_sha": entry.identity.data_sha,
-                "digest": entry.facts.digest,
-                "log_version": 0 if state is None else state.log_version + 1,
-            }
-        ).decode(),
-        False,
-    )
 
 
 def _identity(proposal: Proposal, sha: str) -> Identity:
@@ -506,26 +444,6 @@ def _parquet_sha(adds: Sequence[Add]) -> str | None:
     alone = len(adds) == 1 and not adds[0].partition_values and adds[0].deletion_vector is None
     alone = alone and not adds[0].key.startswith(SLICES)
     return known_line(adds[0]) if alone else None
-
-
-def _add(part: Part, partition: str | None, timestamp: int) -> Add:
-    tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
-    if part.key is not None:
-        tags[SHA_TAG] = part.sha256
-    return Add(
-        path=encode_path(part_key(part)),
-        partition_values=dict(part.partition_values),
-        size=part.size,
-        modification_time=timestamp,
-        data_change=True,
-        stats=statistics_json(part.statistics),
-        tags=tags,
-    )
-
-
-def _cdc(key: str, part: Part, partition: str | None) -> Cdc:
-    tags = {PARTITION_TAG: partition} if partition is not None else None
-    return Cdc(encode_path(key), dict(part.partition_values), part.size, data_change=False, tags=tags)
 
 
 def _require_feed_columns(names: Sequence[str]) -> None:
@@ -593,10 +511,3 @@ def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> Str
     for schema in schemas[1:]:
         merged = union_of_versions(merged, schema)
     return merged
-
-
-def whole_sha(history: History, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The ``partitions_sha`` of a partitioned table after the commit, so that a reference to it can be resolved."""
-    shas = {p: v.metadata_sha for p, v in history.heads.items() if p is not None and v.metadata_sha}
-    new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
-    return {"partitions_sha": partitions_sha(shas | new)} if new else {}

@@ -363,14 +363,27 @@ def test_groups_are_given_whole_and_written_as_one(either):
     assert sorted(either.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
 
 
-def test_all_that_came_of_a_sample_is_replaced_with_it(either):
+def letter():
+    """A feature with a row for each letter of a sound."""
     dep = FeatureDep("video", lineage=Lineage.expansion(["id"]))
-    graph = graph_of(Feature("letter", ["id", "n"], [Field("text", deps=[FieldDep("video", ["sound"])])], [dep]))
+    return Feature("letter", ["id", "n"], [Field("text", deps=[FieldDep("video", ["sound"])])], [dep])
 
-    def letters(rows):
-        found = [(row["id"], n, letter) for row in rows.to_pylist() for n, letter in enumerate(row["sound"])]
-        return pa.table(dict(zip(("id", "n", "text"), map(list, zip(*found, strict=True)), strict=True)))
 
+def letters(rows):
+    found = [(row["id"], n, letter) for row in rows.to_pylist() for n, letter in enumerate(row["sound"])]
+    return pa.table(dict(zip(("id", "n", "text"), map(list, zip(*found, strict=True)), strict=True)))
+
+
+def test_rows_that_nobody_asked_for_are_counted_where_a_sample_has_several(either):
+    either.write_plain("video", videos(*BASE))
+    others = pa.table({"id": [7, 7, 8], "n": [0, 1, 0], "text": ["", "", ""]})
+    message = r"returned 3 rows of samples that were not asked for, for example \{'id': 7\}, \{'id': 8\}"
+    with pytest.raises(InvalidInput, match=message):
+        either.step(graph_of(letter()), "letter", lambda rows: pa.concat_tables([letters(rows), others]))
+
+
+def test_all_that_came_of_a_sample_is_replaced_with_it(either):
+    graph = graph_of(letter())
     either.write_plain("video", videos((1, "abc", ""), (2, "de", ""), (3, "f", "")))
     either.step(graph, "letter", letters)
     either.write_plain("video", videos((1, "a", ""), (2, "de", "")))

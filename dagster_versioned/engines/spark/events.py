@@ -37,7 +37,7 @@ _VIEWS = re.compile(rf"\b({EVENTS}|{GIVEN}|{HELD}|{MET})\b")
 class SparkEvents:
     """`EventEngine` for Spark's frames, classic and Connect, in their own session.
 
-    ``counts``: rows are counted as they are merged. (Connect does not say what it counted in a query that Python ends.)
+    ``counts``: rows are counted as they are merged. (What these queries observe does not arrive from Connect.)
     """
 
     def __init__(self, *, counts: bool) -> None:

@@ -29,14 +29,14 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.spark.content_versions import content_version, field_digests
 from dagster_versioned.engines.spark.engine import SparkEngine
-from dagster_versioned.engines.spark.samples import column, hashed, require_ids
+from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-_PIECE, _ROWS, _ASKED = "metaxy_piece", "metaxy_rows", "metaxy_asked"
+_PIECE, _ROWS, _ASKED, _OTHERS = "metaxy_piece", "metaxy_rows", "metaxy_asked", "metaxy_others"
 
 
 def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
@@ -114,10 +114,11 @@ def stored(plan: SamplePlan, frame: "DataFrame", *, stale: bool) -> "DataFrame":
 
 
 def rows_of(
-    plan: SamplePlan, upstreams: "Mapping[str, Callable[[type], DataFrame]]", units: "DataFrame"
+    plan: SamplePlan, upstreams: "Mapping[str, Callable[[type], DataFrame]]", units: "DataFrame", *, every: bool
 ) -> "DataFrame":
     """All that the upstreams, by name, say of some units: joined with these before with each other."""
-    frames = {each.name: _read(plan, each, upstreams[each.name](type(units)), units) for each in plan.upstreams}
+    wanted = None if every else units
+    frames = {each.name: _read(plan, each, upstreams[each.name](type(units)), wanted) for each in plan.upstreams}
     # As when it is said which samples are expected (`samples`).
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "full" if all(each.optional for each in order) else "left"
@@ -128,9 +129,10 @@ def rows_of(
     )
 
 
-def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame") -> "DataFrame":
+def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame", *, every: bool) -> "DataFrame":
     """The samples of some units, without versions but for data versions that they say."""
-    return within(plan, select(samples, _said(samples)), units)
+    said = select(samples, _said(samples))
+    return said if every else within(plan, said, units)
 
 
 def within(plan: SamplePlan, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
@@ -175,24 +177,51 @@ def finished(
     require_columns(what, rows.columns, plan.ids)
     require_plain_columns(plan, what, rows.columns, members_of(rows, DATA_VERSION_BY_FIELD))
     require_types(what, plan.units, dict(rows.dtypes), dict(asked.dtypes))
-    kept = [name for name in rows.columns if name not in SYSTEM_COLUMNS]
-    said = members_of(rows, DATA_VERSION_BY_FIELD)
-    given = [column(DATA_VERSION_BY_FIELD).alias(_ASKED)] if said else []
-    joined = rows.select(*map(column, kept), *given).join(asked, list(plan.units), "left")
+    joined = rows.select(*_plain(rows), *_as_asked(rows)).join(asked, list(plan.units), "left")
+    found = pin(_with_data_versions(plan, joined))
+    _require_asked(what, plan, asked, found)
+    return found
+
+
+def finished_samples(
+    plan: SamplePlan, asked: "DataFrame", samples: "DataFrame", pin: "Callable[[DataFrame], DataFrame]"
+) -> "DataFrame":
+    """All samples that there are, with their versions; see `engines.arrow_sample_rows.finished_samples`.
+
+    They bring their provenance, and are computed once, and joined with nothing.
+    """
+    renamed = samples.select(*_plain(samples), column(PROVENANCE_BY_FIELD), *_as_asked(samples))
+    found = pin(_with_data_versions(plan, with_provenance(plan, renamed)))
+    require_ids(f"The frame of samples of feature {plan.feature!r}", plan.ids, found)
+    return found
+
+
+def _plain(frame: "DataFrame") -> "list[Column]":
+    return [column(name) for name in frame.columns if name not in SYSTEM_COLUMNS]
+
+
+def _as_asked(frame: "DataFrame") -> "list[Column]":
+    """The data versions that a frame says itself, by another name."""
+    return [column(DATA_VERSION_BY_FIELD).alias(_ASKED)] if members_of(frame, DATA_VERSION_BY_FIELD) else []
+
+
+def _with_data_versions(plan: SamplePlan, rows: "DataFrame") -> "DataFrame":
+    """Rows with their data versions: those that they say themselves (`_as_asked`), else those of their provenance."""
+    said = members_of(rows, _ASKED)
     fields = [
         sf.coalesce(column(_ASKED)[each].cast("string"), column(PROVENANCE_BY_FIELD)[each]).alias(each)
         if each in said
         else column(PROVENANCE_BY_FIELD)[each].alias(each)
         for each in plan.members
     ]
-    joined = joined.select(
-        *map(column, [*kept, PROVENANCE_BY_FIELD, PROVENANCE]), sf.struct(*fields).alias(DATA_VERSION_BY_FIELD)
+    table = rows.select(
+        *_plain(rows.drop(_ASKED)),
+        column(PROVENANCE_BY_FIELD),
+        column(PROVENANCE),
+        sf.struct(*fields).alias(DATA_VERSION_BY_FIELD),
     )
     whole = sf.concat_ws(SEPARATOR, *(column(DATA_VERSION_BY_FIELD)[each] for each in plan.members))
-    found = pin(joined.withColumn(DATA_VERSION, hashed(plan.hash, whole)))
-    require_ids(what, plan.ids, found)
-    _require_asked(plan, asked, found)
-    return found
+    return table.withColumn(DATA_VERSION, hashed(plan.hash, whole))
 
 
 def digests(plan: SamplePlan, rows: "DataFrame") -> dict[str, str]:
@@ -211,8 +240,8 @@ def members_of(frame: "DataFrame", column: str) -> list[str]:
     return kind.fieldNames() if isinstance(kind, SparkStruct) else []
 
 
-def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
-    """The upstream's columns by their new names, in those rows that are of the units."""
+def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame | None") -> "DataFrame":
+    """The upstream's columns by their new names, in those rows that are of the units if any are given."""
     known = [name for name in rows.columns if not name.startswith(SYSTEM_PREFIX)]
     renamed = upstream.renamed(known)
     table = rows.select(*(column(old).alias(new) for old, new in zip(known, renamed, strict=True)))
@@ -221,16 +250,32 @@ def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataF
     if upstream.select is not None:
         chosen = {*upstream.select, *upstream.ids, *upstream.on}
         table = select(table, [name for name in table.columns if name in chosen])
+    if units is None:
+        return table
     keys = [name for name in plan.units if name in upstream.on]
     return table.join(select(units, keys), keys, "left_semi")
 
 
-def _require_asked(plan: SamplePlan, asked: "DataFrame", found: "DataFrame") -> None:
-    """Raise `InvalidInput` unless the rows, joined with what was asked for, are of exactly those units."""
+def _require_asked(what: str, plan: SamplePlan, asked: "DataFrame", found: "DataFrame") -> None:
+    """Raise `InvalidInput` unless ids identify the rows, joined with what was asked for, and they are of those units.
+
+    One job where ids tell units apart.
+    """
     on = list(plan.units)
-    units = found.groupBy(*map(column, on)).agg(sf.max(column(PROVENANCE).isNull()).alias(_ASKED))
-    counted = units.agg(sf.count(sf.lit(1)).alias("all"), sf.count_if(column(_ASKED)).alias("others")).collect()[0]
-    lost = asked.count() - (counted["all"] - counted["others"])
+    alone = {*on} == {*plan.ids}
+    if not alone:
+        require_ids(what, plan.ids, found)
+    units = found.groupBy(*map(column, on)).agg(
+        sf.count(sf.lit(1)).alias(_ROWS), sf.count_if(column(PROVENANCE).isNull()).alias(_OTHERS)
+    )
+    counted = units.agg(
+        sf.coalesce(sf.sum(column(_OTHERS)), sf.lit(0)).alias("others"),
+        sf.count_if(column(_OTHERS) == 0).alias("asked"),
+        sf.count_if((column(_ROWS) > 1) | any_null(on)).alias("bad"),
+    ).collect()[0]
+    if alone and counted["bad"]:
+        require_ids(what, plan.ids, found)
+    lost = asked.count() - counted["asked"]
 
     def examples(rows: "DataFrame") -> "Callable[[], str]":
         ordered = select(rows, on).distinct().orderBy(*map(column, on)).limit(EXAMPLES)

@@ -65,10 +65,15 @@ def resolve_samples(
     """As `engines.arrow_samples.resolve_samples`; ``pin`` as in `resolve`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
     _require_flat("the frame", plan.ids, samples)
+    return _compared(plan, {"the frame": samples}, current, with_provenance(plan, samples), pin)
+
+
+def with_provenance(plan: SamplePlan, samples: "DataFrame") -> "DataFrame":
+    """Samples that bring their provenance by field, with all of it, and with what users say of them."""
     given = column(PROVENANCE_BY_FIELD)
     fields = {member: sf.coalesce(given[member].cast("string"), sf.lit("")) for member in plan.members}
     columns = [column(name) for name in samples.columns if name not in SYSTEM_COLUMNS]
-    return _compared(plan, {"the frame": samples}, current, samples.select(*columns, *_provenance(plan, fields)), pin)
+    return samples.select(*columns, *_provenance(plan, fields))
 
 
 # --- what is expected ------------------------------------------------------------------------------------------------
@@ -194,7 +199,9 @@ def _compared(
         joined = joined.withColumn(_KIND, kind)
     names = [f"{_DIFFERS}{i}" for i in range(len(differs))]
     flags = [differing.alias(name) for differing, name in zip(differs, names, strict=True)]
-    changed = pin(joined.select(*map(column, expected.columns), column(_KIND), *flags))
+    changed = joined.select(*map(column, expected.columns), column(_KIND), *flags)
+    if current is not None:
+        changed = pin(changed)  # of a first version, which is most of the work, only ids are looked at more than once
     units = changed.groupBy(*map(column, on)).agg(
         sf.count(sf.lit(1)).alias(_COUNT), *(sf.max(column(name)).alias(name) for name in (_KIND, *names))
     )
@@ -202,7 +209,7 @@ def _compared(
     counted = units.agg(
         *(sf.count_if(column(_KIND) == kind).alias(f"k{kind}") for kind in (_NEW, _STALE, _GONE)),
         *(sf.count_if(stale & column(name)).alias(name) for name in names),
-        sf.count_if(_any_null(on)).alias("nulls"),
+        sf.count_if(any_null(on)).alias("nulls"),
         sf.count_if(column(_COUNT) > 1).alias("repeated"),
     ).collect()[0]
     new, old, gone = (counted[f"k{kind}"] for kind in (_NEW, _STALE, _GONE))
@@ -256,7 +263,7 @@ def _is_plain(plan: SamplePlan) -> bool:
 def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     """Raise `InvalidInput` unless the columns identify the rows: a job."""
     _require_flat(what, ids, table)
-    names, is_null = [column(name) for name in ids], _any_null(ids)
+    names, is_null = [column(name) for name in ids], any_null(ids)
     groups = table.groupBy(*names).agg(sf.count(sf.lit(1)).alias(_COUNT)).where((sf.col(_COUNT) > 1) | is_null)
     counted = groups.agg(
         sf.coalesce(sf.sum(sf.when(is_null, sf.col(_COUNT))), sf.lit(0)).alias("nulls"),
@@ -274,7 +281,8 @@ def _require_flat(what: str, ids: Sequence[str], table: "DataFrame") -> None:
     refuse_nested_ids(what, [name for name in ids if isinstance(table.schema[name].dataType, nested)])
 
 
-def _any_null(ids: Sequence[str]) -> "Column":
+def any_null(ids: Sequence[str]) -> "Column":
+    """Whether one of the columns is null."""
     return reduce(lambda left, right: left | right, (column(name).isNull() for name in ids))
 
 

@@ -1,0 +1,130 @@
+"""What arguments of the verbs for histories of events name: chains, their blocks and sources, manifests, keys."""
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagster_versioned.cli.terminal import counted
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.chain.block import Block
+    from dagster_versioned.chain.events import AddPushSource, SetPollingSource
+    from dagster_versioned.chain.manifest import DatasetSnapshot
+    from dagster_versioned.chain.multihash import Multihash
+    from dagster_versioned.chain.signing_key import SigningKey
+    from dagster_versioned.chain.validity import ChainState
+    from dagster_versioned.tables.table import VersionedTable
+
+Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML.")]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="The dataset's private key, as `odf init` wrote it.")
+]
+KeyVariable = Annotated[
+    str | None, typer.Option("--key-env", metavar="NAME", help="The environment variable with the private key.")
+]
+Variables = Annotated[
+    list[str] | None,
+    typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
+]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A URL, a folder, or s3://bucket/prefix.")]
+Sources = Annotated[
+    list[str] | None,
+    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: a URL, folder or bucket; repeatable."),
+]
+BlockName = Annotated[str, typer.Argument(metavar="BLOCK", help="Its number in the chain, or the start of its hash.")]
+
+
+def history(table: "VersionedTable") -> "VersionedTable":
+    """The table, which is a history of events. Raises `TableNotFound`, `InvalidInput`."""
+    from dagster_versioned.tables.chain_head import chain_head
+
+    if chain_head(table.state.snapshot) is None:
+        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
+    return table
+
+
+def chain_source(
+    table: "VersionedTable", state: "ChainState | None", name: str | None
+) -> "SetPollingSource | AddPushSource":
+    """The source of a chain, or that of its push sources with a name. Raises `InvalidInput`."""
+    pushed = dict(state.push_sources) if state is not None else {}
+    if state is not None and state.polling_source is not None and name is None:
+        return state.polling_source
+    if name is None and len(pushed) == 1:
+        return next(iter(pushed.values()))
+    if name not in pushed:
+        has = f"the push sources {', '.join(sorted(pushed))}" if pushed else "no source"
+        raise InvalidInput(
+            f"{table.name} has {has}. Nothing was added. Give --source NAME, or --manifest FILE, or add a source: "
+            "dagster-versioned odf add FILE."
+        )
+    return pushed[name]
+
+
+def refuse_files(table: "VersionedTable", source: "SetPollingSource | AddPushSource") -> None:
+    """Raise `InvalidInput` for a source of files of this machine: the chain may be a copy of somebody else's."""
+    from dagster_versioned.chain.events import FetchStepFilesGlob, SetPollingSource
+
+    if isinstance(source, SetPollingSource) and isinstance(source.fetch, FetchStepFilesGlob):
+        raise InvalidInput(
+            f"The chain of {table.name} names files of this machine, {source.fetch.path!a:.200}, and whoever wrote it "
+            "may be a stranger. Nothing was read. If you mean these files, give --manifest FILE with this source, or "
+            "the dataset's key."
+        )
+
+
+def snapshot_of(manifest: Path) -> "DatasetSnapshot":
+    from dagster_versioned.chain.manifest import read_snapshot
+
+    try:
+        text = manifest.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The manifest {manifest} cannot be read: {error}. Nothing was changed.") from None
+    return read_snapshot(text, str(manifest))
+
+
+def table_name(snapshot: "DatasetSnapshot") -> str:
+    """The table's name for a dataset's: with ``_`` where tables have no such character."""
+    return re.sub(r"\W", "_", snapshot.name)
+
+
+def private_key(file: Path | None, variable: str | None) -> "SigningKey | None":
+    """The private key that was named, if one was. Raises `InvalidInput`."""
+    from dagster_versioned.chain.signing_key import SigningKey
+
+    if file is not None and variable is not None:
+        raise InvalidInput("--key-file and --key-env name two keys. Nothing was changed. Give one.")
+    if file is not None:
+        try:
+            return SigningKey.from_secret(str(file), {str(file): file.read_text()})
+        except (OSError, UnicodeDecodeError):
+            return SigningKey.from_secret(str(file), {})
+    return None if variable is None else SigningKey.from_secret(variable, os.environ)
+
+
+def variables_named(names: list[str] | None) -> dict[str, str]:
+    missing = [name for name in names or () if name not in os.environ]
+    if missing:
+        raise InvalidInput(f"The variable {missing[0]!r} is not set in the environment. Nothing was fetched.")
+    return {name: os.environ[name] for name in names or ()}
+
+
+def find_block(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
+    """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
+    from dagster_versioned.chain.event_table import EventTable
+
+    by_number = text.isascii() and text.isdigit()
+    if not by_number and len(text) < len("f1620") + 6:
+        raise InvalidInput(f"{text!a:.100} is no block. Give its number, or at least 11 letters of its hash.")
+    found = [
+        (name, block)
+        for name, block in EventTable(table).blocks()
+        if (str(block.sequence_number) == text if by_number else str(name).startswith(text))
+    ]
+    if len(found) != 1:
+        raise InvalidInput(f"{counted(len(found), 'block')} of {table.name} match {text!a:.100}, and one is needed.")
+    return found[0]
