@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from dagster_versioned.delta.table import Table
 from dagster_versioned.engines.arrow import delete_from, write_delta
@@ -122,6 +123,12 @@ class Query:
         self.sink = f"sink_{checkpoint.name}"
         self.batches = []
 
+    # Spark gives the Python of a stream ten seconds to start, whatever else the machine does; a stream is started anew.
+    @retry(
+        retry=retry_if_exception_message(match="(?s).*Python worker failed to connect back"),
+        stop=stop_after_attempt(3),
+        reraise=True,
+    )
     def run(self):
         """Everything that there is to read now, in rows."""
         found = []
