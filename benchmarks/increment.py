@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from frame_of_seven import spark_session
 from rounds import numbered, ratio
 
-from dagster_versioned import Project
+from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
 from dagster_versioned.incremental.definitions import Feature
 from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
@@ -59,6 +59,8 @@ def write_samples(rows: int, folder: Path, digits: int, payload: int) -> None:
 class Ours:
     """A project of versioned tables, and an engine to compare them with."""
 
+    options = TableOptions()
+
     def __init__(self, folder: Path, samples: Path, how: SampleHash, as_type: type, session=None) -> None:
         self._project = Project.open("BENCHMARK", str(folder))
         self._samples, self._type, self._session = samples, as_type, session
@@ -68,14 +70,14 @@ class Ours:
     def write(self) -> None:
         """The upstream, and the feature computed from it."""
         with self._video.resolve_samples(self._frame("before")) as found:
-            self._video.table.write(found.finish())
+            self._video.table.write(found.finish(), options=self.options)
         with self._resolve() as found:
-            self._crop.table.write(found.finish(_ids(found.increment.changed)))
+            self._crop.table.write(found.finish(_ids(found.increment.changed)), options=self.options)
 
     def change(self) -> None:
         """Every tenth sample of the upstream is another."""
         with self._video.resolve_samples(self._frame("before", "after")) as found:
-            self._video.table.write(found.finish())
+            self._video.table.write(found.finish(), options=self.options)
 
     def ready(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -284,10 +286,13 @@ def main() -> None:
     parser.add_argument("--metaxy", help="the Python of an environment that has Metaxy; without it, ours alone")
     parser.add_argument("--digits", type=int, default=32, help="of each version, of 32")
     parser.add_argument("--payload", type=int, default=0, metavar="BYTES", help="of data that each sample has beside")
+    parser.add_argument("--deletion-vectors", action="store_true", help="in ours")
     parser.add_argument("--folder", type=Path, help="where what is written stays, for a run that goes on with it")
     given = parser.parse_args()
     if given.metaxy and given.digits != 32:
         parser.error("Metaxy's versions have 32 digits here.")
+    if given.deletion_vectors:
+        Ours.options = TableOptions(properties={"delta.enableDeletionVectors": "true"})
     how = SampleHash("md5", given.digits)
     samples, engines = (100_000, ["arrow"]) if given.quick else (given.samples, given.engines.split(","))
     with tempfile.TemporaryDirectory() if given.folder is None else nullcontext(given.folder) as name:

@@ -65,18 +65,6 @@ def chain_source(
     return pushed[name]
 
 
-def refuse_files(table: "VersionedTable", source: "SetPollingSource | AddPushSource") -> None:
-    """Raise `InvalidInput` for a source of files of this machine: the chain may be a copy of somebody else's."""
-    from dagster_versioned.chain.events import FetchStepFilesGlob, SetPollingSource
-
-    if isinstance(source, SetPollingSource) and isinstance(source.fetch, FetchStepFilesGlob):
-        raise InvalidInput(
-            f"The chain of {table.name} names files of this machine, {source.fetch.path!a:.200}, and whoever wrote it "
-            "may be a stranger. Nothing was read. If you mean these files, give --manifest FILE with this source, or "
-            "the dataset's key."
-        )
-
-
 def snapshot_of(manifest: Path) -> "DatasetSnapshot":
     from dagster_versioned.chain.manifest import read_snapshot
 

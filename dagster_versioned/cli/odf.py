@@ -21,7 +21,6 @@ from dagster_versioned.cli.chain_arguments import (
     find_block,
     history,
     private_key,
-    refuse_files,
     snapshot_of,
     table_name,
     variables_named,
@@ -175,14 +174,14 @@ def ingest(
         state = current_state(opened)
         step = chain_source(opened, state, source)
         assert state is not None  # else it has no source
-        if key is None and not files:
-            refuse_files(opened, step)
         events = EventTable(opened, history_of(step.merge, state.vocab), key=key)
     if files:
         when = None if event_time is None else parse_moment(event_time, datetime.now(UTC))
         added = (add_file(events, step, file, when) for file in files)
     elif isinstance(step, SetPollingSource):
-        added = poll(events, step, Polling(variables=variables_named(var)))
+        # The chain may be a copy of somebody else's.
+        own = snapshot is not None or key is not None
+        added = poll(events, step, Polling(variables=variables_named(var), local_files=own))
     else:
         raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
     found: list[dict[str, Any]] = []

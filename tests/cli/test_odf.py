@@ -72,6 +72,7 @@ def test_add_and_ingest(cli: Cli, manifest: Path, tmp_path: Path):
     told = cli("odf", "ingest", "org_example_cities", ok=2)  # what the chain alone says may be a stranger's
     assert f"names files of this machine, '{tmp_path}/files/" in told.err
     assert "Nothing was read" in told.err
+    assert "--manifest" in told.err
     first = cli.json("odf", "ingest", "org_example_cities", "--manifest", manifest)
     assert [(Path(one["file"]).name, one["change"]) for one in first["files"]] == [("1.csv", "full")]
     again = cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0)

@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import zipfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dagster_versioned.chain.events import (
     CompressionFormat,
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,
+    FetchStep,
     FetchStepContainer,
     FetchStepEthereumLogs,
     FetchStepFilesGlob,
@@ -114,6 +116,21 @@ def test_a_secret_is_filled_in_for_the_request_alone_and_does_not_follow_to_anot
             assert "s3cret" not in found.file.name
             with pytest.raises(InvalidInput, match="variable 'HOME', which it was not given"):
                 contents(FetchStepUrl(f"{url}/${{{{ env.HOME }}}}"), [], fetching)
+
+
+def test_a_source_that_a_stranger_may_have_written_names_no_files_of_this_machine(fetching: Fetching, tmp_path: Path):
+    (tmp_path / "own.csv").write_text("mine")
+    named: list[FetchStep] = [
+        FetchStepUrl(f"file://{tmp_path}/own.csv"),
+        FetchStepUrl(f"FILE://{tmp_path}/own.csv"),
+        FetchStepUrl(f"${{{{ env.TOKEN }}}}://{tmp_path}/own.csv"),
+        FetchStepFilesGlob(f"{tmp_path}/*.csv"),
+    ]
+    of_a_stranger = replace(fetching, local_files=False, variables={"TOKEN": "file"})
+    for step in named:
+        assert contents(step, [], replace(of_a_stranger, local_files=True)) == ["mine"]
+        with pytest.raises(InvalidInput, match=r"names files of this machine.*Nothing was read.*--manifest"):
+            contents(step, [], of_a_stranger)
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://host/x", "gopher://host/", "data:,x"])

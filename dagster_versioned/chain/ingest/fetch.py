@@ -50,6 +50,7 @@ class Fetching:
     """How files are fetched: into ``folder``, at ``now``, each of at most ``max_bytes``.
 
     ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
+    Without ``local_files`` a source of files of this machine is refused.
     """
 
     folder: Path
@@ -57,6 +58,7 @@ class Fetching:
     client: HttpClient
     variables: Mapping[str, str]
     max_bytes: int = MAX_BYTES
+    local_files: bool = True
 
 
 def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
@@ -94,6 +96,7 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
     url = _filled(step.url, fetching.variables)
     parts = urlsplit(url)
     if parts.scheme == "file":
+        _require_own(step.url, fetching)
         path = Path(unquote(parts.path))
         _require_file(path, fetching)
         file, modified, new = SourceFile(str(path), path), _modified(path), None
@@ -146,6 +149,7 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
 
 def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
     """Each file once, by its name; files are put in order before the first is read."""
+    _require_own(step.path, fetching)
     pattern = step.path.removeprefix("file://")
     matches = glob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute, which Path.glob refuses
     found = [path for path in map(Path, matches) if path.is_file()]
@@ -173,6 +177,14 @@ def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetchi
     for path in new:
         _require_file(path, fetching)
         yield Fetched(SourceFile(str(path), path), times[path], SourceState(SOURCE_NAME, ETAG, path.name))
+
+
+def _require_own(files: str, fetching: Fetching) -> None:
+    if not fetching.local_files:
+        raise InvalidInput(
+            f"The source names files of this machine, {files!a:.200}, and whoever wrote it may be a stranger. Nothing "
+            "was read. If you mean these files, poll with a manifest of yours (--manifest FILE) or the dataset's key."
+        )
 
 
 def _require_file(path: Path, fetching: Fetching) -> None:

@@ -47,10 +47,15 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """How a source is polled. ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``."""
+    """How a source is polled.
+
+    ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``. ``local_files=False`` is for sources
+    that somebody else may have written: they may not name files of this machine.
+    """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     max_bytes: int = MAX_BYTES
+    local_files: bool = True
     client: HttpClient = field(default_factory=HttpClient)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -89,6 +94,7 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
             client=polling.client,
             variables=polling.variables,
             max_bytes=polling.max_bytes,
+            local_files=polling.local_files,
         )
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
