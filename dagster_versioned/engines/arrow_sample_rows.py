@@ -29,6 +29,7 @@ from dagster_versioned.engines.samples import (
     refuse_other_samples,
     require_columns,
     require_plain_columns,
+    require_texts,
     require_types,
 )
 from dagster_versioned.engines.sql import database
@@ -83,7 +84,8 @@ def with_contents(frame: pa.Table, columns: Mapping[str, Sequence[str]]) -> pa.T
     Data versions that it says itself stay.
     """
     fields = [content_versions(frame, columns[each]).combine_chunks() for each in columns]
-    versions = pa.StructArray.from_arrays(fields, list(columns))
+    # An array of members knows no length without any.
+    versions = pa.StructArray.from_arrays(fields, list(columns)) if fields else pa.nulls(len(frame), pa.struct([]))
     table = _said(frame).append_column(PROVENANCE_BY_FIELD, versions)
     said = DATA_VERSION_BY_FIELD in table.column_names
     return table if said else table.append_column(DATA_VERSION_BY_FIELD, versions)
@@ -128,7 +130,8 @@ def rows_of(
         taken = frames[each.name].take(found[f"{_ROW}{position}"])
         columns |= {name: taken[name] for name in taken.column_names if name not in plan.on}
     ids = list(dict.fromkeys(name for each in order for name in (*plan.units, *each.ids) if name in columns))
-    return pa.Table.from_pydict(columns).sort_by([(name, "ascending") for name in ids])
+    rows = pa.Table.from_pydict(columns).sort_by([(name, "ascending") for name in ids])
+    return within(plan, rows, units) if plan.pairs and not every else rows
 
 
 def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table, *, every: bool) -> pa.Table:
@@ -196,9 +199,11 @@ def finished(plan: SamplePlan, asked: pa.Table, rows: pa.Table, pin: object = No
     )
 
 
-def finished_samples(plan: SamplePlan, asked: pa.Table, samples: pa.Table, pin: object = None) -> pa.Table:
-    """All samples that there are, with their versions, as `finished` gives them."""
-    return finished(plan, asked, _said(samples))
+def finished_samples(
+    plan: SamplePlan, asked: pa.Table, samples: pa.Table, pin: object, count: int, *, every: bool
+) -> pa.Table:
+    """The samples of ``count`` units, with their versions, as `finished` gives them."""
+    return finished(plan, asked, samples_of(plan, samples, asked, every=every))
 
 
 def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table | None) -> pa.Table:
@@ -282,11 +287,18 @@ def _said(frame: pa.Table) -> pa.Table:
 
 
 def members_of(frame: pa.Table, column: str) -> Sequence[str]:
-    """The members of a column of versions; none where it is no struct."""
+    """The members of a column of versions; none where it is no struct. Raises `InvalidInput` where one is no text."""
     if column not in frame.column_names:
         return []
     kind = cast("Any", frame.schema.field(column).type)
-    return [kind.field(position).name for position in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    members = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+    require_texts(column, {name: str(each) for name, each in members.items() if not _is_text(each)})
+    return list(members)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    texts = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    return pa.types.is_null(kind) or any(test(kind) for test in texts)
 
 
 def digests(plan: SamplePlan, rows: pa.Table) -> dict[str, str]:

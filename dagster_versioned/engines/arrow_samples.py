@@ -26,10 +26,10 @@ from dagster_versioned.engines.samples import (
     refuse_nested_ids,
     require_columns,
     require_equal_types,
+    require_members,
     version_column,
 )
 from dagster_versioned.engines.sql import Names, database, is_true, stored
-from dagster_versioned.errors import InvalidInput
 
 _STATUS = "metaxy_status"
 _JOINED = f" || '{SEPARATOR}' || "
@@ -259,12 +259,7 @@ def require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
 def member_of(frame: pa.Table, column: str, member: str) -> Any:
     """The versions of one field. Raises `InvalidInput` where the column has none."""
     position = _position(frame, column, member)
-    if position < 0:
-        kind = _types(frame)[column]
-        raise InvalidInput(
-            f"The column {column!r} has no version of the field {member!r}: it is of type {kind}. Nothing was computed"
-            " or written. It is a struct with a text by field."
-        )
+    require_members(column, _types(frame)[column], [member] if position >= 0 else [], [member])
     text = pc.call_function("struct_field", [frame.column(column)], pc.StructFieldOptions([position]))
     return text.cast(pa.string())
 

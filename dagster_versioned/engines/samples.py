@@ -113,11 +113,17 @@ class SamplePlan:
 
     @property
     def joins_alone(self) -> bool:
-        """Whether joining the upstreams gives the rows of all units, and no others.
+        """Whether joining the upstreams gives the rows of all units, and no others, whenever that is done.
 
-        Not where they are matched by columns that may be null.
+        Not where they are matched by columns that may be null, nor where a filter may look at a clock.
         """
-        return all(not each.grouped and {*each.on} <= {*each.ids} for each in self.upstreams)
+        return all(not each.grouped and each.filter is None and {*each.on} <= {*each.ids} for each in self.upstreams)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether units are pairs of samples of several upstreams, so that some pairs of the same may be no units."""
+        deciding = [each for each in self.upstreams if not each.optional] or self.upstreams
+        return not any({*self.units} <= {*each.on} for each in deciding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +238,24 @@ def require_plain_columns(plan: SamplePlan, what: str, known: Sequence[str], mem
         raise InvalidInput(
             f"{what} says data versions of {unknown}, but the feature has the fields {list(plan.members)}. Nothing was "
             "written. Check the names."
+        )
+
+
+def require_texts(column: str, others: Mapping[str, object]) -> None:
+    """Raise `InvalidInput` if versions by field are of ``others`` than text: engines would spell them differently."""
+    for member, kind in others.items():
+        raise InvalidInput(
+            f"The column {column!r} has versions of the field {member!r} of type {kind}. Nothing was computed or "
+            "written. Make them texts."
+        )
+
+
+def require_members(column: str, kind: object, known: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless a column has versions of all the fields ``wanted``."""
+    if missing := [name for name in wanted if name not in known]:
+        raise InvalidInput(
+            f"The column {column!r} has no version of the field {missing[0]!r}: it is of type {kind}. Nothing was "
+            "computed or written. It is a struct with a text by field."
         )
 
 

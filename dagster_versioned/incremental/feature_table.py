@@ -124,7 +124,8 @@ class FeatureTable:
         """As `resolve`, for a feature without upstreams: ``samples`` are all that there are.
 
         They bring the column ``metaxy_provenance_by_field``; else the versions of each field are those of its
-        ``columns``, and without these of all that are no ids.
+        ``columns``, and without these of all that are no ids. Raises what `resolve` does, and `UnsupportedType` for
+        columns that have other types than in the table.
         """
         head = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
@@ -134,6 +135,9 @@ class FeatureTable:
         require_columns("The frame of samples", names, self.plan.ids)
         says = way.rows.members_of(samples, DATA_VERSION_BY_FIELD)
         require_plain_columns(self.plan, "The frame of samples", names, says)
+        way.rows.members_of(samples, PROVENANCE_BY_FIELD)
+        if head is not None and not full:
+            self._check_types(samples, way, head)
         if PROVENANCE_BY_FIELD not in names:
             columns = _columns_of(self.feature, names)
             if lost := sorted({*names} - {*self.plan.ids, *SYSTEM_COLUMNS}.union(*columns.values())):
@@ -243,6 +247,19 @@ class FeatureTable:
             names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
         refuse_equal_names(self.plan, names)
 
+    def _check_types(self, samples: Any, way: "_Way", head: UpstreamFiles) -> None:
+        """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
+        others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
+        both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
+        given = engine_for(samples).schema(way.rows.select(samples, both), WriteOptions())
+        try:
+            updated_schema(StructType(map(head.schema.field, both)), given)
+        except UnsupportedType as error:
+            raise UnsupportedType(
+                f"The samples of feature {self.feature.key!r} have other types than its table. {error} Or compute all "
+                "of them again (run config full: true)."
+            ) from None
+
     def _versions(self, upstream: Upstream, files: UpstreamFiles, way: "_Way") -> Any:
         """The columns of an upstream that say which samples there are, and of which versions."""
         known, needed = files.schema.names, _needed(upstream, files.schema)
@@ -257,12 +274,13 @@ class FeatureTable:
     def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
         """By upstream, the digests of the fields that the feature is computed from.
 
-        None where samples are passed over by what else is in their columns, which the digests do not tell, and where an
-        upstream has none.
+        None where samples are passed over or matched by what else is in their columns, which the digests do not tell,
+        and where an upstream has none.
         """
         found: dict[str, dict[str, str]] = {}
         for each in self.plan.upstreams:
-            digests = upstreams[each.name].digests() if each.filter is None else None
+            by_ids = each.filter is None and {*each.on} <= {*each.ids}
+            digests = upstreams[each.name].digests() if by_ids else None
             used = {
                 ref.field
                 for field in self.feature.fields
@@ -294,6 +312,7 @@ class Resolved:
         self._samples = samples
         self.increment = increment
         self._pinned = pinned
+        self._part = ExitStack()
         self.feature = feature
         self._way = way
         self._head = head
@@ -304,6 +323,7 @@ class Resolved:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._part.close()
         self._pinned.close()
 
     @property
@@ -318,10 +338,12 @@ class Resolved:
 
         Without ``rows`` where there is nothing to compute, and for a feature without upstreams, whose rows are its
         samples. ``after`` is the version that the part before was written as. Where all is computed again and what is
-        stored has other ids or columns, the first part replaces the table.
+        stored has other ids or columns, the first part replaces the table. What the part before came to is not kept
+        any longer.
         Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
         twice, and `EmptyTable` where there never was a sample.
         """
+        self._part.close()
         feature, way = self.feature, self._way
         plan, part = feature.plan, part or self.increment
         asked = part.asked
@@ -335,7 +357,7 @@ class Resolved:
                 )
             else:
                 own = way.rows.own(rows, part.units)
-                frame = way.rows.finished(plan, part.units, own, way.pin(self._pinned))
+                frame = way.rows.finished(plan, part.units, own, way.pin(self._part))
         elif self._head is None:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "
@@ -349,7 +371,8 @@ class Resolved:
         gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
         base = after or (self._head.files.versions[0] if self._head is not None else None)
         whole = asked.full and (not asked.piece or (after is None and not self._can_join(frame)))
-        digests = way.rows.digests(plan, frame) if whole else self._digests(part, frame, after)
+        rows_of_frame = arrow_sample_rows if idle else way.rows
+        digests = rows_of_frame.digests(plan, frame) if whole else self._digests(part, frame, after)
         record = FeatureRecord(
             feature.feature.id_columns,
             self._fields(),
@@ -370,11 +393,11 @@ class Resolved:
         )
 
     def _finished_samples(self, part: Increment[Any]) -> Any:
-        rows, plan, pin = self._way.rows, self.feature.plan, self._way.pin(self._pinned)
-        if part.asked.first and not part.asked.piece:
-            return rows.finished_samples(plan, part.units, self._samples, pin)
-        some = rows.samples_of(plan, self._samples, part.units, every=False)
-        return rows.finished(plan, part.units, some, pin)
+        every = part.asked.first and not part.asked.piece
+        pin = self._way.pin(self._part)
+        return self._way.rows.finished_samples(
+            self.feature.plan, part.units, self._samples, pin, part.todo, every=every
+        )
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
@@ -402,6 +425,8 @@ class Resolved:
         """Whether rows can stand beside those that are stored, until these are computed again as well."""
         if self._head is None:
             return True
+        if self.feature.table.state.history.unadopted is not None:
+            return False
         stored, plan, record = self._head.schema, self.feature.plan, self.record
         if not {*plan.ids} <= {*stored.names} or (record is not None and record.ids != plan.ids):
             return False

@@ -99,8 +99,10 @@ class SampleRows(Protocol):
         """
         ...
 
-    def finished_samples(self, plan: SamplePlan, asked: Any, samples: Any, pin: Callable[[Any], Any]) -> Any:
-        """As `finished`, of a first version of samples that bring their provenance: all that were asked for."""
+    def finished_samples(
+        self, plan: SamplePlan, asked: Any, samples: Any, pin: Callable[[Any], Any], count: int, *, every: bool
+    ) -> Any:
+        """As `finished`, of samples that bring their provenance; ``count`` are asked for, ``every`` as above."""
         ...
 
     def digests(self, plan: SamplePlan, rows: Any) -> dict[str, str]:

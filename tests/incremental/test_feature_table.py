@@ -1,6 +1,7 @@
 """Features over their tables, without Dagster: only what is stale is computed, and what is written is right."""
 
 import datetime as dt
+import json
 from decimal import Decimal
 
 import pandas as pd
@@ -363,6 +364,49 @@ def test_groups_are_given_whole_and_written_as_one(either):
     assert sorted(either.table("mean").read()["value_mean"].to_pylist()) == [4.0, 5.0]
 
 
+def table_of(names, *rows):
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def test_pairs_of_samples_are_asked_for_and_no_other_pairs_of_the_same_samples(either):
+    query = Feature("query", ["corpus", "q"], [Field("text", columns=["text"])])
+    document = Feature("document", ["corpus", "d"], [Field("body", columns=["body"])])
+    graph = FeatureGraph([query, document, Feature("pair", ["corpus", "q", "d"], ["score"], [query, document])])
+    asked = []
+
+    def score(rows):
+        asked.append(sorted(zip(rows["q"].to_pylist(), rows["d"].to_pylist(), strict=True)))
+        return rows.select(["corpus", "q", "d"]).append_column("score", pa.array(rows["text"].to_pylist()))
+
+    def given(queries, documents):
+        either.write_plain("query", table_of(("corpus", "q", "text"), *(("c", *each) for each in queries)))
+        either.write_plain("document", table_of(("corpus", "d", "body"), *(("c", *each) for each in documents)))
+
+    given([(1, "a"), (2, "b")], [(1, "x"), (2, "y")])
+    either.step(graph, "pair", score)
+    given([(1, "other"), (2, "b")], [(1, "x"), (2, "y"), (3, "z")])
+    _, increment = either.step(graph, "pair", score)
+    assert counted(increment) == (2, 2, 0, 2)
+    assert asked[-1] == [(1, 1), (1, 2), (1, 3), (2, 3)]
+    assert either.table("pair").read().num_rows == 6
+    with either.resolve(graph, "pair", full=True) as resolved:
+        for part in resolved.increment.chunks(4):
+            assert either.arrow(part.changed).num_rows == part.todo
+
+
+def test_an_upstream_that_no_field_depends_on_brings_its_columns(either):
+    other = Feature("other", ["id"], ["name"])
+    feature = Feature("words", ["id"], [Field("text", deps=[FieldDep("video", ["sound"])])], ["video", other])
+    graph = FeatureGraph([VIDEO, other, feature])
+    either.write_plain("video", videos(*BASE))
+    either.write_plain("other", pa.table({"id": [1, 2, 3], "name": ["p", "q", "r"]}))
+    _, increment = either.step(graph, "words", lambda rows: rows.select(["id", "name"]))
+    assert counted(increment) == (3, 0, 0, 0)
+    assert {n: row["name"] for n, row in either.rows("words").items()} == {1: "p", 2: "q", 3: "r"}
+    either.write_plain("other", pa.table({"id": [1, 2], "name": ["other", "q"]}))
+    assert counted(either.resolve(graph, "words").increment) == (0, 0, 1, 2)
+
+
 def letter():
     """A feature with a row for each letter of a sound."""
     dep = FeatureDep("video", lineage=Lineage.expansion(["id"]))
@@ -409,6 +453,16 @@ def test_everything_can_be_computed_again(either):
 
     either.step(graph, "words", other, full=True)
     assert either.rows("words")[1] == {"id": 1}
+
+
+def test_nothing_can_be_computed_again_as_well(either):
+    graph = graph_of(words())
+    either.write_plain("video", videos(*BASE))
+    either.step(graph, "words", loud)
+    either.write_plain("video", videos())
+    either.step(graph, "words", loud)
+    result, increment = either.step(graph, "words", loud, full=True)
+    assert (result.change, counted(increment)) == ("none", (0, 0, 0, 0))
 
 
 def in_pieces(tables, graph, key, body, size=1, **options):
@@ -637,6 +691,8 @@ def test_a_table_that_another_program_changed_is_a_conflict_before_anything_is_c
         tables.resolve(graph, "words")
     tables.step(graph, "words", loud, full=True)
     assert sorted(tables.rows("words")) == [1, 2, 3]
+    append_as_another_program(tables.table("words"), tables.table("words").read())
+    assert in_pieces(tables, graph, "words", loud) == [1, 2, 3]
 
 
 class Noted(UpstreamFiles):
@@ -668,6 +724,11 @@ def test_pieces_of_spark_have_no_more_samples_than_were_asked_for(tmp_path, spar
     tables = Tables(tmp_path, spark)
     graph = graph_of(words())
     tables.write_plain("video", videos(*((n, f"s{n}", "") for n in range(50))))
+    with tables.resolve(graph, "words") as resolved:
+        kept = spark.sparkContext._jsc.sc().getPersistentRDDs
+        for part in resolved.increment.chunks(20):
+            resolved.finish(tables.spark.createDataFrame(loud(tables.arrow(part.changed))), part)
+            assert kept().size() <= 2, "the units, and what came of one part"
     with tables.resolve(graph, "words") as resolved:
         parts = list(resolved.increment.chunks(8))
         ids = [sorted(tables.arrow(part.changed)["id"].to_pylist()) for part in parts]
@@ -720,6 +781,64 @@ def test_a_root_may_say_data_versions_as_any_feature_may(either):
     assert not either.resolve(graph, "below").increment
     either.root(graph, "root", samples(3, "other"))
     assert counted(either.resolve(graph, "below").increment) == (0, 1, 0, 0)
+
+
+def test_versions_by_field_are_texts(either):
+    graph = graph_of(words())
+    samples = videos(BASE[0])
+    of_numbers = pa.array([{"sound": 1, "image": 2}])
+    message = r"'metaxy_\w+_by_field' has versions of the field 'sound' of type \w+. Nothing was .* Make them texts"
+    for column in (PROVENANCE_BY_FIELD, DATA_VERSION_BY_FIELD):
+        with pytest.raises(InvalidInput, match=message):
+            either.root(graph, "video", samples.append_column(column, of_numbers))
+    for lacking in (pa.array([{"sound": "s"}]), pa.array([{"sound": "s", "Image": "i"}])):
+        with pytest.raises(InvalidInput, match="has no version of the field 'image'"):
+            either.root(graph, "video", samples.append_column(PROVENANCE_BY_FIELD, lacking))
+    either.root(graph, "video", samples)
+    renamed = Feature("video", ["id"], ["Sound", "image"])
+    bumped = FeatureGraph([renamed, Feature("words", ["id"], ["text"], [renamed])])
+    with pytest.raises(InvalidInput, match="has no version of the field 'Sound'"):
+        either.resolve(bumped, "words")
+
+
+def test_samples_of_other_types_are_refused_though_their_values_are_the_same(either):
+    graph = graph_of()
+    samples = videos(*BASE)
+    number = pa.array([110, 220, 330])
+    either.root(graph, "video", samples.set_column(1, "sound", number.cast(pa.int32())))
+    with pytest.raises(UnsupportedType, match=r"'video' have other types.*'sound' is .*long.*full: true"):
+        either.root(graph, "video", samples.set_column(1, "sound", number))
+    either.root(graph, "video", samples.set_column(1, "sound", number), full=True)
+    assert counted(either.root(graph, "video", samples.set_column(1, "sound", number))[1]) == (0, 0, 0, 3)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_source_that_changes_after_it_was_compared_is_not_written_as_what_it_was(tmp_path, spark):
+    tables = Tables(tmp_path / "house", spark)
+    graph = graph_of()
+    source = tmp_path / "samples.json"
+    samples = spark.read.schema("id long, sound string, image string").json(str(source))
+
+    def says(*sounds):
+        rows = [json.dumps({"id": n, "sound": sound, "image": "x"}) for n, sound in enumerate(sounds)]
+        source.write_text("\n".join(rows))
+
+    def resolved():
+        return FeatureTable(graph, "video", tables.table("video")).resolve_samples(samples)
+
+    says("a", "b")
+    with resolved() as first:
+        says("c", "b")  # of which the first version is as good as of the other
+        tables.table("video").write(first.finish())
+    with resolved() as same:
+        assert counted(same.increment) == (0, 0, 0, 2)
+    says("d", "b")
+    with resolved() as second:
+        says("e", "b")
+        with pytest.raises(InvalidInput, match="gave 0 samples as they were compared, of 1: its source changed"):
+            second.finish()
+    assert {n: row["sound"] for n, row in tables.rows("video").items()} == {0: "c", 1: "b"}
 
 
 def test_data_versions_that_are_no_struct_are_refused(tables):

@@ -6,7 +6,7 @@ import pytest
 
 from dagster_versioned import build_version_sensor
 from dagster_versioned.features.decorator import versioned_feature
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep
+from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 
 
 class Videos:
@@ -128,6 +128,35 @@ def test_an_ordinary_table_above_a_feature_is_judged_by_its_version(daemon):
         write(image)
         assert asked(daemon) == ["words"]
     assert seen == [[1]]
+
+
+def test_a_group_is_asked_for_when_a_sample_goes_to_another_though_no_field_of_it_changed(daemon):
+    rows = [(1, "early", "N1"), (2, "late", "N1"), (3, "late", "N2")]
+    seen = []
+
+    @versioned_feature(
+        id_columns=["id"], fields=[Field("time", columns=["time"]), Field("plane", columns=["tailnum"])]
+    )
+    def flight():
+        return pa.table(dict(zip(("id", "time", "tailnum"), map(list, zip(*rows, strict=True)), strict=True)))
+
+    @versioned_feature(
+        id_columns=["tailnum"],
+        fields=[Field("often", deps=[FieldDep(flight, ["time"])])],
+        deps=[FeatureDep(flight, lineage=Lineage.aggregation(["tailnum"]))],
+    )
+    def often(increment):
+        seen.append(sorted(increment.changed["id"].to_pylist()))
+        return increment.changed.select(["tailnum"]).group_by("tailnum").aggregate([])
+
+    daemon.deploy(flight, often, sensors=[build_version_sensor("current", dg.AssetSelection.all())])
+    assert daemon.materialize("flight").success
+    assert asked(daemon) == ["often"]
+    rows[1] = (2, "late", "N2")
+    assert daemon.materialize("flight").success
+    assert asked(daemon) == ["often"]
+    assert seen == [[1, 2, 3], [1, 2, 3]]
+    assert daemon.tick() == []
 
 
 DAYS = dg.StaticPartitionsDefinition(["d1", "d2"])

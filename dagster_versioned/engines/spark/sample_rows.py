@@ -6,6 +6,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
+from pyspark.sql.types import CharType, NullType, StringType, VarcharType
 from pyspark.sql.types import StructType as SparkStruct
 
 from dagster_versioned.delta.schema import StructType
@@ -25,12 +26,14 @@ from dagster_versioned.engines.samples import (
     refuse_other_samples,
     require_columns,
     require_plain_columns,
+    require_texts,
     require_types,
 )
 from dagster_versioned.engines.spark.content_versions import content_version, field_digests
 from dagster_versioned.engines.spark.engine import SparkEngine
 from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
+from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,11 +125,12 @@ def rows_of(
     # As when it is said which samples are expected (`samples`).
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "full" if all(each.optional for each in order) else "left"
-    return reduce(
+    rows = reduce(
         lambda left, each: left.join(frames[each.name], list(plan.on), kind if each.optional else "inner"),
         order[1:],
         frames[order[0].name],
     )
+    return within(plan, rows, units) if plan.pairs and not every else rows
 
 
 def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame", *, every: bool) -> "DataFrame":
@@ -184,15 +188,32 @@ def finished(
 
 
 def finished_samples(
-    plan: SamplePlan, asked: "DataFrame", samples: "DataFrame", pin: "Callable[[DataFrame], DataFrame]"
+    plan: SamplePlan,
+    asked: "DataFrame",
+    samples: "DataFrame",
+    pin: "Callable[[DataFrame], DataFrame]",
+    count: int,
+    *,
+    every: bool,
 ) -> "DataFrame":
-    """All samples that there are, with their versions; see `engines.arrow_sample_rows.finished_samples`.
+    """The samples of units, with their versions; see `engines.arrow_sample_rows.finished_samples`.
 
-    They bring their provenance, and are computed once, and joined with nothing.
+    They are computed once, with versions of their own, since a source may have changed after they were compared; where
+    they are all that there are, they are joined with nothing.
     """
+    what = f"The frame of samples of feature {plan.feature!r}"
     renamed = samples.select(*_plain(samples), column(PROVENANCE_BY_FIELD), *_as_asked(samples))
-    found = pin(_with_data_versions(plan, with_provenance(plan, renamed)))
-    require_ids(f"The frame of samples of feature {plan.feature!r}", plan.ids, found)
+    wanted = renamed if every else within(plan, renamed, asked)
+    found = pin(_with_data_versions(plan, with_provenance(plan, wanted)))
+    require_ids(what, plan.ids, found)
+    same = (
+        found if every else found.join(select(asked, [*plan.units, PROVENANCE]), [*plan.units, PROVENANCE], "left_semi")
+    )
+    if (there := same.count()) != count:
+        raise InvalidInput(
+            f"{what} gave {there} samples as they were compared, of {count}: its source changed meanwhile. Nothing was "
+            "written. Run again; give a frame that has the same rows each time it is computed."
+        )
     return found
 
 
@@ -235,9 +256,13 @@ def _said(frame: "DataFrame") -> list[str]:
 
 
 def members_of(frame: "DataFrame", column: str) -> list[str]:
-    """The members of a column of versions; none where it is no struct."""
+    """The members of a column of versions; none where it is no struct. Raises `InvalidInput` where one is no text."""
     kind = frame.schema[column].dataType if column in frame.columns else None
-    return kind.fieldNames() if isinstance(kind, SparkStruct) else []
+    members = {field.name: field.dataType for field in kind} if isinstance(kind, SparkStruct) else {}
+    texts = StringType, CharType, VarcharType, NullType
+    others = {name: each.simpleString() for name, each in members.items() if not isinstance(each, texts)}
+    require_texts(column, others)
+    return list(members)
 
 
 def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame | None") -> "DataFrame":

@@ -26,6 +26,7 @@ from dagster_versioned.engines.samples import (
     refuse_nested_ids,
     require_columns,
     require_equal_types,
+    require_members,
     version_column,
 )
 
@@ -64,6 +65,7 @@ def resolve_samples(
 ) -> SampleChanges:
     """As `engines.arrow_samples.resolve_samples`; ``pin`` as in `resolve`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
+    _require_members(samples, PROVENANCE_BY_FIELD, plan.members)
     _require_flat("the frame", plan.ids, samples)
     return _compared(plan, {"the frame": samples}, current, with_provenance(plan, samples), pin)
 
@@ -86,6 +88,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     own = [name for name in frame.columns if name not in SYSTEM_COLUMNS]
     renamed = upstream.renamed(own)
     require_columns(what, renamed, [*upstream.ids, *upstream.on, *(upstream.select or ())])
+    _require_members(frame, DATA_VERSION_BY_FIELD, upstream.fields)
     versions = [
         column(DATA_VERSION_BY_FIELD)[member].cast("string").alias(version_column(member, upstream.name))
         for member in upstream.fields
@@ -274,6 +277,11 @@ def require_ids(what: str, ids: Sequence[str], table: "DataFrame") -> None:
         return ", ".join(str(row.asDict()) for row in groups.select(*names).orderBy(*names).limit(EXAMPLES).collect())
 
     refuse_bad_ids(what, ids, counted["nulls"], counted["repeated"], examples)
+
+
+def _require_members(frame: "DataFrame", name: str, wanted: Sequence[str]) -> None:
+    kind = frame.schema[name].dataType
+    require_members(name, kind.simpleString(), kind.fieldNames() if isinstance(kind, StructType) else [], wanted)
 
 
 def _require_flat(what: str, ids: Sequence[str], table: "DataFrame") -> None:
