@@ -134,9 +134,7 @@ def test_a_group_is_asked_for_when_a_sample_goes_to_another_though_no_field_of_i
     rows = [(1, "early", "N1"), (2, "late", "N1"), (3, "late", "N2")]
     seen = []
 
-    @versioned_feature(
-        id_columns=["id"], fields=[Field("time", columns=["time"]), Field("plane", columns=["tailnum"])]
-    )
+    @versioned_feature(id_columns=["id"], fields=[Field("time", columns=["time"]), Field("plane", columns=["tailnum"])])
     def flight():
         return pa.table(dict(zip(("id", "time", "tailnum"), map(list, zip(*rows, strict=True)), strict=True)))
 
