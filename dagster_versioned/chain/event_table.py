@@ -122,10 +122,16 @@ class EventTable:
         source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
         engine = event_engine_for(cast("type[Any]", type(frame)))
         repeats = isinstance(history.merge, Append) and run is not None
+        is_counted = not isinstance(history.merge, Snapshot) or engine.counts_current
         with ExitStack() as pinned:
-            # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well.
+            # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well, or its
+            # keys are looked at.
             is_plan = family_of(cast("type[Any]", type(frame))) is None
-            rows = frame if is_plan and not repeats else pinned.enter_context(engine_for(frame).pinned(frame))
+            rows = (
+                frame
+                if is_plan and is_counted and not repeats
+                else pinned.enter_context(engine_for(frame).pinned(frame))
+            )
             given = engine.schema(rows)
             self._check_columns(ground, history.columns)
             schema = EventSchema.of(given, history.columns, ground.schema)
@@ -139,7 +145,7 @@ class EventTable:
                 events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
 
                 def recorded(made: Slice | None) -> AddData | None:
-                    if engine.may_repeat(made.inserted - made.removed if made is not None else 0):
+                    if engine.may_repeat(made.inserted if made else 0, made.removed if made else 0):
                         _check_keys(rows, engine, schema, history)
                         if not thorough:
                             raise RowsRefused

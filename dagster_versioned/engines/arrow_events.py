@@ -60,7 +60,7 @@ class ArrowEvents:
         self._repeats = bool(query.key) and _run(repeated_keys(query.key, 1), views).num_rows > 0
         return _typed(found, _event_rows(schema))
 
-    def may_repeat(self, grown: int) -> bool:
+    def may_repeat(self, inserted: int, removed: int) -> bool:
         """Whether several rows of the frame that was merged have one key."""
         return self._repeats
 

@@ -291,8 +291,9 @@ def members_of(frame: pa.Table, column: str) -> Sequence[str]:
     if column not in frame.column_names:
         return []
     kind = cast("Any", frame.schema.field(column).type)
-    members = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
-    require_texts(column, {name: str(each) for name, each in members.items() if not _is_text(each)})
+    each: list[Any] = [kind.field(i) for i in range(kind.num_fields)] if pa.types.is_struct(kind) else []
+    members: dict[str, Any] = {member.name: member.type for member in each}
+    require_texts(column, {name: str(held) for name, held in members.items() if not _is_text(held)})
     return list(members)
 
 

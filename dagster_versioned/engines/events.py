@@ -190,10 +190,10 @@ class EventEngine(Protocol):
         """Whether `may_repeat` tells of current rows with one key as well, so that a merge need not be thorough."""
         ...
 
-    def may_repeat(self, grown: int) -> bool:
+    def may_repeat(self, inserted: int, removed: int) -> bool:
         """Whether several rows of the frame that was merged may have one key; then `bad_keys` knows.
 
-        ``grown`` is how many more rows are current once it was: those that came, less those that are gone.
+        ``inserted`` rows came by it, ``removed`` ones are gone.
         """
         ...
 

@@ -236,7 +236,7 @@ def test_a_key_of_several_rows_is_noticed_whatever_they_say(repeated: tuple[floa
         for values, expected in (((9,), False), (repeated, True)):
             dump = frame((2, 2.0, "b"), *((key, float(value), "a") for value in values))
             engine.merge(dump, history.rows, schema, events.snapshot(3, (0,), (1, 2)), FIRST)
-            assert engine.may_repeat(0) is expected
+            assert engine.may_repeat(0, 0) is expected
 
 
 # --- projections -----------------------------------------------------------------------------------------------------

@@ -87,13 +87,16 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
 
 def test_dumps_go_on_where_rows_with_one_key_had_been_appended(spark: Any, tmp_path: Path):
     dumps = [{"id": [1, 1, 2], "c": ["a", "b", "d"]}, {"id": [1, 2], "c": ["b", "d"]}, {"id": [2], "c": ["d"]}]
+    repeated = pa.table({"id": [1, 2, 2], "c": ["b", "d", "d"]})  # as often as the first dump repeats another
     for name in ("arrow", "spark"):
         for number, dump in enumerate(map(pa.table, dumps)):
             frame = spark_frame(spark, dump).coalesce(1) if name == "spark" else dump
             history = HISTORIES["append" if number == 0 else "snapshot"]
-            EventTable(Project.open("NYC", str(tmp_path)).table(name), history).write(
-                frame, event_time=year(number + 1)
-            )
+            table = EventTable(Project.open("NYC", str(tmp_path)).table(name), history)
+            if number == 1:
+                with pytest.raises(InvalidInput, match="several rows have the same"):
+                    table.write(spark_frame(spark, repeated) if name == "spark" else repeated, event_time=year(2))
+            table.write(frame, event_time=year(number + 1))
         found = EventTable(Project.open("NYC", str(tmp_path)).table(name)).events().select(["op", "id", "c"])
         # Of rows with one key the last is current, and nothing else is ever taken back.
         expected = [(0, 1, "a"), (0, 1, "b"), (0, 2, "d"), (1, 1, "b")]

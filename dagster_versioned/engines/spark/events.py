@@ -44,7 +44,7 @@ class SparkEvents:
         self.counts_current = counts
         self._may_repeat = False
         self._observed: list[Observation] = []
-        """How many rows a frame has, and how many were current, as it was counted by the way."""
+        """How many rows a frame has, how many were current, and how many met, as they were counted by the way."""
 
     def schema(self, frame: "DataFrame") -> StructType:
         """The columns of a frame as they would be stored."""
@@ -84,7 +84,7 @@ class SparkEvents:
             views[GIVEN] = counted(views[GIVEN])
         for name, text in query.views.items():
             views[name] = _run(text, views)
-            if name == HELD and counts:
+            if counts:
                 views[name] = counted(views[name])
         found = _run(query.sql, views)
         if self._observed:
@@ -97,12 +97,12 @@ class SparkEvents:
         data = [f"c{i}" for i in range(len(schema.data.fields))]
         return ordered.select(operation.alias("op"), "et", *data)
 
-    def may_repeat(self, grown: int) -> bool:
-        """Whether a current row was met by several; a part of the job that Spark did twice was counted twice."""
+    def may_repeat(self, inserted: int, removed: int) -> bool:
+        """Whether a row of one side was met by several of the other; what Spark did twice was counted twice."""
         if not self._observed:
             return self._may_repeat
-        given, held = map(_rows, self._observed)
-        return held + grown != given
+        given, held, met = map(_rows, self._observed)
+        return not given + removed == met == held + inserted
 
     def current(
         self, events: "DataFrame", schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
