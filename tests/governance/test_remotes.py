@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.errors import GovernanceError, RegistryConflict, RegistryUnavailable
+from dagster_versioned.errors import GovernanceError, InvalidInput, RegistryConflict, RegistryUnavailable
 from dagster_versioned.governance import git_command, git_repository
+from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import Location
 from support.git_server import GitServer, git_server, make_certificate, make_ssh
@@ -399,3 +400,12 @@ def test_no_git_on_this_machine_is_said(registry: Registry, tmp_path: Path, monk
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(GovernanceError, match="no `git` on this machine"):
         registry.projects()
+
+
+def test_a_remote_has_one_clone_however_its_folder_is_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    spelled = ["registry.git", "./registry.git", f"{tmp_path}/registry.git", f"file://{tmp_path}/registry.git"]
+    assert len({cached_clone("registries", text) for text in spelled}) == 1
+    assert cached_clone("registries", "other.git") != cached_clone("registries", "registry.git")
+    with pytest.raises(InvalidInput, match="remote helper"):
+        cached_clone("mirrors", "ext::sh -c x")
