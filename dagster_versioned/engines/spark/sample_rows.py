@@ -9,7 +9,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import CharType, NullType, StringType, VarcharType
 from pyspark.sql.types import StructType as SparkStruct
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import in_memory, stream
 from dagster_versioned.engines.samples import (
@@ -36,24 +37,27 @@ from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 _PIECE, _ROWS, _ASKED, _OTHERS = "metaxy_piece", "metaxy_rows", "metaxy_asked", "metaxy_others"
 
 
 def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
-    """A user's frame as one of Spark."""
+    """A user's frame as one of Spark; times without a zone are those of the session, as Spark takes them everywhere.
+
+    Raises `UnsupportedType`.
+    """
     if isinstance(engine_for(frame), SparkEngine):
         return frame
+    import pyarrow as pa
+
     assert like is not None  # only a frame of Spark is computed by Spark without another one
     table = in_memory(frame)
-    if table is None:
-        import pyarrow as pa
-
-        schema, batches = stream(frame)
-        table = pa.Table.from_batches(list(batches), schema)
-    return like.sparkSession.createDataFrame(_canonical(table))
+    schema, batches = stream(frame) if table is None else (table.schema, iter(table.to_batches()))
+    kept = stored_schema(schema)
+    return like.sparkSession.createDataFrame(
+        pa.Table.from_batches(list(conform_all(batches, kept)), schema_to_arrow(kept))
+    )
 
 
 def as_frame(rows: "DataFrame", frame_type: type) -> "DataFrame":
@@ -310,9 +314,3 @@ def _require_asked(what: str, plan: SamplePlan, asked: "DataFrame", found: "Data
     refuse_other_samples(
         plan.feature, counted["others"], lost, examples(others), examples(asked.join(found, on, "left_anti"))
     )
-
-
-def _canonical(table: "pa.Table") -> "pa.Table":
-    from dagster_versioned.delta.schema import schema_from_arrow, schema_to_arrow
-
-    return table.cast(schema_to_arrow(schema_from_arrow(table.schema).all_nullable()))
