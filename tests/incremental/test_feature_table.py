@@ -818,7 +818,6 @@ def test_a_source_that_changes_after_it_was_compared_is_not_written_as_what_it_w
     tables = Tables(tmp_path / "house", spark)
     graph = graph_of()
     source = tmp_path / "samples.json"
-    samples = spark.read.schema("id long, sound string, image string").json(str(source))
 
     def says(*sounds):
         rows = [json.dumps({"id": n, "sound": sound, "image": "x"}) for n, sound in enumerate(sounds)]
@@ -828,6 +827,7 @@ def test_a_source_that_changes_after_it_was_compared_is_not_written_as_what_it_w
         return FeatureTable(graph, "video", tables.table("video")).resolve_samples(samples)
 
     says("a", "b")
+    samples = spark.read.schema("id long, sound string, image string").json(str(source))
     with resolved() as first:
         says("c", "b")  # of which the first version is as good as of the other
         tables.table("video").write(first.finish())
