@@ -170,7 +170,7 @@ def serving(folder: Path, lie: Callable[[Request, str], bool]) -> Callable[[Requ
 
 
 def patient(url: str) -> RemoteDataset:
-    return RemoteDataset(HttpStore(url, client=HttpClient(attempts=2, timeout=5)))
+    return RemoteDataset(HttpStore(url, client=HttpClient(attempts=2, timeout=60)))
 
 
 def test_blocks_that_go_in_a_circle_are_refused(origin: Origin, copy: VersionedTable):

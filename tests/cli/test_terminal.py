@@ -231,7 +231,7 @@ def test_ctrl_c_while_it_waits_for_an_answer_deletes_nothing(cli, flights):
     while "Type the table's name" not in (said := process.stderr.readline(40)):
         assert said
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert (process.returncode, "Interrupted." in err, "Traceback" in err) == (130, True, False)
     assert flights.version("@0").gone is None
 
@@ -272,7 +272,7 @@ def on_a_terminal(cli, *args, **env):
     )
     os.close(follower)
     shown = b""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         try:
             chunk = os.read(leader, 65536)
@@ -282,7 +282,7 @@ def on_a_terminal(cli, *args, **env):
             break
         shown += chunk
     os.close(leader)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=120) == 0
     return shown.decode()
 
 

@@ -2,12 +2,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from dagster_versioned.storage.local import LocalStore
-
-settings.register_profile("delta", max_examples=40, deadline=None)
-settings.load_profile("delta")
 
 
 @pytest.fixture

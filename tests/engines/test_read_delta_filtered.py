@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,11 @@ def test_lying_statistics_hide_rows_but_never_return_wrong_ones(tmp_path: Path) 
 
 
 def test_the_version_of_a_time_is_read(tmp_path: Path) -> None:
-    times: list[dt.datetime] = []
+    times = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
     for number in range(3):
         write_deltalake(tmp_path, pa.table({"n": [number]}), mode="overwrite")
-        times.append(dt.datetime.now(dt.UTC))
+    for number, time in enumerate(times):
+        os.utime(tmp_path / "_delta_log" / f"{number:020d}.json", (time.timestamp(), time.timestamp()))
     for number, time in enumerate(times):
         assert read_delta(str(tmp_path), timestamp=time)["n"].to_pylist() == [number]
         assert read_delta(str(tmp_path), timestamp=time.isoformat())["n"].to_pylist() == [number]

@@ -207,8 +207,9 @@ def test_a_writer_goes_on_through_migrations_that_die(killer: Bailiff, versions:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             writing = pool.submit(write_on, world, 4, versions - 3)
             deaths = 0
-            while killer.run(world, "migrate", every * (deaths + 1)).was_killed:
+            while (ended := killer.run(world, "migrate", every * (deaths + 1))).was_killed:
                 deaths += 1
+            assert not ended.error, ended.error
             between = ada.at(world.new).table("numbers").state.log_version
             ada.registry.fetch()
             ada.move(third)

@@ -91,8 +91,9 @@ ERRORS = {"403": AccessDenied, "412": (CommitConflict, StorageError)}
 NOTHING_DONE = ("403", "404", "412", "503", "drop before")
 """Faults after which a write that raised an error has committed nothing."""
 
-# One attempt: what a retry does about a fault is the storage tests' matter.
-HASTY = S3Options(connect_timeout=1, read_timeout=1, attempts=1)
+# One attempt: what a retry does about a fault is the storage tests' matter. Only who hangs is given up.
+PATIENT = S3Options(attempts=1)
+HASTY = replace(PATIENT, read_timeout=1)
 
 
 class Refusing:
@@ -102,13 +103,15 @@ class Refusing:
         bucket = server.new_bucket()
         self.proxy = proxy
         self.direct = server.store(bucket)
-        self.through = replace(server, endpoint_url=proxy.endpoint_url).store(bucket, options=HASTY)
+        through = replace(server, endpoint_url=proxy.endpoint_url)
+        self.hasty, self.patient = (through.store(bucket, options=options) for options in (HASTY, PATIENT))
         self._places = itertools.count()
 
     def write(self, fault: str, number: int, *, lasting: bool) -> int:
         """Write a version while request ``number`` (0: none) meets a fault; returns how many requests there were."""
         place = f"place-{next(self._places)}"
         direct = self.direct.subfolder(place)
+        through = (self.hasty if fault == "hang" else self.patient).subfolder(place)
         OPERATIONS["full"].prepare(table_in(direct))
         before = table_in(direct).version()
         seen = itertools.count(1)
@@ -120,7 +123,7 @@ class Refusing:
         self.proxy.set(FAULTS[fault], for_ever=lasting, on=is_met)
         failure: VersionedError | None = None
         try:
-            OPERATIONS["full"].act(table_in(self.through.subfolder(place)))
+            OPERATIONS["full"].act(table_in(through))
         except VersionedError as error:
             failure = error
         requests = len(self.proxy.seen)

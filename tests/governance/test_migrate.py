@@ -663,6 +663,11 @@ def test_two_developers_who_move_it_to_one_place(governed: Governed, other: Regi
             migrate_module.migrate(registry, governed.mirror, NAME, new, actor=WHO)
         except RegistryConflict as error:
             return str(error)
+        except InvalidInput as error:
+            # Who asked the registry before the other had begun, and looks at the place after it, finds it taken.
+            if "is not empty" not in str(error):
+                raise
+            return str(error)
         return "moved"
 
     with ThreadPoolExecutor(2) as pool:

@@ -279,9 +279,9 @@ def test_a_clock_that_jumps_neither_breaks_nor_reorders_the_history(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, jump: timedelta
 ):
     registry.register("NYC", A)
-    monkeypatch.setattr(registry_module, "now", lambda: datetime.now(UTC) + jump)
-    registry.unregister("NYC")
-    monkeypatch.undo()
+    with monkeypatch.context() as jumped:
+        jumped.setattr(registry_module, "now", lambda: datetime.now(UTC) + jump)
+        registry.unregister("NYC")
     registry.register("NYC", B)
     documents = registry.documents("NYC")
     assert [event.kind for event in documents.history.events] == ["registered", "decommissioned", "registered"]

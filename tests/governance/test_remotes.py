@@ -6,8 +6,9 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,38 @@ def hook(remote: Path, name: str, script: str) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def impatient_with(patch: pytest.MonkeyPatch, command: str) -> None:
+    """Only this command of git has the time that its registry allows; others, which ask nobody, have more."""
+    run = git_repository.run_git
+
+    def patient(path: Path, arguments: Collection[str], *, timeout: float, **options: Any) -> bytes:
+        return run(path, arguments, timeout=timeout if command in arguments else 60, **options)
+
+    patch.setattr(git_repository, "run_git", patient)
+
+
+def losing_answers(patch: pytest.MonkeyPatch, then: Callable[[], object] = lambda: None) -> None:
+    """What is pushed arrives, ``then`` something happens, and nothing is said until the time is up."""
+    run = git_repository.run_git
+
+    def losing(path: Path, arguments: Collection[str], **options: Any) -> bytes:
+        said = run(path, arguments, **options)
+        if "push" not in arguments:
+            return said
+        then()
+        raise git_command.GitFailure(None, "no end after 1 seconds")
+
+    patch.setattr(git_repository, "run_git", losing)
+
+
+def wait_until_gone(text: str) -> None:
+    """Return when no process has the text in its command line; the system hears of an end a little later."""
+    end = time.monotonic() + 60
+    while text in subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout:
+        assert time.monotonic() < end, f"{text} is still there"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "http", "https", "ssh", "scp"])
@@ -171,16 +204,17 @@ def test_nobody_listens(tmp_path: Path):
         Registry.clone(f"http://127.0.0.1:{port}/registry.git", tmp_path / "ada")
 
 
-def test_a_slow_remote_is_given_up_in_time_and_its_processes_ended(server: GitServer, tmp_path: Path):
+def test_a_slow_remote_is_given_up_in_time_and_its_processes_ended(
+    server: GitServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     url = f"{server.url}/registry.git"
     Registry.init(url, tmp_path / "ada")
+    impatient_with(monkeypatch, "fetch")
     registry = Registry.open(tmp_path / "ada", timeout=0.5)
     server.hangs = True
     with pytest.raises(RegistryUnavailable, match=r"no end after 0.5 seconds"):
         registry.register("NYC", HERE)
-    # Whoever looks now finds no git that waits for that server.
-    processes = subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
-    assert url not in processes
+    wait_until_gone(url)  # else it would wait for that server for ten minutes
     server.hangs = False
     assert Registry.open(tmp_path / "ada").register("NYC", HERE) is not None
 
@@ -188,19 +222,13 @@ def test_a_slow_remote_is_given_up_in_time_and_its_processes_ended(server: GitSe
 def test_an_ssh_that_does_not_want_to_die_is_killed(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("GIT_SSH_COMMAND", make_ssh(tmp_path, first="trap '' TERM; sleep 61.7 & wait; sleep 61.7"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", make_ssh(tmp_path, first="trap '' TERM; sleep 601.7 & wait; sleep 601.7"))
     monkeypatch.setenv("GIT_SSH_VARIANT", "ssh")
     monkeypatch.setattr(git_command, "_GRACE_SECONDS", 0.2)
+    impatient_with(monkeypatch, "fetch")
     with pytest.raises(RegistryUnavailable, match="no end after"):
         Registry.clone("git@localhost:registry.git", tmp_path / "x", timeout=0.5)
-    # It would have ended by itself after a minute; it is gone as soon as the system has heard of it.
-    for _ in range(100):
-        processes = subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
-        if "sleep 61.7" not in processes:
-            break
-        time.sleep(0.1)
-    else:
-        pytest.fail("ssh is still there")
+    wait_until_gone("sleep 601.7")  # it would have ended by itself after ten minutes
 
 
 def test_a_push_that_is_rejected_says_why_and_leaves_the_clone_usable(
@@ -228,22 +256,25 @@ def test_a_remote_that_may_only_be_read_is_said_to_refuse(bare: Path, tmp_path: 
             registry.register("NYC", HERE)
 
 
-def test_a_push_whose_answer_was_lost_counts(registry: Registry, remote: Path, log: Callable[[], list[str]]):
-    hook(remote, "post-receive", "sleep 30")  # the branch is moved, and then nothing is said
-    hurried = Registry.open(registry.path, timeout=1)
-    assert hurried.register("NYC", HERE) == hurried.commit_sha
-    assert log() == ["Begin the registry", "Registered: NYC at /data/nyc"]
-    assert hurried.register("NYC", HERE) is None
+def test_a_push_whose_answer_was_lost_counts(
+    registry: Registry, log: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        losing_answers(patch)
+        assert registry.register("NYC", HERE) == registry.commit_sha
+        assert log() == ["Begin the registry", "Registered: NYC at /data/nyc"]
+        assert registry.register("NYC", HERE) is None
 
 
 def test_a_push_of_which_nothing_is_known_can_be_run_again(
-    registry: Registry, remote: Path, log: Callable[[], list[str]]
+    registry: Registry, remote: Path, log: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ):
-    hook(remote, "post-receive", f"mv {remote} {remote}.away; exec sleep 30")
-    with pytest.raises(RegistryUnavailable, match=r"is not known.*Run the same again"):
-        Registry.open(registry.path, timeout=1).register("NYC", HERE)
-    remote.with_name(f"{remote.name}.away").rename(remote)
-    (remote / "hooks/post-receive").unlink()
+    away = Path(f"{remote}.away")
+    with monkeypatch.context() as patch:
+        losing_answers(patch, then=lambda: remote.rename(away))
+        with pytest.raises(RegistryUnavailable, match=r"is not known.*Run the same again"):
+            registry.register("NYC", HERE)
+    away.rename(remote)
     assert registry.register("NYC", HERE) is None
     assert log() == ["Begin the registry", "Registered: NYC at /data/nyc"]
 

@@ -44,7 +44,7 @@ NEW_YEAR = "Wed, 01 Jan 2020 00:00:00 GMT"
 def fetching(tmp_path: Path) -> Fetching:
     folder = tmp_path / "fetched"
     folder.mkdir()
-    client = HttpClient(attempts=2, timeout=5)
+    client = HttpClient(attempts=2, timeout=60)
     return Fetching(folder=folder, now=NOW, client=client, variables={"TOKEN": "s3cret"}, max_bytes=1000)
 
 

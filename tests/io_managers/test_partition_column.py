@@ -175,7 +175,7 @@ def test_a_failed_ranged_run_leaves_every_partition_as_it_was(house):
 def test_eight_concurrent_partition_runs_make_eight_versions_and_no_retry(house):
     """Each run an instance, an IO manager and a table of its own, as in as many processes; all commit at once."""
     keys = [f"k{i}" for i in range(8)]
-    together = threading.Barrier(len(keys), timeout=60)
+    together = threading.Barrier(len(keys), timeout=240)
     results = {}
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(keys))

@@ -341,7 +341,7 @@ def test_a_daemon_that_is_killed_in_the_middle_of_a_tick_requests_once(daemon, b
         target=daemon.tick, kwargs={"debug_crash_flags": {"keep_current": {moment: signal.SIGKILL}}}
     )
     process.start()
-    process.join(60)
+    process.join(120)
     assert process.exitcode == -signal.SIGKILL
     daemon.lose_cursor()
     for run in daemon.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTING])):

@@ -1,7 +1,9 @@
 """A folder behind HTTP is read like any store, is never written, and its server is not trusted."""
 
 import pickle
+import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -23,7 +25,7 @@ DATA = bytes(range(256)) * 40_000  # more than a few chunks
 
 @pytest.fixture
 def patient() -> HttpClient:
-    return HttpClient(attempts=3, timeout=5)
+    return HttpClient(attempts=3, timeout=60)
 
 
 def test_objects_are_read_as_from_the_folder_that_is_served(tmp_path: Path):
@@ -146,12 +148,17 @@ def test_the_proxy_of_the_environment_is_asked(patient: HttpClient, no_proxies: 
         asked.append((request.path, request.headers.get("Proxy-Authorization")))
         request.reply(200, DATA)
 
+    def nobody(*_: object, **__: object) -> NoReturn:
+        """What a server of names says, without asking one."""
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
     with answering(proxy) as url, answering(lambda request: request.reply(200, b"itself")) as here:
         no_proxies.setenv("http_proxy", url.replace("//", "//ada:p%40ss@"))
         assert HttpStore("http://data.example.test/cities", client=patient).get("refs/head") == DATA
         assert asked == [("http://data.example.test/cities/refs/head", "Basic YWRhOnBAc3M=")]
         assert HttpStore(here, client=patient).get("x") == b"itself"
         no_proxies.setenv("no_proxy", "example.test")
+        no_proxies.setattr(socket, "getaddrinfo", nobody)
         with pytest.raises(StorageError, match="did not answer") as refused:
             HttpStore("http://data.example.test/cities", client=HttpClient(attempts=1)).get("refs/head")
         assert "p%40ss" not in str(refused.value)

@@ -379,7 +379,7 @@ class TestCrashes:
                 args=(store.subfolder(f"turn{turn}") if verb == "put_if_absent" else store, verb, ready),
             )
             writer.start()
-            assert ready.wait(30)
+            assert ready.wait(120)
             time.sleep(0.003 * turn)
             os.kill(writer.pid, signal.SIGKILL)
             writer.join()
@@ -439,7 +439,7 @@ class TestConcurrency:
         writer = FORK.Process(target=_put_for_ever, args=(store, "put", ready))
         writer.start()
         try:
-            assert ready.wait(30)
+            assert ready.wait(120)
             for _ in range(100):
                 data, info = store.get_with_info("object")
                 assert len(data) == info.size == MEGABYTE

@@ -32,7 +32,7 @@ def made_by_a_process_that_is_killed() -> Path:
     process = context.Process(target=work, args=(theirs,))
     process.start()
     path = ours.recv()
-    process.join(30)
+    process.join(120)
     assert process.exitcode == -signal.SIGKILL
     return path
 

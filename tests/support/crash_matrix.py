@@ -24,8 +24,8 @@ from support.readers import assert_same, by_datafusion, by_deltalake
 from support.s3_server import S3Server
 from support.stores import contents
 
-PROMPTLY = 10.0
-"""Seconds; a collection of a process that may live is waited for 150 s."""
+PROMPTLY = 75.0
+"""Seconds, of which a write needs less than one; a collection of a process that may live is waited for 150 s."""
 
 COLLECTING = frozenset({"expire", "vacuum", "purge"})
 """Operations that stand although a call of theirs failed: what it would have done is done later."""

@@ -34,7 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server_.asked += 1
         if self.server_.hangs:
-            self.server_.over.wait(60)
+            self.server_.over.wait(600)
             self.close_connection = True
             return
         expected = self.server_.authorization

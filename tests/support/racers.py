@@ -69,7 +69,7 @@ def _race(store: ObjectStore, attempts: dict[str, Attempt], who: int, barrier: B
     won: list[str] = []
     try:
         for key, attempt in attempts.items():
-            barrier.wait(60)
+            barrier.wait(240)
             if attempt(store, key, who):
                 won.append(key)
     finally:

@@ -3,11 +3,12 @@
 import multiprocessing
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.governance import git_command, git_repository
@@ -42,19 +43,25 @@ def race(acts: list[tuple[Path, Act]]) -> list[object]:
     ]
     for racer in racers:
         racer.start()
-    found = dict(results.get() for _ in racers)
+    told = sorted((results.get() for _ in racers), key=lambda one: one[0])
     for racer in racers:
         racer.join()
-    return [found[who] for who in range(len(acts))]
+    failures = [failure for _, _, failure in told if failure]
+    assert not failures, failures
+    return [result for _, result, _ in told]
 
 
 def _run(clone: Path, act: Act, who: int, barrier: Barrier, results: Any) -> None:
-    registry = Registry.open(clone)
-    barrier.wait(120)
     try:
-        results.put((who, act(registry, who)))
-    except VersionedError as error:
-        results.put((who, type(error).__name__))
+        registry = Registry.open(clone)
+        barrier.wait(120)
+        try:
+            result = act(registry, who)
+        except VersionedError as error:
+            result = type(error).__name__
+        results.put((who, result, ""))
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the parent waits to hear of everybody
+        results.put((who, None, repr(error)))
 
 
 def killed_at(number: int, when: str, act: Callable[[], object]) -> bool:
@@ -64,13 +71,20 @@ def killed_at(number: int, when: str, act: Callable[[], object]) -> bool:
     """
     child = os.fork()
     if child == 0:
-        _kill_at(number, when)
-        try:
-            act()
-        finally:
-            os._exit(0)
+        _live(number, when, act)
     _, status = os.waitpid(child, 0)
+    assert not os.WIFEXITED(status) or os.WEXITSTATUS(status) == 0, "it failed before it was killed"
     return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def _live(number: int, when: str, act: Callable[[], object]) -> NoReturn:
+    try:
+        _kill_at(number, when)
+        act()
+    except BaseException:  # noqa: BLE001 - the child ends here, whatever it was
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def _kill_at(number: int, when: str) -> None:

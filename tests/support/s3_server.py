@@ -19,7 +19,9 @@ from uuid import uuid4
 
 from dagster_versioned.storage import Location, S3Credentials, S3Options, S3Store
 
-START_SECONDS = 60
+START_SECONDS = 180
+START_ATTEMPTS = 3
+"""A port that was free may be somebody else's before the server takes it."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,10 @@ class S3Server:
     secret_key: str
     region: str = "us-east-1"
 
-    def client(self):
-        """A plain boto3 client, to prepare and to look behind the store under test."""
+    def client(self, **options: object):
+        """A plain boto3 client, to prepare and to look behind the store under test; ``options`` as in its `Config`."""
         import boto3
+        from botocore.config import Config
 
         return boto3.client(
             "s3",
@@ -41,6 +44,7 @@ class S3Server:
             aws_access_key_id=self.access_key,
             aws_secret_access_key=self.secret_key,
             region_name=self.region,
+            config=Config(**options),
         )
 
     def credentials(self) -> S3Credentials:
@@ -74,52 +78,62 @@ def weed_binary() -> Path:
 @contextmanager
 def running_s3_server() -> Iterator[S3Server]:
     """Start a server with fresh data and keys on free ports; end it, and remove its data, at exit."""
+    with tempfile.TemporaryDirectory(prefix="s3-server-") as folder, ExitStack() as running:
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            server, process, log = running.enter_context(_starting(Path(folder, f"{attempts_left}")))
+            try:
+                _wait(server, process, log)
+                break
+            except RuntimeError:
+                running.close()
+                if not attempts_left:
+                    raise
+        yield server
+
+
+@contextmanager
+def _starting(folder: Path) -> Iterator[tuple[S3Server, subprocess.Popen[bytes], Path]]:
+    """A server that may not answer yet, its process, and its log."""
     access_key, secret_key = uuid4().hex[:20], uuid4().hex
-    with tempfile.TemporaryDirectory(prefix="s3-server-") as folder:
-        keys = Path(folder, "s3.json")
-        identity = {
-            "name": "tests",
-            "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        keys.write_text(json.dumps({"identities": [identity]}))
-        data = Path(folder, "data")
-        data.mkdir()
-        flags = [f"{role}.port{kind}" for role in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
-        ports = dict(zip(flags, _free_ports(len(flags)), strict=True))
-        log = Path(folder, "log")
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [
-                    str(weed_binary()),
-                    "server",
-                    f"-dir={data}",
-                    "-ip=127.0.0.1",
-                    "-s3",
-                    f"-s3.config={keys}",
-                    "-s3.port.iceberg=0",
-                    "-s3.port.lance=0",
-                    "-s3.iam=false",
-                    "-master.telemetry=false",
-                    "-master.volumeSizeLimitMB=128",
-                    "-volume.max=10000",
-                    *(f"-{flag}={port}" for flag, port in ports.items()),
-                ],
-                cwd=folder,
-                # Each bucket has volumes of its own; one at a time is enough.
-                env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            endpoint = f"http://127.0.0.1:{ports['s3.port']}"
-            server = S3Server(endpoint, access_key, secret_key)
-            _wait(server, process, log)
-            yield server
-        finally:
-            # Asked politely it takes ten seconds, for data that nobody wants.
-            process.kill()
-            process.wait()
+    keys, data, log = folder / "s3.json", folder / "data", folder / "log"
+    data.mkdir(parents=True)
+    identity = {
+        "name": "tests",
+        "credentials": [{"accessKey": access_key, "secretKey": secret_key}],
+        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+    }
+    keys.write_text(json.dumps({"identities": [identity]}))
+    flags = [f"{role}.port{kind}" for role in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
+    ports = dict(zip(flags, _free_ports(len(flags)), strict=True))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [
+                str(weed_binary()),
+                "server",
+                f"-dir={data}",
+                "-ip=127.0.0.1",
+                "-s3",
+                f"-s3.config={keys}",
+                "-s3.port.iceberg=0",
+                "-s3.port.lance=0",
+                "-s3.iam=false",
+                "-master.telemetry=false",
+                "-master.volumeSizeLimitMB=128",
+                "-volume.max=10000",
+                *(f"-{flag}={port}" for flag, port in ports.items()),
+            ],
+            cwd=folder,
+            # Each bucket has volumes of its own; one at a time is enough.
+            env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield S3Server(f"http://127.0.0.1:{ports['s3.port']}", access_key, secret_key), process, log
+    finally:
+        # Asked politely it takes ten seconds, for data that nobody wants.
+        process.kill()
+        process.wait()
 
 
 @contextmanager
@@ -171,10 +185,12 @@ def _wait(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None
             break  # it answered
         except OSError:
             time.sleep(0.1)
-    client = server.client()
+    # What it does not answer at once it is asked again.
+    client = server.client(read_timeout=5, retries={"total_max_attempts": 1})
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            bucket = server.new_bucket()
+            bucket = f"ready-{uuid4().hex[:16]}"
+            client.create_bucket(Bucket=bucket)
             client.put_object(Bucket=bucket, Key="ready", Body=b"ready")
             client.delete_object(Bucket=bucket, Key="ready")
             client.delete_bucket(Bucket=bucket)

@@ -13,6 +13,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.python.authenticate.socketTimeout": "120s",  # how long Python waits for the JVM: 15 s by default
     "spark.driver.memory": "1g",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",

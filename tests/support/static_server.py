@@ -1,46 +1,32 @@
 """HTTP servers on loopback: Python's own for a folder, and one that answers as a test says."""
 
 import os
-import socket
+import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-START_SECONDS = 30
-
 
 @contextmanager
 def static_server(folder: Path, log: Path | None = None) -> Iterator[str]:
     """The URL of ``python -m http.server`` over a folder; what it says of requests goes to ``log``."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
-    with (log or Path(os.devnull)).open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        _wait_for(port, server)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(START_SECONDS)
-
-
-def _wait_for(port: int, server: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and server.poll() is None:
+    command = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory", str(folder)]
+    with (
+        (log or Path(os.devnull)).open("wb") as output,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True) as server,
+    ):
+        assert server.stdout is not None
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"no server at port {port}")
+            said = server.stdout.readline()  # as soon as it listens
+            port = re.search(r" port (\d+) ", said)
+            assert port, f"no server: {said!r}"
+            yield f"http://127.0.0.1:{port[1]}"
+        finally:
+            server.terminate()
 
 
 class Request(BaseHTTPRequestHandler):

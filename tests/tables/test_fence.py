@@ -176,7 +176,8 @@ def test_the_fence_waits_for_a_collection_that_is_deleting(old, new):
 
     collecting = hooked(old, "delete", ".parquet", meanwhile)
     collecting.table("t").expire(keep_last=1, dry_run=False)
-    fence.join(30)
+    fence.join(120)
+    assert not fence.is_alive()
     assert [r.operation for r in project(old).table("t").state.history.records][-3:] == ["EXPIRE", "EXPIRE", "MOVE"]
 
 

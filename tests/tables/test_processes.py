@@ -12,12 +12,12 @@ from dagster_versioned.tables.table import VersionedTable
 
 
 def status_of_a_child(table: VersionedTable) -> int:
-    """The exit status of a forked child that reads and writes the table; killed after five seconds."""
+    """The exit status of a forked child that reads and writes the table; killed after two minutes."""
     pid = os.fork()
     if pid == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(5)
+            signal.alarm(120)
             table.read()
             table.write(pa.table({"n": [7]}))
             os._exit(0)
