@@ -1,4 +1,4 @@
-# Needs GNU make, Python 3.11+ and Java 17+. Everything is installed into $(VENV); nothing outside the checkout is touched.
+# Needs GNU make, git, Python 3.11+ and Java 17+. Everything is installed into $(VENV); nothing outside the checkout is touched.
 SHELL := bash
 .DEFAULT_GOAL := help
 

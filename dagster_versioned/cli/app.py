@@ -21,9 +21,10 @@ app = typer.Typer(
 
 _EPILOG = """\
 A VERSION is the start of a SHA (a3f8c1), a log version (@12), a time (2026-01-31T12:00:00Z) or a pin (pin:audit).
-A TABLE is its name, or an asset key with slashes.
+A TABLE is its name, or an asset key with slashes. Begin with: dagster-versioned --location FOLDER ls
 
-Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found, 4 integrity, 5 storage, 6 conflict.
+Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found, 4 integrity, 5 storage, 6 conflict,
+70 unforeseen, 130 interrupted.
 """
 
 
@@ -44,7 +45,7 @@ def _options(
     ] = False,
     **given: Any,
 ) -> None:
-    """Look at versioned tables, prove that they are what was committed, and maintain them."""
+    """Look at versioned tables, prove that they are what was committed, maintain, govern and share them."""
     for name in _FROM_ENVIRONMENT:
         given[name] = _given(given[name], name)
     ctx.obj = Session(**given)

@@ -16,7 +16,7 @@ MaybeVersion = Annotated[
 ]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]
-Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")]
+Why = Annotated[str | None, typer.Option("--why", metavar="TEXT", help="The reason, which is kept with it.")]
 
 PREVIEW_ROWS = 20
 RowLimit = Annotated[

@@ -50,7 +50,7 @@ _CODES: tuple[tuple[type[errors.VersionedError], ExitCode], ...] = (
 
 def exit_code(error: errors.VersionedError) -> ExitCode:
     """The code of an error by its place in the tree."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.UNEXPECTED)
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.INVALID)
 
 
 @contextmanager

@@ -209,11 +209,13 @@ class VersionedTable:
         """
         if hold and not why:
             raise InvalidInput("A held head needs a reason: revert(…, hold=True, why='…'). Nothing was changed.")
+        if why and not hold:
+            raise InvalidInput("The reason of a revert is that of its hold: give hold=True too. Nothing was changed.")
         began = time.monotonic()
         self.project.check_write()
         self._check_is_no_history("reverted")
         target = self.version(version, partition=partition)
-        made = Reversion(self.store, target, WRITER, by or self.project.author, why if hold else None)
+        made = Reversion(self.store, target, WRITER, by or self.project.author, why)
         state = self._operations.change(made.draft)
         head = (state or self._known()).history.heads[target.partition]
         return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)

@@ -6,7 +6,6 @@ evaluated twice, so nothing depends on its giving the same answer again.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +56,11 @@ from dagster_versioned.engines.spark.delta_write import (
     row_counts,
 )
 from dagster_versioned.engines.spark.located import FILE, PREFIX, ROW, ROW_ID
+from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from pyspark.sql import Column, DataFrame
 
 _OURS, _THEIRS, _CLAUSE = f"{PREFIX}target", f"{PREFIX}source", f"{PREFIX}clause"
@@ -229,7 +227,8 @@ def _types(rows: "DataFrame", texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _merge(engine: SparkRowEngine, target: Target, files: Sequence[Add], change: Merge) -> FileChanges:
-    with _kept(change.source) as source:
+    # What is counted is what is merged, even where it would not be the same if it were computed again.
+    with kept(change.source) as source:
         plan = _MergePlan(engine, target, change, source)
         source_rows, candidates_ = plan.candidates(files)
         outcome = engine.run(target, plan.rows(candidates_), change_feed=target.rules.change_feed and plan.touches)
@@ -244,20 +243,6 @@ def _merge(engine: SparkRowEngine, target: Target, files: Sequence[Add], change:
         "numTargetRowsCopied": settled.copied,
     }
     return replace(settled.changes, metrics=metrics)
-
-
-@contextmanager
-def _kept(source: "DataFrame") -> "Generator[DataFrame]":
-    """The source, computed once: what is counted is what is merged, even where it would not be the same again."""
-    level = source.storageLevel
-    if level.useMemory or level.useDisk:
-        yield source
-        return
-    kept = source.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 def _refuse_twice(outcome: Outcome, change: Merge, plan: "_MergePlan") -> None:

@@ -1,7 +1,6 @@
 """`SparkEngine`: frames of Spark to parts, and parts to frames of Spark."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
-from dagster_versioned.engines.spark.session import default_session
+from dagster_versioned.engines.spark.session import default_session, kept
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.write import write
 from dagster_versioned.engines.sql import parse_expression
@@ -19,9 +18,6 @@ from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-_MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
 class SparkEngine:
@@ -58,18 +54,9 @@ class SparkEngine:
         """The schema under which the frame would be stored; nothing is computed."""
         return stored_schema(frame.schema, sort_columns=options.sort_columns, columns=options.columns)
 
-    @contextmanager
-    def pinned(self, frame: Any) -> "Generator[DataFrame]":
-        """The frame, kept by the session in memory or on disk once it was computed; one that is kept stays so."""
-        if frame.storageLevel.useDisk or frame.storageLevel.useMemory:
-            yield frame
-            return
-        with _sensible_pieces(frame.sparkSession):
-            persisted = frame.persist()
-        try:
-            yield persisted
-        finally:
-            persisted.unpersist()
+    def pinned(self, frame: Any) -> "AbstractContextManager[DataFrame]":
+        """See `kept`."""
+        return kept(frame)
 
     def measure(self, frame: Any, schema: StructType) -> Contents:
         """What the rows say, computed by the frame's session."""
@@ -115,18 +102,3 @@ class SparkEngine:
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:
         """A frame pinned to the scan's files; see `dagster_versioned.engines.spark.read.read`."""
         return read(scan, self._session or default_session(), check=self._check, s3_scheme=self._s3_scheme)
-
-
-@contextmanager
-def _sensible_pieces(session: "SparkSession") -> Generator[None]:
-    """Within it, frames are pinned in as many pieces as their size calls for, not in as many as shuffles have.
-
-    Spark looks at the setting when a frame is to be kept, which is why it need not stay set. Each piece costs each pass
-    of Python over it a seventh of a second.
-    """
-    before = session.conf.get(_MAY_COALESCE)
-    session.conf.set(_MAY_COALESCE, "true")
-    try:
-        yield
-    finally:
-        session.conf.set(_MAY_COALESCE, str(before))

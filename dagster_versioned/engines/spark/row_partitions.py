@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, strangers
+from dagster_versioned.engines.spark.session import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,19 +24,13 @@ def split_spark(
 ) -> "Generator[dict[str, DataFrame]]":
     """See `dagster_versioned.engines.row_partitions.split`: two jobs and one more for each frame that is used."""
     normal = [_normal(frame, column) for column in partitions.columns]
-    kept = frame.storageLevel.useMemory or frame.storageLevel.useDisk
-    if not kept:
-        frame.persist()
-    try:
+    with kept(frame):
         _check(frame, partitions, normal, allow_empty)
         conditions = [_conditions(*each) for each in zip(partitions.columns, normal, strict=True)]
         yield {
             key: frame.where(reduce(lambda left, right: left & right, of_columns))
             for key, of_columns in zip(partitions.keys, zip(*conditions, strict=True), strict=True)
         }
-    finally:
-        if not kept:
-            frame.unpersist()
 
 
 def _check(

@@ -23,10 +23,13 @@ EMBEDDED_DEFAULTS = {
 }
 
 
+_MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+
+
 def default_session() -> "SparkSession":
     """The active session, classic or Connect; where there is none, a new embedded one on all cores.
 
-    Raises `VersionedError` in one sentence where there is neither a session nor a Java to start one with.
+    Raises `VersionedError` where there is neither a session nor a Java to start one with.
     """
     from pyspark.sql import SparkSession
 
@@ -35,8 +38,9 @@ def default_session() -> "SparkSession":
         return session
     if not _java_found() and "SPARK_REMOTE" not in os.environ:
         raise VersionedError(
-            "Spark needs Java 17 or newer and none was found: install one (for example 'apt-get install "
-            "openjdk-17-jre-headless' or 'brew install openjdk@17') or set JAVA_HOME."
+            "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or on the PATH. Nothing was read or "
+            "written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
+            "use frames of pyarrow, pandas or Polars, which need no Java."
         )
     # Python workers are started by name; without this they are whatever 'python3' is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,6 +60,29 @@ def frame_type() -> "type[DataFrame]":
 
 
 @contextmanager
+def kept(frame: "DataFrame") -> "Generator[DataFrame]":
+    """Within it, the session keeps the frame in memory or on disk once it was computed; one that is kept stays so.
+
+    It is kept in as many pieces as its size calls for, not in as many as shuffles have: each costs each pass of Python
+    over it a seventh of a second. Spark looks at the setting when a frame is to be kept, so it need not stay set.
+    """
+    if frame.storageLevel.useDisk or frame.storageLevel.useMemory:
+        yield frame
+        return
+    settings = frame.sparkSession.conf
+    before = settings.get(_MAY_COALESCE)
+    settings.set(_MAY_COALESCE, "true")
+    try:
+        persisted = frame.persist()
+    finally:
+        settings.set(_MAY_COALESCE, str(before))
+    try:
+        yield persisted
+    finally:
+        persisted.unpersist()
+
+
+@contextmanager
 def running(what: str) -> Generator[None]:
     """Raise `IntegrityError` where Spark fails within the block, as of ``what``."""
     from pyspark.errors import PySparkException
@@ -64,7 +91,10 @@ def running(what: str) -> Generator[None]:
         yield
     except PySparkException as error:
         said = " ".join(str(error).partition("JVM stacktrace")[0].split())
-        raise IntegrityError(f"Spark failed in {what}: {said:.600}") from error
+        raise IntegrityError(
+            f"Spark failed in {what}: {said:.600} Nothing was changed. Run it again; where it fails in the same way, "
+            "the recorded query cannot be run over what its inputs have."
+        ) from error
 
 
 def runs_here(session: "SparkSession") -> bool:

@@ -29,6 +29,7 @@ from dagster_versioned.engines.parts import Contents, Written
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
+from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
 from dagster_versioned.identity.digest import BagDigest
 
@@ -60,8 +61,7 @@ def merge_frames(
     given = new.count() if matching.given is None else matching.given.nrow
     if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
         return unchanged
-    joined = merging.joined().persist()
-    try:
+    with kept(merging.joined()) as joined:
         by_file = joined.groupBy(_FILE).agg(
             sf.count_if(sf.col(_MATCHED)).alias("matched"),
             sf.count_if(sf.col(_MATCHED) & sf.col(_DIFFERS)).alias("changed"),
@@ -92,8 +92,6 @@ def merge_frames(
         if gone and not matching.rewrite:
             before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*base.schema.names), base.schema)
         written = write(rows.toDF(*base.schema.names))
-    finally:
-        joined.unpersist()
 
     def changes() -> Written:
         differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
