@@ -46,8 +46,8 @@ from dagster_versioned.engines import events as queries
 from dagster_versioned.engines.dispatch import engine_for, event_engine_for
 from dagster_versioned.engines.events import EventColumns, EventEngine, EventQuery, EventSchema
 from dagster_versioned.engines.frames import family_of, to_frame
-from dagster_versioned.engines.increment import nothing
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore

@@ -27,7 +27,7 @@ from dagster_versioned.chain.walk import state_at
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.events import EventColumns, EventSchema
-from dagster_versioned.engines.increment import nothing
+from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import (
     ChainCorrupt,
     CommitConflict,

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, URI_KEY
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, table_text
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.tables.history import History
-
-URI_KEY = "dagster/uri"
-LOG_VERSION_KEY = "dagster_versioned/log_version"
-COMMIT_KEY = "dagster_versioned/commit_sha256"
-"""Metadata of a materialization by the IO manager: which commit it made, and the SHA-256 of that commit's bytes."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import dagster as dg
 
@@ -11,7 +10,7 @@ from dagster_versioned.asset_graph.mapping import upstream_partitions
 from dagster_versioned.asset_graph.places import Places
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.tables.head import partition_head
-from dagster_versioned.tables.staleness import SHORT, CellHead, Need, TableHeads, TableKey, find
+from dagster_versioned.tables.staleness import SHORT, CellHead, Need, On, TableHeads, TableKey, find, require_on
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,10 @@ class FreshParents(VersionCheck):
     title = "parents"
     about = "The head was built from the current versions of its upstreams."
 
-    on: Literal["metadata_sha", "data_sha"] = "metadata_sha"
+    on: On = "metadata_sha"
+
+    def __post_init__(self) -> None:
+        require_on(self.on, "check")
 
     def judge(self, look: Look) -> Verdict:
         upstreams = list(_upstreams(look))

@@ -65,7 +65,8 @@ def reported(*, debug: bool) -> Generator[None]:
     try:
         yield
     except errors.VersionedError as error:
-        raise _said(str(error), exit_code(error), debug) from None
+        message = " ".join([str(error), *getattr(error, "__notes__", ())])
+        raise _said(message, exit_code(error), debug) from None
     except KeyboardInterrupt:
         raise _said("Interrupted.", ExitCode.INTERRUPTED, debug) from None
     except BrokenPipeError:

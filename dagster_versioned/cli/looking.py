@@ -75,7 +75,7 @@ def ls(session: Session) -> ExitCode | None:
                     human_size(t["size_bytes"]),
                     t["partitions"],
                     t["versions"],
-                    _minute(t["timestamp"]),
+                    _second(t["timestamp"]),
                     "; ".join(_remarks(t)),
                 )
                 for t in tables
@@ -112,7 +112,7 @@ def history(
                 _at(v["log_version"]),
                 _short(v["version"]),
                 *([v["partition"]] if partitioned else []),
-                _minute(v["timestamp"]),
+                _second(v["timestamp"]),
                 v["change"],
                 v["rows"],
                 human_size(v["size_bytes"]),
@@ -147,7 +147,7 @@ def show(session: Session, table: Table, version: MaybeVersion = None, partition
                     _at(p["log_version"]),
                     p["rows"],
                     human_size(p["size_bytes"]),
-                    _minute(p["timestamp"]),
+                    _second(p["timestamp"]),
                 )
                 for p in document["partitions"]
             ],
@@ -548,5 +548,5 @@ def _at(log_version: int | None) -> str | None:
     return None if log_version is None else f"@{log_version}"
 
 
-def _minute(timestamp: str | None) -> str | None:
+def _second(timestamp: str | None) -> str | None:
     return timestamp and f"{timestamp[:10]} {timestamp[11:19]}Z"

@@ -48,6 +48,7 @@ class SensorSettings(dg.Model, dg.Resolvable):
     target: str = Field(
         description="A selection of assets to keep current, as in the UI: 'group:delays', 'key:daily*'."
     )
+    # Called `on` everywhere else, which YAML 1.1 takes for true.
     compare: Literal["metadata_sha", "data_sha"] = Field(
         default="metadata_sha", description="What of an upstream counts; data_sha: its data alone."
     )

@@ -15,9 +15,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 LOG_RETENTION = timedelta(days=30)
 """How long commits stay where ``delta.logRetentionDuration`` does not say."""
 
-_OURS = "dagster_versioned."
-"""How the domains of versioned tables begin, whose history is all of their log."""
-
 
 @dataclass(frozen=True, slots=True)
 class CleanedUp:
@@ -29,7 +26,7 @@ class CleanedUp:
 
 def require_foreign(snapshot: Snapshot, operation: str) -> None:
     """Raise `UnsupportedFeature` for a versioned table, whose history must not lose what ``operation`` deletes."""
-    if any(name.startswith(_OURS) for name in snapshot.domains):
+    if snapshot.is_versioned:
         raise UnsupportedFeature(
             f"This is a versioned table: {operation} would take versions out of its history, so it is refused. Nothing"
             " was deleted. Use the table's own verbs, expire and vacuum."

@@ -185,7 +185,7 @@ def commits_after(store: ObjectStore, version: int) -> list[Commit]:
         except ObjectNotFound:
             return commits
     reached = version + len(commits)
-    listed = _contiguous(store, lambda: _versions_after(store, reached), reached + 1)
+    listed = _contiguous(lambda: _versions_after(store, reached), reached + 1)
     return commits + (read_commits(store, reached + 1, listed[-1]) if listed else [])
 
 
@@ -402,7 +402,7 @@ def _gap(version: int) -> LogCorrupt:
     )
 
 
-def _contiguous(store: ObjectStore, listing: Callable[[], list[int]], first: int) -> list[int]:
+def _contiguous(listing: Callable[[], list[int]], first: int) -> list[int]:
     versions = listing()
     if versions != list(range(first, first + len(versions))):
         versions = listing()

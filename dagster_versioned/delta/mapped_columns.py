@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from uuid import uuid4
 
 from dagster_versioned.delta.column_mapping import ID, PHYSICAL_NAME
@@ -31,31 +30,6 @@ def with_mapped_columns(
     given = _Given(max([_highest(configuration), *known]), keep_names, _nests(configuration))
     mapped = given.struct(schema)
     return mapped, {**configuration, MAX_ID: str(given.last)}
-
-
-def without_mapped_columns(schema: StructType) -> StructType:
-    """The schema without ids and physical names, which are of one table alone: for a frame that was read from it."""
-    return _stripped(schema)
-
-
-def _stripped(data_type: Any) -> Any:
-    match data_type:
-        case StructType(fields=fields):
-            gone = (ID, PHYSICAL_NAME, NESTED_IDS)
-            return StructType(
-                replace(
-                    field,
-                    type=_stripped(field.type),
-                    metadata={key: value for key, value in field.metadata.items() if key not in gone},
-                )
-                for field in fields
-            )
-        case ArrayType(element_type=element):
-            return replace(data_type, element_type=_stripped(element))
-        case MapType(key_type=key, value_type=value):
-            return replace(data_type, key_type=_stripped(key), value_type=_stripped(value))
-        case _:
-            return data_type
 
 
 def _highest(configuration: Mapping[str, str]) -> int:

@@ -112,11 +112,6 @@ def paths_of(predicate: Predicate) -> frozenset[Path]:
     return frozenset(node.path for node in _nodes(predicate) if isinstance(node, Comparison | IsNull | StartsWith | In))
 
 
-def is_opaque(predicate: Predicate) -> bool:
-    """Whether part of it is unknown."""
-    return any(isinstance(node, Opaque) for node in _nodes(predicate))
-
-
 def _nodes(predicate: Predicate) -> Iterator[Predicate]:
     yield predicate
     match predicate:

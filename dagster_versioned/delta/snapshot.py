@@ -63,6 +63,11 @@ class Snapshot:
     reach: Reach = NOWHERE
 
     @property
+    def is_versioned(self) -> bool:
+        """Whether it is a versioned table, of which all of the log is history."""
+        return any(domain.startswith("dagster_versioned.") for domain in self.domains)
+
+    @property
     def num_files(self) -> int:
         return self.files.num_rows
 

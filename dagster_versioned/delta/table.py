@@ -192,18 +192,19 @@ class Table:
         write_checksum(self.store, snapshot)
         return snapshot.version
 
-    def vacuum(self, retention: timedelta | None = None, *, dry_run: bool = False, force: bool = False) -> Vacuumed:
-        """Delete files that neither the newest version needs nor one that was current within ``retention`` from now.
+    def vacuum(self, retention: timedelta | None = None, *, dry_run: bool = True, force: bool = False) -> Vacuumed:
+        """Files that neither the newest version needs nor one that was current within ``retention`` from now.
 
-        By default that is ``delta.deletedFileRetentionDuration``, else a week; a shorter one must be forced. Older
-        versions can be described afterwards, but not read. Raises `UnsupportedFeature` for a versioned table.
+        ``dry_run=False`` deletes them; older versions can be described afterwards, but not read. The retention is by
+        default ``delta.deletedFileRetentionDuration``, else a week; a shorter one must be forced. Raises
+        `UnsupportedFeature` for a versioned table.
         """
         return vacuum(self.store, self._current(), datetime.now(UTC), retention=retention, dry_run=dry_run, force=force)
 
-    def cleanup(self, *, dry_run: bool = False) -> CleanedUp:
-        """Delete what lies before a checkpoint in the log and is older than ``delta.logRetentionDuration`` (30 days).
+    def cleanup(self, *, dry_run: bool = True) -> CleanedUp:
+        """What lies before a checkpoint in the log and is older than ``delta.logRetentionDuration`` (30 days).
 
-        History then begins later. Raises `UnsupportedFeature` for a versioned table.
+        ``dry_run=False`` deletes it; history then begins later. Raises `UnsupportedFeature` for a versioned table.
         """
         return cleanup_log(self.store, self._current(), datetime.now(UTC), dry_run=dry_run)
 
@@ -211,10 +212,10 @@ class Table:
         def build(read: Snapshot | None) -> Transaction:
             if read is None:
                 raise InvalidInput("There is no table to change. Nothing was written.")
-            if any(domain.startswith("dagster_versioned") for domain in read.domains):
+            if read.is_versioned:
                 raise InvalidInput(
-                    f"{self.store.uri} is a versioned table, which changes by materializing its asset. Nothing was"
-                    " written."
+                    f"{self.store.uri} is a versioned table, so other commands than its own are refused. Nothing was "
+                    "written. Materialize its asset, or set properties by its TableOptions."
                 )
             return change(read)
 

@@ -22,8 +22,7 @@ from dagster_versioned.engines.delta_writes import merge_delta as merge_delta
 from dagster_versioned.engines.delta_writes import optimize_delta as optimize_delta
 from dagster_versioned.engines.delta_writes import update_delta as update_delta
 from dagster_versioned.engines.delta_writes import write_delta as write_delta
-from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame
-from dagster_versioned.engines.increment import Increment, Matching
+from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
 from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.row_order import canonical_order, order_rows
@@ -31,7 +30,7 @@ from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import UnsupportedFrame
+from dagster_versioned.engines.upsert import Matching, Upsert
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 
 BATCH_ROWS = ROW_GROUP_ROWS
@@ -115,7 +114,7 @@ class ArrowEngine:
         needed = {stored(side, name): rows[name] for side, name in condition.columns}
         return rows.num_rows - int(is_true(table_of(needed, rows.num_rows), condition).sum())
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
         """See `merge_tables`; holds the frame, the table's keys, and the files whose rows change in memory."""
         incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
         if matching.gone is not None:
@@ -142,7 +141,7 @@ class ArrowEngine:
         """
         family = family_of(frame_type or pa.Table)
         if family not in READABLE:
-            raise UnsupportedFrame(f"A table cannot be read as {frame_type}; supported are {', '.join(READABLE)}.")
+            raise unreadable(frame_type, READABLE)
         if family == "pyarrow.RecordBatchReader":
             return stream_table(scan)
         return to_frame(read_table(scan), frame_type or pa.Table)

@@ -21,8 +21,8 @@ from dagster_versioned.engines.events import (
     repeated_keys,
 )
 from dagster_versioned.engines.frames import in_memory, stream
-from dagster_versioned.engines.increment import EXAMPLES
 from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.upsert import EXAMPLES
 
 
 class ArrowEvents:

@@ -12,7 +12,7 @@ from dagster_versioned.delta.schema import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.arrow_samples import filtered, hashed, member_of, quoted, require_ids
 from dagster_versioned.engines.conform import conform_all, stored_schema
-from dagster_versioned.engines.content_versions import content_versions, field_digests
+from dagster_versioned.engines.content_versions import content_versions, field_digests, positional
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import in_memory, stream, to_frame
 from dagster_versioned.engines.samples import (
@@ -21,6 +21,7 @@ from dagster_versioned.engines.samples import (
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
+    SAID,
     SEPARATOR,
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
@@ -79,11 +80,16 @@ def empty(schema: StructType, like: pa.Table | None = None) -> pa.Table:
 
 
 def with_contents(frame: pa.Table, columns: Mapping[str, Sequence[str]]) -> pa.Table:
-    """The table with versions by field, each the hash of the values in some ``columns``.
+    """The table with versions by field, each the hash of the values in some ``columns``, and of what it says itself.
 
-    Data versions that it says itself stay.
+    Data versions that it says stay.
     """
-    fields = [content_versions(frame, columns[each]).combine_chunks() for each in columns]
+    texts = {each: f"{SAID}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
+    told = frame
+    for each, name in texts.items():
+        told = told.append_column(name, member_of(frame, DATA_VERSION_BY_FIELD, each))
+    chosen = ([*columns[each], *([texts[each]] if each in texts else [])] for each in columns)
+    fields = [content_versions(told, names).combine_chunks() for names in chosen]
     # An array of members knows no length without any.
     versions = pa.StructArray.from_arrays(fields, list(columns)) if fields else pa.nulls(len(frame), pa.struct([]))
     table = _said(frame).append_column(PROVENANCE_BY_FIELD, versions)
@@ -130,7 +136,7 @@ def rows_of(
         taken = frames[each.name].take(found[f"{_ROW}{position}"])
         columns |= {name: taken[name] for name in taken.column_names if name not in plan.on}
     ids = list(dict.fromkeys(name for each in order for name in (*plan.units, *each.ids) if name in columns))
-    rows = pa.Table.from_pydict(columns).sort_by([(name, "ascending") for name in ids])
+    rows = _ordered(pa.Table.from_pydict(columns), ids)
     return within(plan, rows, units) if plan.pairs and not every else rows
 
 
@@ -167,7 +173,7 @@ def together(one: pa.Table, other: pa.Table) -> pa.Table:
 
 def pieces(plan: SamplePlan, units: pa.Table, size: int) -> Iterator[tuple[pa.Table, int]]:
     """The units in tables of at most ``size``, in the order of their columns."""
-    ordered = units.sort_by([(name, "ascending") for name in plan.units])
+    ordered = _ordered(units, plan.units)
     for start in range(0, len(ordered), size):
         piece = ordered.slice(start, size)
         yield piece, len(piece)
@@ -218,7 +224,7 @@ def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, unit
     found: list[pa.Table] = []
     with database() as connection:
         if units is not None:
-            connection.register("units", units.select(keys).group_by(keys).aggregate([]))
+            connection.register("units", units.select(keys))
         for batch in rows:
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
@@ -236,6 +242,12 @@ def _semi_joined(connection: "DuckDBPyConnection", rows: pa.Table, keys: Sequenc
         f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
     ).to_arrow_table()
     return rows.take(places[_ROW])
+
+
+def _ordered(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    keys = positional([rows[name] for name in names])  # a name that begins with a dot would be taken for a path
+    order = pc.SortOptions([(name, "ascending") for name in keys.column_names])
+    return rows.take(pc.call_function("sort_indices", [keys], order))
 
 
 def _numbered(rows: pa.Table, name: str = _ROW) -> pa.Table:

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.engines.content_versions import positional
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     EXAMPLES,
@@ -117,7 +118,10 @@ def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     on, order = (", ".join(map(quoted, names)) for names in (upstream.on, upstream.ids))
     names = [version_column(member, upstream.name) for member in upstream.fields]
-    texts = ", ".join(f"string_agg({quoted(name)}, '{SEPARATOR}' ORDER BY {order}) AS {quoted(name)}" for name in names)
+    # Of nulls alone this would be a null, where Spark has an empty text.
+    texts = ", ".join(
+        f"coalesce(string_agg({quoted(name)}, '{SEPARATOR}' ORDER BY {order}), '') AS {quoted(name)}" for name in names
+    )
     with database() as connection:
         connection.register("given", table)
         groups = connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}").to_arrow_table()
@@ -212,11 +216,10 @@ def _compared(
 
 def _units(plan: SamplePlan, rows: pa.Table) -> int:
     """How many samples there are, by the columns that they are matched by."""
-    return (
-        rows.num_rows
-        if not rows.num_rows
-        else len(rows.select(list(plan.units)).group_by(list(plan.units)).aggregate([]))
-    )
+    if not rows.num_rows:
+        return 0
+    keys = positional([rows[name] for name in plan.units])
+    return len(keys.group_by(keys.column_names).aggregate([]))
 
 
 def _before(current: pa.Table, member: str) -> Any:

@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.changes import CHANGE_TYPE, ChangeType
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.arrow_scan import read_table
-from dagster_versioned.engines.increment import (
+from dagster_versioned.engines.join_key import join_key
+from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.upsert import (
     EXAMPLES,
-    Increment,
     Matching,
     Positions,
+    Upsert,
     as_examples,
     deleted_from,
     marked,
@@ -25,9 +28,6 @@ from dagster_versioned.engines.increment import (
     refuse_repeated_in_table,
     require_key,
 )
-from dagster_versioned.engines.join_key import join_key
-from dagster_versioned.engines.parts import Contents, Written
-from dagster_versioned.engines.scan import Scan
 from dagster_versioned.identity.digest import row_lanes
 
 Rows = NDArray[np.int64]
@@ -59,7 +59,7 @@ def merge_tables(
     *,
     vectors: bool,
     tells: bool,
-) -> Increment:
+) -> Upsert:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
     require_key(base.schema, matching.key, matching.named)
     keys = _join_keys(frame, matching.key)
@@ -108,7 +108,7 @@ def merge_tables(
         come = [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
         return write(pa.concat_tables([*told, *come]))
 
-    return Increment(
+    return Upsert(
         frozenset(replaced),
         _sum(base.schema, before),
         # As it is, if it can be: then it is known already what it says.
@@ -128,7 +128,7 @@ def _told(rows: pa.Table, kind: ChangeType) -> pa.Table:
 def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:
     total = nothing(schema)
     for contents in all_of:
-        total = Increment(frozenset(), nothing(schema), Written(contents, ()), 0, 0).contents(total)
+        total = Upsert(frozenset(), nothing(schema), Written(contents, ()), 0, 0).contents(total)
     return total
 
 

@@ -3,7 +3,7 @@
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.events import EventEngine
-from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of
+from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable
 from dagster_versioned.errors import UnsupportedFrame
 
 SPARK_FRAME = "pyspark.sql.DataFrame"
@@ -16,7 +16,7 @@ def engine_for(frame: object) -> Engine:
     if _is_spark(type(frame)):
         return _spark()
     raise UnsupportedFrame(
-        f"A {_name(type(frame))} cannot be stored as a table. Nothing was written. "
+        f"A {name_of(type(frame))} cannot be stored as a table. Nothing was written. "
         f"Return one of: {', '.join((*WRITABLE, SPARK_FRAME))}."
     )
 
@@ -28,10 +28,7 @@ def engine_for_type(annotation: object) -> Engine:
             return ArrowEngine()
         if _is_spark(annotation):
             return _spark()
-    name = _name(annotation) if isinstance(annotation, type) else repr(annotation)
-    raise UnsupportedFrame(
-        f"A table cannot be read as {name}. Annotate the input with one of: {', '.join((*READABLE, SPARK_FRAME))}."
-    )
+    raise unreadable(annotation, (*READABLE, SPARK_FRAME))
 
 
 def event_engine_for(frame_type: type) -> EventEngine:
@@ -55,7 +52,3 @@ def _spark() -> Engine:
     from dagster_versioned.engines.spark import SparkEngine
 
     return SparkEngine()
-
-
-def _name(frame_type: type) -> str:
-    return f"{frame_type.__module__}.{frame_type.__qualname__}"

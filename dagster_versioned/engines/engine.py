@@ -4,10 +4,10 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Matching, Upsert
 
 
 class Engine(Protocol):
@@ -50,7 +50,7 @@ class Engine(Protocol):
         """In how many rows of a pinned frame a condition, in Spark's SQL, is false or null. Raises `InvalidInput`."""
         ...
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
         """Put the rows of a pinned frame among those of ``base``, in the place of those that match.
 
         Files in which no row changes are not replaced; with ``options.deletion_vectors``, nor are those that lose no

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_versioned.engines.increment import grown_schema
+from dagster_versioned.engines.upsert import grown_schema
 from dagster_versioned.errors import InvalidInput
 
 EVENTS = "events"

@@ -1,6 +1,6 @@
 """The frames of the Arrow family, to Arrow and back. pandas and Polars are imported only once one of theirs is here."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -75,7 +75,20 @@ def to_frame(table: pa.Table, frame_type: type) -> Any:
         case "polars.LazyFrame":
             return _to_polars(table).lazy()
         case _:
-            raise UnsupportedFrame(f"A table cannot be read as {frame_type}; supported are {', '.join(READABLE)}.")
+            raise unreadable(frame_type, READABLE)
+
+
+def unreadable(annotation: object, readable: Iterable[str]) -> UnsupportedFrame:
+    """What to raise for a type that no table is read as."""
+    name = name_of(annotation) if isinstance(annotation, type) else repr(annotation)
+    return UnsupportedFrame(
+        f"A table cannot be read as {name}. Nothing was read. Annotate the input with one of: {', '.join(readable)}."
+    )
+
+
+def name_of(frame_type: type) -> str:
+    """A type's name, with its module's."""
+    return f"{frame_type.__module__}.{frame_type.__qualname__}"
 
 
 def _from_pandas(frame: "pd.DataFrame") -> pa.Table:

@@ -21,6 +21,9 @@ SYSTEM_COLUMNS = (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD, DATA_V
 SYSTEM_PREFIX = "metaxy_"
 """What the names of these begin with, and of no column of a user."""
 
+SAID = "metaxy_said"
+"""A column of what users say of a sample's versions, while these are computed; its member follows after a dot."""
+
 SEPARATOR = "|"
 
 EXAMPLES = 5
@@ -211,12 +214,13 @@ def refuse_equal_names(plan: SamplePlan, columns: Mapping[str, Sequence[str]]) -
         for name in names:
             if name in plan.on:
                 continue
-            if name in seen:
+            other = seen.setdefault(name.casefold(), upstream)
+            if other != upstream:
                 raise InvalidInput(
-                    f"Feature {plan.feature!r} gets the column {name!r} from {seen[name]!r} and from {upstream!r}. "
-                    "Nothing was computed or written. Rename one of the two in its FeatureDep, or select others."
+                    f"Feature {plan.feature!r} gets the column {name!r} from {other!r} and from {upstream!r} (case "
+                    "aside). Nothing was computed or written. Rename one of the two in its FeatureDep, or select "
+                    "others."
                 )
-            seen[name] = upstream
 
 
 def require_plain_columns(plan: SamplePlan, what: str, known: Sequence[str], members: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.incremental.increment import Increment
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.write import WriteResult
 
@@ -115,7 +116,8 @@ class FeatureStep:
         increment = resolved.increment
         is_root = not resolved.feature.plan.upstreams
         if not increment.todo:
-            return resolved.finish()
+            options = TableOptions.from_metadata(context.assets_def.metadata_by_key[context.asset_key])
+            return resolved.finish(allow_empty=options.allow_empty)
         parts = increment.chunks(self.chunk_size) if self.chunk_size is not None and not is_root else iter([increment])
         after: Version | None = None
         for part in parts:

@@ -14,6 +14,15 @@ INITIAL_CODE_VERSION = "__metaxy_initial__"
 _PART = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 
+def _listed(what: str, given: "Iterable[Any]") -> tuple[Any, ...]:
+    """What was given, as a tuple. Raises `InvalidInput` for a text, whose letters nobody means."""
+    if isinstance(given, str):
+        raise InvalidInput(
+            f"{what} are {given!r:.100}, a text. Nothing was read or written; make it a list: [{given!r:.100}]."
+        )
+    return tuple(given)
+
+
 class Asset(Protocol):
     """An asset that is a feature: whatever has a key with a path, such as Dagster's definitions of assets."""
 
@@ -52,7 +61,8 @@ class FieldDep:
         self, feature: "str | Sequence[str] | Feature | Asset", fields: Iterable[str | Sequence[str]] | None = None
     ) -> None:
         object.__setattr__(self, "feature", key_text(feature))
-        object.__setattr__(self, "fields", None if fields is None else tuple(sorted(map(key_text, fields))))
+        listed = None if fields is None else _listed(f"The fields of the FieldDep on {self.feature!r}", fields)
+        object.__setattr__(self, "fields", None if listed is None else tuple(sorted(map(key_text, listed))))
 
     def to_json(self) -> dict[str, Any]:
         """The dependency as JSON."""
@@ -88,7 +98,7 @@ class Field:
         object.__setattr__(self, "key", key_text(key))
         object.__setattr__(self, "code_version", code_version)
         object.__setattr__(self, "deps", tuple(deps) if deps is not None else None)
-        object.__setattr__(self, "columns", tuple(columns))
+        object.__setattr__(self, "columns", _listed(f"The columns of field {self.key!r}", columns))
         if not isinstance(code_version, str) or "|" in code_version:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(
                 f"Field {self.key!r} has the code version {code_version!r:.100}. Nothing was read or written; a code"
@@ -147,7 +157,10 @@ class FieldsMapping:
         """As stated: upstream fields by field; a field that is not mentioned depends on none."""
         return cls(
             "specific",
-            mapping={key_text(own): frozenset(map(key_text, upstream)) for own, upstream in mapping.items()},
+            mapping={
+                key_text(own): frozenset(map(key_text, _listed(f"The upstream fields of {own!r}", upstream)))
+                for own, upstream in mapping.items()
+            },
         )
 
     @classmethod
@@ -217,12 +230,12 @@ class Lineage:
     @classmethod
     def aggregation(cls, on: Iterable[str] | None = None) -> Self:
         """One sample from a group."""
-        return cls("aggregation", tuple(on) if on is not None else None)
+        return cls("aggregation", _listed("The columns of an aggregation", on) if on is not None else None)
 
     @classmethod
     def expansion(cls, on: Iterable[str]) -> Self:
         """A group of samples from one."""
-        return cls("expansion", tuple(on))
+        return cls("expansion", _listed("The columns of an expansion", on))
 
     def to_json(self) -> dict[str, Any]:
         """The lineage as JSON."""
@@ -265,7 +278,7 @@ class FeatureDep:
     ) -> None:
         object.__setattr__(self, "feature", key_text(feature))
         object.__setattr__(self, "rename", dict(rename or {}))
-        object.__setattr__(self, "select", None if select is None else tuple(select))
+        object.__setattr__(self, "select", None if select is None else _listed("The columns to select", select))
         object.__setattr__(self, "filter", filter)
         object.__setattr__(self, "optional", optional)
         object.__setattr__(self, "lineage", lineage or Lineage())
@@ -328,10 +341,13 @@ class Feature:
         deps: "Iterable[FeatureDep | Feature | Asset | str]" = (),
     ) -> None:
         object.__setattr__(self, "key", key_text(key))
-        object.__setattr__(self, "id_columns", tuple(id_columns))
-        object.__setattr__(self, "fields", tuple(Field(each) if isinstance(each, str) else each for each in fields))
+        object.__setattr__(self, "id_columns", _listed(f"The id columns of feature {self.key!r}", id_columns))
+        named = _listed(f"The fields of feature {self.key!r}", fields)
+        object.__setattr__(self, "fields", tuple(Field(each) if isinstance(each, str) else each for each in named))
         object.__setattr__(
-            self, "deps", tuple(each if isinstance(each, FeatureDep) else FeatureDep(each) for each in deps)
+            self,
+            "deps",
+            tuple(each if isinstance(each, FeatureDep) else FeatureDep(each) for each in _listed("The deps", deps)),
         )
         self._check()
 

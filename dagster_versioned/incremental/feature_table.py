@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema import DataType, StructType
 from dagster_versioned.engines import arrow_sample_rows, arrow_samples
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
@@ -61,6 +61,8 @@ class UpstreamFiles:
         """The same version of some of the partitions; of those that it has."""
         known = {version.partition for version in self.files.versions}
         wanted = sorted(key for key in partitions if key in known)
+        if not wanted:
+            return UpstreamFiles(self.table, self.files.of_no_partition())
         return UpstreamFiles(self.table, self.table.files(self.files.log_version, partitions=wanted))
 
     def digests(self) -> dict[str, str] | None:
@@ -100,12 +102,19 @@ class FeatureTable:
                 f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
                 "or written; materialize them first."
             )
-        head = self._head(partition, full)
+        head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
         way = _way(as_type)
         frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
-        current = self._current(head, way, full)
+        types = {
+            new: field.type
+            for each in self.plan.upstreams
+            for new, field in zip(
+                each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
+            )
+        }
+        current = self._current(head, way, full, types)
 
         def rows(units: Any, *, every: bool) -> Any:
             reads = {name: _reading(files) for name, files in given.items()}
@@ -127,7 +136,7 @@ class FeatureTable:
         ``columns``, and without these of all that are no ids. Raises what `resolve` does, and `UnsupportedType` for
         columns that have other types than in the table.
         """
-        head = self._head(partition, full)
+        head, full = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
         way = _way(cast("type[Any]", type(samples)))
         samples = way.rows.own(samples, None)
@@ -146,7 +155,8 @@ class FeatureTable:
                     "nobody would see them change. Nothing was written. Add them to the columns of a field."
                 )
             samples = way.rows.with_contents(samples, columns)
-        current = self._current(head, way, full)
+        ids = engine_for(samples).schema(way.rows.select(samples, self.plan.ids), WriteOptions())
+        current = self._current(head, way, full, {field.name: field.type for field in ids.fields})
         light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
         def rows(units: Any, *, every: bool) -> Any:
@@ -191,16 +201,17 @@ class FeatureTable:
         )
         return Resolved(self, increment, way, head, current, upstreams, pinned, samples)
 
-    def _head(self, partition: str | None, full: bool) -> UpstreamFiles | None:
-        """The files of the head that the update is to go onto.
+    def _head(self, partition: str | None, full: bool) -> tuple[UpstreamFiles | None, bool]:
+        """The files of the head that the update is to go onto, and whether all samples are to be computed.
 
+        They are, too, where they were to be and somebody died before all were: nobody knows which of them are new.
         Raises `InvalidInput` where it cannot be compared, `CommitConflict` where another program had the last word.
         """
         if not self.table.exists():
-            return None
+            return None, full
         version = self.table.state.history.heads.get(partition)
         if version is None:
-            return None
+            return None, full
         foreign = self.table.state.history.unadopted
         if foreign is not None and not full:
             raise CommitConflict(
@@ -218,14 +229,19 @@ class FeatureTable:
                         f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
                         "Compute all of them again (run config full: true), or take the change back."
                     )
-        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition))
+        full = full or (record is not None and record.full and record.left > 0)
+        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
 
-    def _current(self, head: UpstreamFiles | None, way: "_Way", full: bool) -> Any:
-        """What is compared of the samples that are stored; ``None`` where there are none."""
+    def _current(self, head: UpstreamFiles | None, way: "_Way", full: bool, types: Mapping[str, DataType]) -> Any:
+        """What is compared of the samples that are stored; ``None`` where there are none, or where all are to be
+        computed and have other ids, or ids of other ``types`` (by column), so that all that are stored go."""
         if head is None:
             return None
         names = head.schema.names
-        if full and any(name not in names for name in self.plan.ids):
+        if full and any(
+            name not in names or types.get(name, head.schema.field(name).type) != head.schema.field(name).type
+            for name in self.plan.ids
+        ):
             return None
         what = f"The table of feature {self.feature.key!r}"
         require_columns(what, names, self.plan.ids if full else (*self.plan.ids, PROVENANCE))
@@ -332,21 +348,26 @@ class Resolved:
         return FeatureRecord.of(self._head.files.versions[0].identity.custom) if self._head is not None else None
 
     def finish(
-        self, rows: Any = None, part: Increment[Any] | None = None, *, after: Version | None = None
+        self,
+        rows: Any = None,
+        part: Increment[Any] | None = None,
+        *,
+        after: Version | None = None,
+        allow_empty: bool = False,
     ) -> SampleUpdate:
         """The rows that were computed, for the whole increment or a ``part`` of it, as what is to be written.
 
         Without ``rows`` where there is nothing to compute, and for a feature without upstreams, whose rows are its
         samples. ``after`` is the version that the part before was written as. Where all is computed again and what is
         stored has other ids or columns, the first part replaces the table. What the part before came to is not kept
-        any longer.
+        any longer. ``allow_empty``: the first version may have no samples.
         Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
         twice, and `EmptyTable` where there never was a sample.
         """
         self._part.close()
         feature, way = self.feature, self._way
         plan, part = feature.plan, part or self.increment
-        asked = part.asked
+        asked, idle = part.asked, False
         if part.todo:
             if rows is None and self._samples is not None:
                 frame = self._finished_samples(part)
@@ -358,16 +379,15 @@ class Resolved:
             else:
                 own = way.rows.own(rows, part.units)
                 frame = way.rows.finished(plan, part.units, own, way.pin(self._part))
-        elif self._head is None:
-            raise EmptyTable(
-                f"Feature {plan.feature!r} has no samples: its upstreams have none that it could be computed from. "
-                "Nothing was written. Materialize them first, or look at the filters of its FeatureDeps."
-            )
+        elif self._head is None or (self._current is None and asked.full):
+            if self._head is None and not allow_empty:
+                raise self._empty()
+            frame = self._no_rows(part)
         elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
             frame = arrow_sample_rows.empty(self._head.schema)
+            idle = True
         else:
             frame = way.rows.empty(self._head.schema, asked.gone)
-        idle = not part.todo and not part.counts.orphaned
         gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
         base = after or (self._head.files.versions[0] if self._head is not None else None)
         whole = asked.full and (not asked.piece or (after is None and not self._can_join(frame)))
@@ -380,6 +400,7 @@ class Resolved:
             {field.key: digests[field.member] for field in feature.feature.fields},
             self._upstreams,
             asked.left,
+            asked.full and asked.left > 0,
         )
         if whole:
             self._current = None  # nothing that is stored stays, so that the parts that follow take none of it away
@@ -392,6 +413,30 @@ class Resolved:
             {FEATURE_MEMBER: record.to_json()},
         )
 
+    def _empty(self) -> EmptyTable:
+        key = self.feature.plan.feature
+        if self._samples is not None:
+            why, fix = "its function returned none", "Return some"
+        else:
+            why = "its upstreams have none that it could be computed from"
+            fix = "Materialize them first, look at the filters of its FeatureDeps"
+        return EmptyTable(
+            f"Feature {key!r} has no samples: {why}. Nothing was written. {fix}, or allow that with "
+            "TableOptions(allow_empty=True)."
+        )
+
+    def _no_rows(self, part: Increment[Any]) -> Any:
+        """Rows of no sample, where none are stored that would say which columns there are."""
+        if self._samples is not None:
+            return self._finished_samples(part)
+        plan, rows = self.feature.plan, self._way.rows
+        if not {*plan.ids} <= {*plan.units}:
+            raise EmptyTable(
+                f"Feature {plan.feature!r} has no samples, and nobody knows the types of its ids "
+                f"{sorted({*plan.ids} - {*plan.units})}. Nothing was written. Give its upstreams some samples first."
+            )
+        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._way.pin(self._part))
+
     def _finished_samples(self, part: Increment[Any]) -> Any:
         every = part.asked.first and not part.asked.piece
         pin = self._way.pin(self._part)
@@ -402,10 +447,10 @@ class Resolved:
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
         plan, rows = self.feature.plan, self._way.rows
-        added = [rows.digests(plan, frame)] if part.todo else []
         keys = {field.key: field.member for field in self.feature.feature.fields}
         before = after or (self._head.files.versions[0] if self._head is not None else None)
         record = FeatureRecord.of(before.identity.custom) if before is not None else None
+        added = [rows.digests(plan, frame)] if part.todo or before is None else []
         if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
             added.append({keys[key]: text for key, text in record.digests.items()})
         elif self._current is not None:
@@ -469,7 +514,7 @@ def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePl
 
     def light(each: Upstream) -> Upstream:
         read = _needed(each, upstreams[each.name].schema)
-        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=None)
+        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=())
 
     return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
 
@@ -488,7 +533,7 @@ def _columns_of(feature: Feature, known: Iterable[str]) -> dict[str, tuple[str, 
     """By field of a feature without upstreams, the columns whose values are its version."""
     names = [name for name in known if not name.startswith(SYSTEM_PREFIX)]
     rest = tuple(sorted(name for name in names if name not in feature.id_columns)) or feature.id_columns
-    found = {field.member: field.columns or rest for field in feature.fields}
+    found = {field.member: tuple(sorted(field.columns)) or rest for field in feature.fields}
     for columns in found.values():
         require_columns(f"Feature {feature.key!r}", names, columns)
     return found

@@ -162,16 +162,24 @@ class FeatureGraph:
 
 def _fields_of(feature: Feature, field: Field, dep: FeatureDep, upstream: list[str]) -> Iterable[str]:
     if not field.deps:
+        stated = dep.fields_mapping.mapping.get(field.key, frozenset())
+        _require_fields(feature, field, dep, stated, upstream)
         return dep.fields_mapping.parents(field.key, upstream)
     found: set[str] = set()
     for own in field.deps:
         if own.feature != dep.feature:
             continue
         wanted = upstream if own.fields is None else own.fields
-        if missing := sorted(set(wanted) - set(upstream)):
-            raise InvalidInput(
-                f"Field {field.key!r} of feature {feature.key!r} depends on the fields {missing} of {dep.feature!r},"
-                f" which has {sorted(upstream)}. Nothing was read or written; check the names."
-            )
+        _require_fields(feature, field, dep, wanted, upstream)
         found.update(wanted)
     return found
+
+
+def _require_fields(
+    feature: Feature, field: Field, dep: FeatureDep, wanted: Iterable[str], upstream: list[str]
+) -> None:
+    if missing := sorted(set(wanted) - set(upstream)):
+        raise InvalidInput(
+            f"Field {field.key!r} of feature {feature.key!r} depends on the fields {missing} of {dep.feature!r},"
+            f" which has {sorted(upstream)}. Nothing was read or written; check the names."
+        )

@@ -178,6 +178,8 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: Upstream, pendin
     has_new = bool(asked.counts.new) or pending.stored is None
     if has_new and (plan.units != plan.ids or not set(kept) <= set(plan.ids)):
         raise _UnknownError(f"what comes of {asked.counts.new} new samples of {dep.feature} is known once it ran")
+    if asked.counts.stale and not {old.get(name, name) for name in upstream.on} <= set(plan.units):
+        raise _UnknownError(f"what comes of {asked.counts.stale} stale samples of {dep.feature} is known once it ran")
     parts: list[pa.Table] = []
     if has_new:
         new = asked.new.rename_columns({PROVENANCE_BY_FIELD: DATA_VERSION_BY_FIELD})

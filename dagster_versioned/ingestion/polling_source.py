@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.chain.events import SetInfo, SetPollingSource
 from dagster_versioned.chain.ingest.declare import declare, declared_history, event_table, source_of
 from dagster_versioned.chain.ingest.fetch import MAX_BYTES
@@ -117,11 +118,11 @@ def _told(table: VersionedTable, added: Sequence[Ingested]) -> dict[str, Any]:
     more = [f"and {len(added) - _FILES_SHOWN} more"] if len(added) > _FILES_SHOWN else []
     return {
         "dagster/row_count": version.identity.nrow,
-        "dagster/uri": table.store.uri,
+        URI_KEY: table.store.uri,
         f"{OURS}/change": "full" if any(one.result.change != "none" for one in added) else "none",
         f"{OURS}/version": version.short,
-        f"{OURS}/metadata_sha": version.metadata_sha,
-        f"{OURS}/log_version": version.log_version,
+        METADATA_SHA_KEY: version.metadata_sha,
+        LOG_VERSION_KEY: version.log_version,
         f"{OURS}/files": dg.MarkdownMetadataValue("\n".join(f"- {line}" for line in (shown + more) or ["nothing new"])),
     }
 

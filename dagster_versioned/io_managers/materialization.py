@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
+from dagster_versioned.asset_graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
 from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.history import History, Version
@@ -26,7 +27,7 @@ def table_metadata(
     fields = parse_schema(version.identity.schema).fields
     return {
         "dagster/table_name": f"{table.project.name}.{table.name}",
-        "dagster/uri": table.store.uri,
+        URI_KEY: table.store.uri,
         "dagster/storage_kind": "deltalake",
         "dagster/column_schema": dg.TableSchema(
             [dg.TableColumn(field.name, type_text(field.type)) for field in fields]
@@ -53,10 +54,10 @@ def version_metadata(table: VersionedTable, history: History, result: WriteResul
         f"{OURS}/version": version.short,
         f"{OURS}/data": identity.data_sha[: len(version.short)],
         f"{OURS}/diff": dg.MarkdownMetadataValue(diff_text(table.name, history, version, change)),
-        f"{OURS}/metadata_sha": version.metadata_sha,
+        METADATA_SHA_KEY: version.metadata_sha,
         f"{OURS}/data_sha": version.data_sha,
-        f"{OURS}/log_version": version.log_version,
-        f"{OURS}/commit_sha256": history.records[version.log_version].sha256,
+        LOG_VERSION_KEY: version.log_version,
+        COMMIT_KEY: history.records[version.log_version].sha256,
         f"{OURS}/size_bytes": float(facts.size_bytes),
         f"{OURS}/part_count": facts.part_count,
         **_added(result),

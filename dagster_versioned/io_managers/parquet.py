@@ -132,7 +132,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         frame_type, by_partition = self._frame_type(context)
         files = self._files(context, table, step)
         if step:
-            note(step, context.asset_key, table.upstream_of(files))
+            of_none = not files.versions and not files.whole
+            note(step, context.asset_key, [] if of_none else table.upstream_of(files))
         if frame_type is UpstreamFiles:
             return UpstreamFiles(table, files)
         if is_history(table):
@@ -168,6 +169,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             return files
         # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
         wanted = sorted(map(str, context.asset_partition_keys))
+        if not wanted and context.dagster_type.typing_type is UpstreamFiles:
+            return files.of_no_partition()  # a feature has no samples then; any other function would not expect that
         known = {one.partition for one in files.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]

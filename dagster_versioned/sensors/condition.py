@@ -14,7 +14,7 @@ from dagster_versioned.sensors.graph import units_of
 from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
 from dagster_versioned.sensors.watch import Watch
-from dagster_versioned.tables.staleness import Finding, On
+from dagster_versioned.tables.staleness import Finding, On, require_on
 
 
 def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -> dg.AutomationCondition[dg.AssetKey]:
@@ -31,8 +31,7 @@ def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -
     of runs in a tick; upstreams in another code location are waited for only while a run of them is seen. Where it is
     combined with other conditions by ``&``, it stays true until the asset is requested.
     """
-    if on not in ("metadata_sha", "data_sha"):
-        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No condition was made.")
+    require_on(on, "condition")
     return VersionChanged(on, on_code_version)
 
 

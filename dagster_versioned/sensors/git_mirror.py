@@ -6,6 +6,7 @@ from typing import cast
 
 import dagster as dg
 
+from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.governance.version_mirror import VersionMirror
 from dagster_versioned.identity.names import table_name_of
@@ -13,9 +14,6 @@ from dagster_versioned.resources.project import ProjectResource
 
 ENDED = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED)
 """A run that failed or was cancelled may have made versions before it did."""
-
-_OURS = "dagster_versioned/metadata_sha"
-"""The metadata by which a materialization is known as one of our IO manager's."""
 
 
 def build_git_mirror_sensor(
@@ -91,7 +89,11 @@ def _ended(instance: dg.DagsterInstance, since: int | None, limit: int) -> Seque
 def _tables(instance: dg.DagsterInstance, run: str) -> list[str]:
     """The tables that a run made versions of, or found unchanged."""
     entries = instance.all_logs(run, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
-    keys = {one.asset_key for e in entries if (one := e.asset_materialization) is not None and _OURS in one.metadata}
+    keys = {
+        one.asset_key
+        for e in entries
+        if (one := e.asset_materialization) is not None and METADATA_SHA_KEY in one.metadata
+    }
     return sorted(str(name) for key in keys if (name := _name(key)))
 
 

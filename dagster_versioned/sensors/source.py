@@ -9,6 +9,7 @@ from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
+from dagster_versioned.asset_graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
 from dagster_versioned.asset_graph.places import Place, Places
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.graph import SOURCE_KEY
@@ -138,9 +139,9 @@ def _observation(key: dg.AssetKey, partition: str | None, head: CellHead) -> dg.
         partition=partition,
         tags={DATA_VERSION_TAG: head.metadata_sha},
         metadata={
-            "dagster_versioned/metadata_sha": head.metadata_sha,
+            METADATA_SHA_KEY: head.metadata_sha,
             "dagster_versioned/data_sha": head.data_sha,
-            "dagster_versioned/log_version": head.log_version,
+            LOG_VERSION_KEY: head.log_version,
             "dagster_versioned/created_at": head.timestamp,
         },
     )

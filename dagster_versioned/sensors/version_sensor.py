@@ -28,7 +28,7 @@ from dagster_versioned.sensors.runs import (
     RunsTried,
 )
 from dagster_versioned.sensors.watch import Seen, Watch
-from dagster_versioned.tables.staleness import Finding, On
+from dagster_versioned.tables.staleness import Finding, On, require_on
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
@@ -76,8 +76,7 @@ def build_version_sensor(
     """
     if max_runs_per_tick < 1:
         raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
-    if on not in ("metadata_sha", "data_sha"):
-        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No sensor was made.")
+    require_on(on, "sensor")
     selection = dg.AssetSelection.from_coercible(target)
     trigger = _Trigger(selection, on, on_code_version, max_runs_per_tick, dict(run_tags or {}))
     return dg.SensorDefinition(

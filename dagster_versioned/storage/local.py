@@ -383,7 +383,7 @@ class LocalStore:
                     f"and the mount of {error.filename or self.uri}."
                 ) from error
             if error.errno in _ABSENT and operation in _READING:
-                raise ObjectNotFound(f"{where}: no such object.") from error
+                raise ObjectNotFound(f"{where}: no such object. Nothing was read.") from error
             if error.errno == errno.ENAMETOOLONG:
                 raise InvalidName(f"{where}: the path is too long for the file system. Nothing was written.") from error
             raise StorageError(

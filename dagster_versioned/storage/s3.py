@@ -411,7 +411,7 @@ class S3Store:
                 "region and the endpoint."
             )
         if status == 404:
-            return ObjectNotFound(f"{where}: no such object.")
+            return ObjectNotFound(f"{where}: no such object. Nothing was read.")
         if status in (401, 403) or code in _DENIED_CODES:
             return AccessDenied(
                 f"{said}. The object is as it was; check which credentials are used and that their policy allows this "

@@ -9,11 +9,11 @@ from dagster_versioned.delta.deletion_vectors import named_by_content, with_vect
 from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.increment import Increment, Matching, grown_schema, nothing
 from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
 from dagster_versioned.engines.parts import Contents, Part, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Matching, Upsert, grown_schema, nothing
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Added
@@ -102,17 +102,17 @@ class Addition(Proposal):
         # What goes onto nothing is what is written, and need not be measured beside that.
         is_first = known is None and not scan.files
         matching = self._matching(known, scan.schema, None if is_first else self._given)
-        increment = self._increment(scan, base, matching)
-        self._measured = self._measured or increment.written.contents
-        self._written = increment.written
-        self._changes, self.change_files = increment.changes, {}
-        self.changes_rows = bool(increment.updated or increment.replaced)
+        upsert = self._upsert(scan, base, matching)
+        self._measured = self._measured or upsert.written.contents
+        self._written = upsert.written
+        self._changes, self.change_files = upsert.changes, {}
+        self.changes_rows = bool(upsert.updated or upsert.replaced)
         rewritten = matching is not None and matching.rewrite
-        written = increment.written.contents
-        self.contents = written if rewritten else increment.contents(contents_of(base.head, scan, self._engine))
-        counts = increment.inserted, increment.updated, increment.removed
+        written = upsert.written.contents
+        self.contents = written if rewritten else upsert.contents(contents_of(base.head, scan, self._engine))
+        counts = upsert.inserted, upsert.updated, upsert.removed
         self.added = Added(self._mode, self._given.digest.text, *counts)
-        vectors = named_by_content(increment.deleted)
+        vectors = named_by_content(upsert.deleted)
         self.vector_files = vectors.files
         rows = {file.key: file.num_records for file in scan.files}
 
@@ -123,7 +123,7 @@ class Addition(Proposal):
             marked = with_vector(add, vector, rows[add.key] or 0)
             return replace(marked, tags={**(add.tags or {}), VECTOR_TAG: sha})
 
-        return tuple(without_deleted(add) for add in base.parts if add.key not in increment.replaced)
+        return tuple(without_deleted(add) for add in base.parts if add.key not in upsert.replaced)
 
     @staticmethod
     def _switches(base: Base) -> tuple[bool, ...]:
@@ -137,7 +137,7 @@ class Addition(Proposal):
         """Which rows go; ``None`` where they all stay."""
         return Matching(self._options.merge_key, given=given) if self._mode == "merge" else None
 
-    def _increment(self, scan: Scan, base: Base, matching: Matching | None) -> Increment:
+    def _upsert(self, scan: Scan, base: Base, matching: Matching | None) -> Upsert:
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),
@@ -148,7 +148,7 @@ class Addition(Proposal):
         if matching is not None:
             return self._engine.merge(self._frame, scan, matching, self._staging, options)
         written = self._engine.write(self._frame, self._staging, options)
-        return Increment(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
+        return Upsert(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
 
 
 def contents_of(head: Version | None, scan: Scan, engine: Engine) -> Contents:

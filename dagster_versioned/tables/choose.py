@@ -59,7 +59,8 @@ def choose_version(table: TableName, history: History, selection: Selection, par
     if selection.version is not None:
         if partition is not None and selection.version.partition != partition:
             raise VersionNotFound(
-                f"Version {selection.version.short} is of partition {selection.version.partition!r}, not {partition!r}."
+                f"Version {selection.version.short} is of partition {selection.version.partition!r}, not "
+                f"{partition!r}. Nothing was read."
             )
         return selection.version
     history = history.until(selection.log_version)
@@ -68,13 +69,17 @@ def choose_version(table: TableName, history: History, selection: Selection, par
         if len(at) == 1:
             return at[0]
         raise VersionNotFound(
-            f"{table} has {len(history.heads)} partitions, each with versions of its own. Name the partition."
+            f"{table} has {len(history.heads)} partitions, each with versions of its own. Nothing was read. "
+            "Name the partition."
         )
     if partition is None and (foreign := history.unadopted) is not None:
         return foreign
     found = history.heads.get(partition)
     if found is None:
-        raise VersionNotFound(f"{table} has no version of partition {partition!r} at @{selection.log_version}.")
+        raise VersionNotFound(
+            f"{table} has no version of partition {partition!r} at @{selection.log_version}. Nothing was read; "
+            "`partitions` lists those that there are."
+        )
     return found
 
 

@@ -208,7 +208,9 @@ class Collector:
                 "Give it one: datetime(…, tzinfo=UTC)."
             )
         if keep_last is not None and keep_last < 1:
-            raise InvalidInput(f"keep_last must be 1 or more, not {keep_last}: the head is always kept.")
+            raise InvalidInput(
+                f"keep_last must be 1 or more, not {keep_last}: the head is always kept. Nothing was deleted."
+            )
 
         def plan(state: TableState) -> _Plan:
             return self._expired(state, keep_last, older_than)

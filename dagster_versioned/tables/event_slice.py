@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.arrow import ArrowEngine
-from dagster_versioned.engines.increment import Increment, nothing
 from dagster_versioned.engines.part_order import ordinal_of
 from dagster_versioned.engines.parts import Contents, Part, Written
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Upsert, nothing
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.version import Added
 from dagster_versioned.storage.object_store import ObjectStore
@@ -96,8 +96,8 @@ class SliceProposal(Proposal):
             parts = () if file is None else (replace(file.part, ordinal=ordinal),)
             self._written = Written(given, parts)
             before = contents_of(base.head, scan_of(self._staging.store, given.schema, base.parts), ArrowEngine())
-            increment = Increment(frozenset(), nothing(given.schema), self._written, given.nrow, 0)
-            self.contents = increment.contents(before)
+            upsert = Upsert(frozenset(), nothing(given.schema), self._written, given.nrow, 0)
+            self.contents = upsert.contents(before)
             counts = (file.inserted, file.updated, file.removed) if file is not None else (0, 0, 0)
             self.added = Added("events", self._digest, *counts)
             self._kept, self._onto = base.parts, base

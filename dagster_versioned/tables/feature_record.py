@@ -24,7 +24,7 @@ class FeatureRecord:
     ``ids`` are its id columns, ``fields`` has the static version and the code version by field, ``hash`` the algorithm
     and the length of sample versions. ``digests`` are its own field digests, ``upstreams`` by feature those of the
     fields that it was computed from, none where an upstream cannot be judged by them. ``left`` counts the samples
-    that were still to be computed.
+    that were still to be computed; ``full``: these are all that are not new, whatever they were computed from.
     """
 
     ids: tuple[str, ...]
@@ -33,6 +33,7 @@ class FeatureRecord:
     digests: Mapping[str, str]
     upstreams: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     left: int = 0
+    full: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON; what is empty is left out."""
@@ -45,6 +46,7 @@ class FeatureRecord:
                 {"upstreams": {key: dict(digests) for key, digests in self.upstreams.items()}} if self.upstreams else {}
             ),
             **({"left": self.left} if self.left else {}),
+            **({"full": True} if self.full else {}),
         }
 
     @classmethod
@@ -66,6 +68,7 @@ class FeatureRecord:
                     for key, each in upstreams.items()
                 },
                 int(members.get("left", 0)),
+                members.get("full", False) is True,
             )
         except (TypeError, KeyError, ValueError, AttributeError, InvalidInput):
             return None

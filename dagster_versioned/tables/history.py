@@ -350,20 +350,24 @@ class History:
         Raises `VersionNotFound`, `AmbiguousVersion`. Pins are resolved by the project before this is asked.
         """
         if not self.versions:
-            raise VersionNotFound("The table has no version yet.")
+            raise VersionNotFound("The table has no version yet. Nothing was read. Materialize its asset first.")
         match reference:
             case Head():
                 return Selection(self.log_version, None)
             case LogVersion(number):
                 if not 0 <= number <= self.log_version:
-                    raise VersionNotFound(f"No log version @{number}: the log holds @0 to @{self.log_version}.")
+                    raise VersionNotFound(
+                        f"No log version @{number}: the log holds @0 to @{self.log_version}. Nothing was read."
+                    )
                 return Selection(number, None)
             case AsOf(moment):
                 limit = moment.timestamp() * 1000
                 until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
                 if not until:
                     first = _time(self.records[0].timestamp_ms).isoformat()
-                    raise VersionNotFound(f"No version at {moment.isoformat()}: the table was created at {first}.")
+                    raise VersionNotFound(
+                        f"No version at {moment.isoformat()}: the table was created at {first}. Nothing was read."
+                    )
                 return Selection(until[-1], None)
             case ShaPrefix(prefix):
                 return self._find_sha(prefix)
@@ -381,7 +385,8 @@ class History:
                 matches[whole] = Selection(record.log_version, None)
         if not matches:
             raise VersionNotFound(
-                f"No version starts with {prefix!r} among the {len(self.versions)} up to @{self.log_version}."
+                f"No version starts with {prefix!r} among the {len(self.versions)} up to @{self.log_version}. "
+                "Nothing was read; `history` lists them."
             )
         if len(matches) > 1:
             listed = ", ".join(sorted(sha[: max(12, len(prefix) + 4)] for sha in matches))

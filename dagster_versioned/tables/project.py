@@ -178,7 +178,9 @@ class Project:
 
         def drop(pins: dict[str, Pin]) -> dict[str, Pin]:
             if name not in pins:
-                raise VersionNotFound(f"No pin {name!r}. There are: {', '.join(sorted(pins)) or 'none'}.")
+                raise VersionNotFound(
+                    f"No pin {name!r}. There are: {', '.join(sorted(pins)) or 'none'}. Nothing was changed."
+                )
             return {key: pin for key, pin in pins.items() if key != name}
 
         self._change_pins(drop)
@@ -188,7 +190,7 @@ class Project:
         pin = self.pins().get(name)
         if pin is None or pin.table != table:
             of = "" if pin is None else f" It names a version of {pin.table}."
-            raise VersionNotFound(f"No pin {name!r} of table {table}.{of}")
+            raise VersionNotFound(f"No pin {name!r} of table {table}.{of} Nothing was read; `pins` lists them.")
         return pin.version
 
     def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:

@@ -1,7 +1,7 @@
 """Reading: from the versions that were chosen to their exact files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_versioned.delta import statistics
 from dagster_versioned.delta.actions import Add
@@ -26,6 +26,10 @@ class VersionFiles(ChosenVersions):
 
     scan: Scan
     adds: tuple[Add, ...]
+
+    def of_no_partition(self) -> "VersionFiles":
+        """None of the files, of the same columns."""
+        return replace(self, versions=(), whole=False, scan=replace(self.scan, files=()), adds=())
 
 
 def version_files(

@@ -46,7 +46,10 @@ class Reversion:
             v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
         )
         if known.gone is not None:
-            raise ExpiredVersion(f"The data of version {known.short} is not kept, so it cannot be current again.")
+            raise ExpiredVersion(
+                f"The data of version {known.short} is not kept, so it cannot be current again. Nothing was changed. "
+                "Revert to one that is kept, or write its rows again."
+            )
         head = state.history.heads.get(partition)
         is_current = (
             head is not None

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.engines.increment import grown_schema
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
+from dagster_versioned.engines.upsert import grown_schema
 
 
 def updated_schema(table: StructType, frame: StructType) -> StructType:

@@ -9,10 +9,10 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.increment import Matching, require_key
 from dagster_versioned.engines.parts import Contents
 from dagster_versioned.engines.samples import require_columns
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Matching, require_key
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.tables.addition import Addition
 from dagster_versioned.tables.constraints import require_frame

@@ -70,7 +70,8 @@ class StateCache:
         state = self.refresh()
         if state is None:
             raise TableNotFound(
-                f"No table at {self._store.uri}: it has no log. Nothing was ever written under this name."
+                f"No table at {self._store.uri}: it has no log. Nothing was ever written under this name; "
+                "`dagster-versioned ls` lists the tables of a project."
             )
         return state
 

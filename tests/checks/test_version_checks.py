@@ -603,3 +603,8 @@ def test_features_are_judged_by_the_fields_that_they_are_computed_from(house):
     assert fresh("words") == [True, True]
     assert fresh("words", code="2") == [True, False]
     assert fresh("faces", code="2") == [True, True]
+
+
+def test_what_counts_as_a_change_is_checked_when_it_is_said():
+    with pytest.raises(InvalidInput, match="'data'; it is 'metadata_sha' or 'data_sha'"):
+        FreshParents(on="data")  # pyright: ignore[reportArgumentType]

@@ -115,7 +115,7 @@ def test_a_checkpoint_and_a_vacuum_leave_it_and_the_base_as_they_are(tables):
     before = contents(open_store(base))
     table = Table(clone, allow=[base])
     table.checkpoint()
-    assert table.vacuum(timedelta(0), force=True).keys
+    assert table.vacuum(timedelta(0), dry_run=False, force=True).keys
     assert contents(open_store(base)) == before
     assert canonical.lines(arrow.read_delta(clone, allow=[base])) == VERSIONS[NEWEST]
 

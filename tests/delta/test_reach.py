@@ -164,6 +164,6 @@ def test_vacuum_keeps_files_of_its_folder_that_are_named_by_absolute_paths_and_t
         store.put(name, b"x")
         base.put(name, b"x")
     opened = Table(str(table), allow=[base.uri])
-    report = opened.vacuum(timedelta(0), force=True)
+    report = opened.vacuum(timedelta(0), dry_run=False, force=True)
     assert sorted(report.keys) == ["gone", "live", "nobodys"]
     assert [info.key for info in base.list()] == ["gone", "kept", "live", "nobodys"]

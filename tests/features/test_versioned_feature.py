@@ -11,7 +11,7 @@ import pytest
 
 from dagster_versioned import TableOptions
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, SYSTEM_COLUMNS, SampleHash
-from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput
 from dagster_versioned.features.code_location import features_of_module
 from dagster_versioned.features.decorator import versioned_feature
 from dagster_versioned.features.definition import feature_of, graph_of
@@ -414,6 +414,54 @@ def test_each_partition_is_compared_with_its_own_upstream_partitions(house):
     assert changes(house.run(video, words, **both)) == {
         f"{name}[{key}]": "none" for name in ("video", "words") for key in ("d1", "d2")
     }
+
+
+RANGE = {"tags": {"dagster/asset_partition_range_start": "d1", "dagster/asset_partition_range_end": "d2"}}
+
+
+def previous(rows, allowed):
+    """Each day of videos, and words that are computed from those of the day before."""
+    backfill = dg.BackfillPolicy.single_run()
+    metadata = TableOptions(allow_empty=allowed).as_metadata()
+
+    @versioned_feature(
+        id_columns=["id"], fields=["both"], partitions_def=DAYS, backfill_policy=backfill, metadata=metadata
+    )
+    def video(context):
+        return {key: videos(rows[key]) for key in context.partition_keys}
+
+    @versioned_feature(
+        id_columns=["id"],
+        fields=["text"],
+        deps=[video],
+        ins={"video": dg.AssetIn("video", partition_mapping=dg.StaticPartitionMapping({"d1": "d2"}))},
+        partitions_def=DAYS,
+        backfill_policy=backfill,
+        metadata=metadata,
+    )
+    def words(increment):
+        return increment.changed
+
+    return video, words
+
+
+@pytest.mark.parametrize("options", [{"partition_key": "d1"}, RANGE], ids=["one", "both"])
+def test_a_partition_that_maps_to_none_has_no_samples(house, options):
+    rows = {"d1": [(1, "a", "")], "d2": [(2, "b", "")]}
+    house.run(*previous(rows, allowed=True)[:1], **RANGE)
+    with pytest.raises(EmptyTable, match="Feature 'words' has no samples"):
+        house.run(*previous(rows, allowed=False), selection=["words"], **options)
+    house.run(*previous(rows, allowed=True), selection=["words"], **options)
+    assert house.head("words", "d1").identity.nrow == 0
+
+
+def test_a_partition_without_samples_is_one_where_that_is_allowed(house):
+    rows = {"d1": [(1, "a", "")], "d2": []}
+    with pytest.raises(EmptyTable, match="'video' has no samples: its function returned none"):
+        house.run(*previous(rows, allowed=False), selection=["video"], **RANGE)
+    result = house.run(*previous(rows, allowed=True), **RANGE)
+    assert changes(result)["video[d2]"] == "full"
+    assert [house.head("video", key).identity.nrow for key in ("d1", "d2")] == [1, 0]
 
 
 def test_an_upstream_can_be_pinned(house, pipeline):

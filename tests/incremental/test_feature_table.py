@@ -9,13 +9,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import Project
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
-    SYSTEM_COLUMNS,
     SampleHash,
 )
 from dagster_versioned.errors import CommitConflict, EmptyTable, ExpiredVersion, InvalidInput, UnsupportedType
@@ -23,103 +21,8 @@ from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field
 from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.incremental.graph import FeatureGraph
 from dagster_versioned.tables.feature_record import FeatureRecord
-from dagster_versioned.tables.options import TableOptions
 from support.crashes import append_as_another_program
-
-SPARK = (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900))
-
-VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
-
-
-def graph_of(*features):
-    return FeatureGraph([VIDEO, *features])
-
-
-def words(code="1"):
-    return Feature("words", ["id"], [Field("text", code, [FieldDep("video", ["sound"])])], ["video"])
-
-
-def videos(*rows):
-    return pa.table(
-        {
-            "id": pa.array([row[0] for row in rows], pa.int64()),
-            "sound": pa.array([row[1] for row in rows], pa.string()),
-            "image": pa.array([row[2] for row in rows], pa.string()),
-        }
-    )
-
-
-BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
-
-
-class Tables:
-    """A project whose features are computed by one engine, from functions of Arrow tables."""
-
-    def __init__(self, path, spark=None):
-        self.project = Project.open("HOUSE", str(path))
-        self.spark = spark
-        self.as_type = type(spark.range(0)) if spark else pa.Table
-
-    def arrow(self, frame):
-        return frame.toArrow().sort_by(frame.columns[0]) if self.spark else frame
-
-    def table(self, key):
-        return self.project.table([*key.split("/")])
-
-    def upstream(self, key):
-        table = self.table(key)
-        return UpstreamFiles(table, table.files())
-
-    def head(self, key):
-        return self.table(key).version()
-
-    def write_plain(self, key, rows):
-        return self.table(key).write(rows, options=TableOptions(allow_empty=True))
-
-    def root(self, graph, key, samples, **options):
-        table = self.table(key)
-        if self.spark:
-            samples = self.spark.createDataFrame(samples)
-        with FeatureTable(graph, key, table).resolve_samples(samples, **options) as resolved:
-            increment = resolved.increment
-            return table.write(resolved.finish(increment.changed if increment.todo else None)), increment
-
-    def resolve(self, graph, key, *, how=None, **options):
-        upstreams = {dep.feature: self.upstream(dep.feature) for dep in graph[key].deps}
-        options = {"as_type": self.as_type, **options}
-        return FeatureTable(graph, key, self.table(key), how).resolve(upstreams, **options)
-
-    def step(self, graph, key, body, **options):
-        """Compute and write what is stale of a feature; what it came to and the increment."""
-        with self.resolve(graph, key, **options) as resolved:
-            increment = resolved.increment
-            rows = body(self.arrow(increment.changed)) if increment.todo else None
-            return self.table(key).write(resolved.finish(rows)), increment
-
-    def rows(self, key):
-        rows = self.table(key).read().to_pylist()
-        return {row["id"]: {name: row[name] for name in row if name not in SYSTEM_COLUMNS} for row in rows}
-
-
-@pytest.fixture
-def tables(tmp_path):
-    return Tables(tmp_path)
-
-
-@pytest.fixture(params=["arrow", pytest.param("spark", marks=SPARK)])
-def either(request, tmp_path):
-    """Tables that Arrow computes, and tables that Spark does."""
-    return Tables(tmp_path, request.getfixturevalue("spark") if request.param == "spark" else None)
-
-
-def loud(rows):
-    """What the feature ``words`` computes: the sound in capitals."""
-    return pa.table({"id": rows["id"], "text": [text.upper() for text in rows["sound"].to_pylist()]})
-
-
-def counted(increment):
-    counts = increment.counts
-    return counts.new, counts.stale, counts.orphaned, counts.unchanged
+from support.feature_tables import BASE, VIDEO, Tables, counted, graph_of, loud, videos, words
 
 
 def test_only_what_changed_is_asked_for_and_the_rest_is_carried_over(either):

@@ -80,7 +80,7 @@ class ArrowSteps:
         if isinstance(step, model.Cleanup):
             cleanup_log(table.store, snapshot, datetime.now(UTC) + timedelta(days=365))
         else:
-            table.vacuum(timedelta(0), force=True)
+            table.vacuum(timedelta(0), dry_run=False, force=True)
         return snapshot.version
 
     def write(self, uri: str, rows: pa.Table, mode: Any, **given: Any) -> Applied:

@@ -50,6 +50,8 @@ def test_a_hold_needs_a_reason(table: VersionedTable, rows: pa.Table) -> None:
     table.write(rows)
     with pytest.raises(InvalidInput, match="why"):
         table.revert(0, hold=True)
+    with pytest.raises(InvalidInput, match="hold=True too"):
+        table.revert(0, why="wrong feed")
 
 
 def test_a_partition_is_reverted_and_held_alone(table: VersionedTable, rows: pa.Table, more: pa.Table) -> None:

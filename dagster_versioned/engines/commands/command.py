@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 from dagster_versioned.delta.actions import Action, Add, Remove
 from dagster_versioned.delta.checkpoint import write_checkpoint
 from dagster_versioned.delta.column_mapping import physical_name
@@ -198,7 +200,7 @@ def _checkpoint(store: ObjectStore, snapshot: Snapshot) -> None:
             write_checkpoint(store, snapshot)
 
 
-def _may_hold(files: Any, predicate: Predicate, snapshot: Snapshot) -> Any:
+def _may_hold(files: pa.Table, predicate: Predicate, snapshot: Snapshot) -> pa.Table:
     return candidates(files, predicate, snapshot.schema, snapshot.column_mapping, snapshot.partition_columns)
 
 

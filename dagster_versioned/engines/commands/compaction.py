@@ -3,7 +3,8 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+
+import pyarrow as pa
 
 from dagster_versioned.delta.actions import Add, Metadata
 from dagster_versioned.delta.conflicts import Reads
@@ -65,7 +66,7 @@ def _target_bytes(metadata: Metadata) -> int:
     return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") or 1 if match else OPTIMIZED_BYTES
 
 
-def _of_partitions(read: Snapshot, where: str) -> Any:
+def _of_partitions(read: Snapshot, where: str) -> pa.Table:
     predicate = parse_predicate(where, read.schema)
     files = candidates(read.files, predicate, read.schema, read.column_mapping, read.partition_columns)
     sure = certain(files, predicate, read.schema, read.column_mapping, read.partition_columns)

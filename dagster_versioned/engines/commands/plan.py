@@ -28,7 +28,6 @@ FIRST_PROTOCOL = Protocol(1, 2)
 """What a new table asks for that uses no feature; as the reference has it."""
 
 _NOT_STORED = ("delta.feature.", "delta.minReaderVersion", "delta.minWriterVersion")
-_OURS = "dagster_versioned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +109,10 @@ def newest(store: ObjectStore) -> Snapshot | None:
 def existing(store: ObjectStore) -> Snapshot:
     """The newest snapshot. Raises `TableNotFound`, and `InvalidInput` for a versioned table."""
     snapshot = load_snapshot(store)
-    if any(domain.startswith(_OURS) for domain in snapshot.domains):
+    if snapshot.is_versioned:
         raise InvalidInput(
-            f"{store.uri} is a versioned table, whose rows are written by materializing its asset. Nothing was written."
+            f"{store.uri} is a versioned table, whose rows are written by materializing its asset. Nothing was "
+            "written. Materialize it, or write to another table."
         )
     return snapshot
 

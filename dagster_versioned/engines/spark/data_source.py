@@ -149,7 +149,7 @@ class VersionedSource(DataSource):
         return spark_schema((scan if asked.feed is None else with_feed(scan)).selected)
 
     def reader(self, schema: "spark_types.StructType") -> DataSourceReader:
-        return TableReader(*self._planned(schema))
+        return TableReader(self._planned(schema)[0])
 
     def writer(self, schema: "spark_types.StructType", overwrite: bool) -> "DataSourceWriter":
         from dagster_versioned.engines.spark.data_source_write import table_writer
@@ -261,7 +261,7 @@ class FilesReader:
 class TableReader(FilesReader, DataSourceReader):
     """Reads a table's files at one version."""
 
-    def __init__(self, scan: Scan, snapshot: "Snapshot") -> None:
+    def __init__(self, scan: Scan) -> None:
         super().__init__(scan)
         self.files = scan.files
 

@@ -40,7 +40,7 @@ class FilteringTableReader(TableReader):
     """Leaves out the files whose partition values or statistics show that no row can match; Spark filters the rest."""
 
     def __init__(self, scan: Scan, snapshot: Snapshot) -> None:
-        super().__init__(scan, snapshot)
+        super().__init__(scan)
         self.snapshot: Snapshot | None = snapshot
         self.feed = CHANGE_TYPE in scan.schema.names
         """Whether these are changes, whose files are not those of the snapshot."""

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.engines.increment import Increment, Matching
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
@@ -14,6 +13,7 @@ from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.write import write
 from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Matching, Upsert
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class SparkEngine:
                 "Nothing was written. Correct it, or the frame's columns."
             ) from error
 
-    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Increment:
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
         """See `merge_frames`; three jobs over keys, one that writes the files that change."""
         from dagster_versioned.engines.spark.upsert import merge_frames
 

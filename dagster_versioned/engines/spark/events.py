@@ -22,11 +22,11 @@ from dagster_versioned.engines.events import (
     null_keys,
     repeated_keys,
 )
-from dagster_versioned.engines.increment import EXAMPLES
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
+from dagster_versioned.engines.upsert import EXAMPLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

@@ -19,6 +19,7 @@ from dagster_versioned.engines.samples import (
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
+    SAID,
     SEPARATOR,
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
@@ -91,13 +92,17 @@ def empty(schema: StructType, like: "DataFrame") -> "DataFrame":
 
 
 def with_contents(frame: "DataFrame", columns: Mapping[str, Sequence[str]]) -> "DataFrame":
-    """The frame with versions by field, each the hash of the values in some ``columns``.
+    """The frame with versions by field, each the hash of the values in some ``columns``, and of what it says itself.
 
-    Data versions that it says itself stay. The one place where values go to Python: in batches, to be hashed as their
-    digests are.
+    Data versions that it says stay. The one place where values go to Python: in batches, to be hashed as their digests
+    are.
     """
-    versions = sf.struct(*(content_version(frame, columns[each]).alias(each) for each in columns))
-    table = frame.select(*map(column, _said(frame)), versions.alias(PROVENANCE_BY_FIELD))
+    texts = {each: f"{SAID}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
+    said_texts = {name: column(DATA_VERSION_BY_FIELD)[each].cast("string") for each, name in texts.items()}
+    told = frame.withColumns(said_texts) if texts else frame
+    chosen = {each: [*columns[each], *([texts[each]] if each in texts else [])] for each in columns}
+    versions = sf.struct(*(content_version(told, chosen[each]).alias(each) for each in columns))
+    table = told.select(*map(column, _said(frame)), versions.alias(PROVENANCE_BY_FIELD))
     said = DATA_VERSION_BY_FIELD in table.columns
     return table if said else table.withColumn(DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD))
 

@@ -11,11 +11,17 @@ from pyspark.sql import functions as sf
 
 from dagster_versioned.delta.changes import CHANGE_TYPE
 from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
-from dagster_versioned.engines.increment import (
+from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.scan import ROW_ID, Scan
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.row_diff import bad_keys, differ
+from dagster_versioned.engines.spark.session import kept
+from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
+from dagster_versioned.engines.upsert import (
     EXAMPLES,
-    Increment,
     Matching,
     Positions,
+    Upsert,
     as_examples,
     deleted_from,
     marked,
@@ -25,12 +31,6 @@ from dagster_versioned.engines.increment import (
     refuse_repeated_in_table,
     require_key,
 )
-from dagster_versioned.engines.parts import Contents, Written
-from dagster_versioned.engines.scan import ROW_ID, Scan
-from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.row_diff import bad_keys, differ
-from dagster_versioned.engines.spark.session import kept
-from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
 from dagster_versioned.identity.digest import BagDigest
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def merge_frames(
     *,
     vectors: bool,
     tells: bool,
-) -> Increment:
+) -> Upsert:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, matching.key, matching.named)
     merging = _Merging(frame, base, matching, read)
@@ -56,8 +56,8 @@ def merge_frames(
     refuse_bad_rows(matching, *bad_keys(new, keys, matching.key))
     if not base.files:
         written = write(new.toDF(*base.schema.names))
-        return Increment(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
-    unchanged = Increment(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
+        return Upsert(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
+    unchanged = Upsert(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
     given = new.count() if matching.given is None else matching.given.nrow
     if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
         return unchanged
@@ -109,7 +109,7 @@ def merge_frames(
         ]
         return write(reduce(lambda one, other: one.unionAll(other), frames))
 
-    return Increment(
+    return Upsert(
         frozenset(base.files[i].key for i in replaced),
         before,
         written,

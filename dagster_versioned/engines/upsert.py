@@ -47,7 +47,7 @@ class Matching:
 
 
 @dataclass(frozen=True, slots=True)
-class Increment:
+class Upsert:
     """What rows do to the files of a scan.
 
     ``replaced`` are the keys of the files that are no longer part of the table; ``deleted`` has, for files that stay

@@ -1,0 +1,92 @@
+"""A project of feature tables, and the features that most tests of them have."""
+
+import pyarrow as pa
+
+from dagster_versioned import Project
+from dagster_versioned.engines.samples import SYSTEM_COLUMNS
+from dagster_versioned.incremental.definitions import Feature, Field, FieldDep
+from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.tables.options import TableOptions
+
+VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
+
+
+def graph_of(*features):
+    return FeatureGraph([VIDEO, *features])
+
+
+def words(code="1"):
+    return Feature("words", ["id"], [Field("text", code, [FieldDep("video", ["sound"])])], ["video"])
+
+
+def videos(*rows):
+    return pa.table(
+        {
+            "id": pa.array([row[0] for row in rows], pa.int64()),
+            "sound": pa.array([row[1] for row in rows], pa.string()),
+            "image": pa.array([row[2] for row in rows], pa.string()),
+        }
+    )
+
+
+BASE = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z")]
+
+
+class Tables:
+    """A project whose features are computed by one engine, from functions of Arrow tables."""
+
+    def __init__(self, path, spark=None):
+        self.project = Project.open("HOUSE", str(path))
+        self.spark = spark
+        self.as_type = type(spark.range(0)) if spark else pa.Table
+
+    def arrow(self, frame):
+        return frame.toArrow().sort_by(frame.columns[0]) if self.spark else frame
+
+    def table(self, key):
+        return self.project.table([*key.split("/")])
+
+    def upstream(self, key):
+        table = self.table(key)
+        return UpstreamFiles(table, table.files())
+
+    def head(self, key):
+        return self.table(key).version()
+
+    def write_plain(self, key, rows):
+        return self.table(key).write(rows, options=TableOptions(allow_empty=True))
+
+    def root(self, graph, key, samples, **options):
+        table = self.table(key)
+        if self.spark:
+            samples = self.spark.createDataFrame(samples)
+        with FeatureTable(graph, key, table).resolve_samples(samples, **options) as resolved:
+            increment = resolved.increment
+            return table.write(resolved.finish(increment.changed if increment.todo else None)), increment
+
+    def resolve(self, graph, key, *, how=None, **options):
+        upstreams = {dep.feature: self.upstream(dep.feature) for dep in graph[key].deps}
+        options = {"as_type": self.as_type, **options}
+        return FeatureTable(graph, key, self.table(key), how).resolve(upstreams, **options)
+
+    def step(self, graph, key, body, **options):
+        """Compute and write what is stale of a feature; what it came to and the increment."""
+        with self.resolve(graph, key, **options) as resolved:
+            increment = resolved.increment
+            rows = body(self.arrow(increment.changed)) if increment.todo else None
+            return self.table(key).write(resolved.finish(rows)), increment
+
+    def rows(self, key):
+        rows = self.table(key).read().to_pylist()
+        return {row["id"]: {name: row[name] for name in row if name not in SYSTEM_COLUMNS} for row in rows}
+
+
+def loud(rows):
+    """What the feature ``words`` computes: the sound in capitals."""
+    return pa.table({"id": rows["id"], "text": [text.upper() for text in rows["sound"].to_pylist()]})
+
+
+def counted(increment):
+    counts = increment.counts
+    return counts.new, counts.stale, counts.orphaned, counts.unchanged
