@@ -1,4 +1,4 @@
-"""The application: its global options, and the verbs that look, that maintain and that govern."""
+"""The application: its global options, and the groups of verbs."""
 
 import inspect
 from os import environ

@@ -1,4 +1,4 @@
-"""The verbs that change something. What deletes is a dry run unless asked. Heavy imports wait until a verb runs."""
+"""The verbs that change something. What deletes is a dry run or asks before. Heavy imports wait until a verb runs."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 PANEL = "Maintain"
 _KEYS_SHOWN = 20
 _NOT_PURGED = (
-    "A purge deletes files of data. It does not remove the smallest and largest value of each column (text: up to 32 "
-    "characters) from the log and its checkpoints, nor messages and custom metadata, nor previews in Dagster's event "
-    "log. Copies and backups are yours to delete."
+    "A purge deletes files of data. It does not remove the smallest and largest value of each of the first 32 columns "
+    "(text: up to 32 characters) from the log and its checkpoints, nor messages and custom metadata, nor previews in "
+    "Dagster's event log. Copies and backups are yours to delete."
 )
 
 
@@ -106,8 +106,8 @@ def expire(
 ) -> None:
     """Give up the bytes of old versions. A dry run unless --apply is given.
 
-    With both limits, a version goes only if it is beyond both. Heads, pinned versions, and parents of kept versions
-    of other tables stay in any case. The history keeps every entry.
+    With both limits, a version goes only if it is beyond both. Heads, pinned versions, and what kept versions were
+    built from stay in any case, in this table and in others. The history keeps every entry.
     """
     before = parse_moment(older_than, datetime.now(UTC)) if older_than is not None else None
     if keep_last is None and before is None:

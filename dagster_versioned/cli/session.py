@@ -45,6 +45,7 @@ class Session:
         Raises `InvalidInput` where it is not said which, or name and location do not fit, and `GovernanceError`.
         """
         from dagster_versioned.tables.project import Project
+        from dagster_versioned.tables.publish import recorded_project
 
         if self.governance:
             if not self.project:
@@ -59,7 +60,7 @@ class Session:
                 "or set DAGSTER_VERSIONED_LOCATION; or give --governance, which knows where projects are."
             )
         named = Project.open(self.project or "-", self.location, profile=self.profile, author=self.author)
-        recorded = _recorded_name(named)
+        recorded = recorded_project(named.data)
         if self.project is None and recorded is None:
             raise InvalidInput(
                 f"No project is recorded at {named.store.uri}, and none is named. Give --project, or set "
@@ -206,21 +207,3 @@ def verb(
         return run
 
     return register
-
-
-def _recorded_name(project: "Project") -> str | None:
-    """The name in the project's manifest, or ``None`` where no manifest is, or none that can be read."""
-    import orjson
-
-    from dagster_versioned.errors import ObjectNotFound
-    from dagster_versioned.tables.publish import MANIFEST_KEY
-
-    try:
-        data = project.data.get(MANIFEST_KEY)
-    except ObjectNotFound:
-        return None
-    try:
-        name = orjson.loads(data)["project_name"]
-    except (ValueError, KeyError, TypeError):
-        return None  # the manifest is derived: a broken one says nothing
-    return name if isinstance(name, str) else None

@@ -1,4 +1,4 @@
-"""Stores around a store, for tests and measurements: they count, fail or wait, and are otherwise the store they wrap.
+"""Stores around a store, which are otherwise what they wrap; for tests and measurements, some count, fail or wait.
 
 A wrapper and its subfolders share one account of calls; a copy made by pickling starts from that account and then keeps
 its own.

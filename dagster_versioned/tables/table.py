@@ -109,8 +109,9 @@ class VersionedTable:
         was built from (`upstream`); ``asset_key`` defaults to the table's. A ``run`` whose earlier attempt
         committed the same version gets that one back. Nothing is committed where the frame is the head already.
 
-        Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidMetadata`, `InvalidName`, `HeldHead`,
-        `CommitConflict`, `StorageError`; in each case the table is as it was. Source: FORMAT.md, "Order of a write".
+        Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidInput`, `InvalidMetadata`, `InvalidName`,
+        `HeldHead`, `CommitConflict`, `GovernanceError`, `StorageError`; in each case the table is as it was. Source:
+        FORMAT.md, "Order of a write".
         """
         return self.write_partitions(
             {partition: frame},
@@ -422,8 +423,9 @@ class VersionedTable:
     ) -> CollectionReport:
         """Delete the bytes of named versions now (legal erasure), and record the gap with ``why``.
 
-        The files of data go. What stays: the smallest and largest value of each column (text: up to 32 characters) in
-        the log and its checkpoints, messages and custom metadata in the history, and previews in Dagster's event log.
+        The files of data go. What stays: the smallest and largest value of each of the first 32 columns (text: up to
+        32 characters) in the log and its checkpoints, messages and custom metadata in the history, and previews in
+        Dagster's event log.
 
         Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
         """

@@ -1,6 +1,7 @@
 """A project of feature tables, and the features that most tests of them have."""
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dagster_versioned import Project
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
@@ -42,7 +43,10 @@ class Tables:
         self.as_type = type(spark.range(0)) if spark else pa.Table
 
     def arrow(self, frame):
-        return frame.toArrow().sort_by(frame.columns[0]) if self.spark else frame
+        if not self.spark:
+            return frame
+        rows = frame.toArrow()
+        return rows.take(pc.sort_indices(rows.column(0)))
 
     def table(self, key):
         return self.project.table([*key.split("/")])
