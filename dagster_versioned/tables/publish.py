@@ -382,8 +382,12 @@ def _manifest_entry(current: Version, count: int) -> dict[str, Any]:
 
 def recorded_project(data: ObjectStore) -> str | None:
     """The name of the project that a data folder belongs to, as its manifest records it; ``None`` where it has none."""
-    with suppress(ObjectNotFound, ValueError, AttributeError):
-        name = orjson.loads(data.get(MANIFEST_KEY)).get("project_name")
+    try:
+        manifest = data.get(MANIFEST_KEY)
+    except ObjectNotFound:
+        return None
+    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it says nothing
+        name = orjson.loads(manifest).get("project_name")
         return name if isinstance(name, str) else None
     return None
 
