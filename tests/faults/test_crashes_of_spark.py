@@ -96,7 +96,8 @@ def test_a_speculative_duplicate_leaves_one_version_and_nothing_staged(tmp_path:
     """The attempt that lost is about to stage its part when the write has ended."""
     (tmp_path / "marks").mkdir()
     script = Path(__file__).parents[1] / "support" / "spark_speculation_job.py"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
+    environment = {**own, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     command = [sys.executable, str(script), str(tmp_path / "store"), str(tmp_path / "marks"), first]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-4000:]
