@@ -129,7 +129,10 @@ def _check(scan: Scan, file: ScanFile, data: pa.Buffer) -> None:
 
 
 def _undecodable(scan: Scan, file: ScanFile, error: Exception) -> IntegrityError:
-    return IntegrityError(f"The part {file.key} in {scan.store.uri} cannot be read as Parquet: {error}.")
+    return IntegrityError(
+        f"The part {file.key} in {scan.store.uri} cannot be read as Parquet: {error}. No row was returned. Verify the "
+        "table, and restore the part from a copy."
+    )
 
 
 def _open(data: pa.Buffer, *, compact: bool = False) -> pq.ParquetFile:
@@ -253,10 +256,13 @@ def _cast(column: Any, data_type: DataType, field: "pa.Field[Any]", scan: Scan, 
             column = cast("Any", pa.chunked_array)(renamed, named)
         require_whole(column.type, data_type, field.name)
         return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnsupportedType, IntegrityError) as error:
+    except IntegrityError as error:
+        raise _undecodable(scan, file, error) from error
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnsupportedType) as error:
+        # By the latter Arrow says that there is no cast between two types, by the former that a value does not fit.
         raise UnsupportedType(
             f"Column {field.name!r} is {column.type} in the part {file.key} of {scan.store.uri} and cannot be read as "
-            f"{field.type}: {error}."
+            f"{field.type}: {error}. No row was returned; leave the column out, or read a version before the part."
         ) from error
 
 

@@ -90,7 +90,7 @@ def _cast(array: Any, field: "pa.Field[Any]") -> Any:
             # The offsets of a slice of something large do not fit 32 bits, but counted from the slice's start they do;
             # concatenating, unlike casting, counts anew.
             return pa.concat_arrays([plain, plain.slice(0, 0)]).cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # a value does not fit, or there is no such cast
         raise UnsupportedType(
             f"Column {field.name!r} cannot be stored as {field.type} without loss from {array.type}: {error}. "
             "Nothing was written. Round or cast the column first."

@@ -121,6 +121,7 @@ def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        # Values of several types in a column, of a type unlike its first, or of one that Arrow does not know.
         raise UnsupportedType(
             f"A pandas column has no Arrow type: {'; '.join(map(str, error.args))}. Nothing was written. Cast it "
             "to one type with astype."

@@ -56,6 +56,15 @@ def test_two_columns_of_one_id_are_refused(tmp_path):
         read_delta(uri)
 
 
+def test_a_struct_without_ids_is_refused_by_id(tmp_path):
+    """As a column is: the part is not what was committed, whoever asks for it."""
+    kind = pa.struct([pa.field("x", pa.int64())])
+    file = pa.schema([field if field.name != "p3" else stored("p3", 3, kind) for field in FILE])
+    rows = [{**row, "p3": {"x": 1}} for row in ROWS]
+    with pytest.raises(IntegrityError, match=r"f\.parquet.*No column has a field id"):
+        read_delta(create(tmp_path, "id", pa.Table.from_pylist(rows, file)))
+
+
 def test_another_kind_of_column_under_the_name_is_refused(tmp_path):
     uri = create(tmp_path, "name", pa.table({"p3": [[1]]}))
     with pytest.raises(UnsupportedType, match=r"'s'.*f\.parquet"):

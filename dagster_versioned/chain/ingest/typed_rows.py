@@ -25,6 +25,7 @@ def typed_rows(
         except BadText as bad:
             raise file.error(f"{bad.text!a:.100} is no {field.type}", place=place(bad.row), column=name) from None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            # A value does not fit, or there is no such cast.
             raise file.error(f"it is not of the type {field.type} ({error})", column=name) from None
         if not field.nullable and column.null_count:
             row: int = column.is_null().index(pa.scalar(True)).as_py()
