@@ -30,6 +30,7 @@ from dagster_versioned.tables.history import History, Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
 from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.propose import (
     Parents,
@@ -101,6 +102,7 @@ class VersionedTable:
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
+        partitioning: Partitioning | None = None,
     ) -> WriteResult:
         """Make the frame the current version of the table, or of one of its partitions.
 
@@ -108,6 +110,7 @@ class VersionedTable:
         such frames, which is committed against the version that it was computed from. ``parents`` are what it
         was built from (`upstream`); ``asset_key`` defaults to the table's. A ``run`` whose earlier attempt
         committed the same version gets that one back. Nothing is committed where the frame is the head already.
+        ``partitioning`` is what the table's partitions are, which it remembers: a key that is none of them is refused.
 
         Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidInput`, `InvalidMetadata`, `InvalidName`,
         `HeldHead`, `CommitConflict`, `GovernanceError`, `StorageError`; in each case the table is as it was. Source:
@@ -121,6 +124,7 @@ class VersionedTable:
             message=message,
             options=options,
             run=run,
+            partitioning=partitioning,
         )[0]
 
     def write_partitions(
@@ -133,12 +137,13 @@ class VersionedTable:
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
+        partitioning: Partitioning | None = None,
     ) -> list[WriteResult]:
         """`write` several partitions in one commit: all of them become current, or none does.
 
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
-        began = time.monotonic()
+        clock = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
         if options.history is not None:
@@ -153,16 +158,27 @@ class VersionedTable:
             partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
         }
-        self._check_name_is_free()
+        began = self._check_name_is_free()
         with staged(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
             proposals = [
                 propose(frame, key, descriptions[key], staging, options, constraints, pinned)
                 for key, frame in frames.items()
             ]
-            writing = Writing(self.store, staging, proposals, WRITER, options, constraints, run, self.project.author)
+            writing = Writing(
+                self.store,
+                staging,
+                proposals,
+                WRITER,
+                options,
+                constraints,
+                run,
+                self.project.author,
+                partitioning,
+                began,
+            )
             state = self._operations.change(writing.draft)
-        return _results(writing, state, began)
+        return _results(writing, state, clock)
 
     def append_events(
         self,
@@ -434,7 +450,7 @@ class VersionedTable:
         self._check_unless(dry_run)
         self._check_is_no_history("purged")
         chosen = [self.version(one) for one in versions]
-        same = {v.metadata_sha for v in chosen if not v.is_foreign}
+        same = {v.metadata_sha for v in chosen if v.raw is not None}
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
@@ -511,12 +527,14 @@ class VersionedTable:
             return {}  # as of a moment ago; the draft looks again
         return constraints_of(self._known().snapshot.metadata.configuration)
 
-    def _check_name_is_free(self) -> None:
+    def _check_name_is_free(self) -> int:
+        """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
         operations = self._operations
         with operations.whereabouts.telling_of_the_fence():
-            if operations.cache.known or operations.cache.refresh():
-                return
+            if known := operations.cache.known or operations.cache.refresh():
+                return known.log_version
         self.project.check_new_table(self.name)
+        return -1
 
     def _select(self, history: History, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)

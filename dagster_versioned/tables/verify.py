@@ -201,7 +201,7 @@ def _identities(
             elif snapshot.version < version.log_version:
                 snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
             adds = parts_of(snapshot, version.partition)
-            if not version.is_foreign:
+            if version.raw is not None:
                 check_parts(version, adds)
         except VersionedError as error:
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))

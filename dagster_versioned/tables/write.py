@@ -12,7 +12,7 @@ from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -28,16 +28,16 @@ from dagster_versioned.identity.version import (
     data_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.belonging import Taken, record_after
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import (
     SLICES,
-    has_untagged_parts,
     known_line,
     missing_parts,
     objects_of,
@@ -48,6 +48,7 @@ from dagster_versioned.tables.parts import (
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_record import TableRecord
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -194,7 +195,8 @@ class Writing:
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
     under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
-    its constraints. ``satisfied`` are those that the rows of the proposals do.
+    its constraints. ``satisfied`` are those that the rows of the proposals do. ``partitioning`` is what the partitions
+    are, and ``began`` where the log ended when the write began, where these are known.
     """
 
     def __init__(
@@ -207,8 +209,12 @@ class Writing:
         satisfied: Mapping[str, str],
         run: Run | None = None,
         author: str | None = None,
+        partitioning: Partitioning | None = None,
+        began: int | None = None,
     ) -> None:
         self._store = store
+        self._partitioning = partitioning
+        self._began = began
         self._staging = staging
         self._proposals = proposals
         self._options = options
@@ -221,8 +227,7 @@ class Writing:
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
-        for proposal in self._proposals:
-            _check_belongs(proposal, state)
+        record = record_after(self._taken(), state)
         self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
@@ -246,6 +251,7 @@ class Writing:
                     properties,
                     self._partition_columns(state, changing),
                 ),
+                *record.actions(TableRecord.of(state.snapshot) if state else TableRecord()),
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
                 *changes,
@@ -254,6 +260,17 @@ class Writing:
             ],
             info={"versions": entries, **whole_sha(history, entries)},
             parameters={"mode": "Overwrite"},
+        )
+
+    def _taken(self) -> Taken:
+        """What the proposals take the table for; they are all of one asset and of one kind."""
+        first = self._proposals[0]
+        return Taken(
+            first.description.asset_key,
+            [proposal.partition for proposal in self._proposals],
+            first.appends_events,
+            self._partitioning,
+            self._began,
         )
 
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
@@ -467,36 +484,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
         f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
         "release() it first."
     )
-
-
-def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
-    """Refuse what would mix two assets, or partitions with a whole table, under one name."""
-    if state is None:
-        return
-    if proposal.appends_events != (chain_head(state.snapshot) is not None):
-        now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
-        raise InvalidInput(
-            f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
-            "another key, or the options that it had."
-        )
-    asset_key = state.history.asset_key
-    if asset_key is not None and asset_key != proposal.description.asset_key:
-        raise InvalidName(
-            f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
-            f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
-        )
-    known = next(iter(state.history.heads.values()), None)
-    if known is not None and (proposal.partition is None) != (known.partition is None):
-        now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
-        raise InvalidInput(
-            f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
-            "Give the asset another key, or restore its partitioning."
-        )
-    if proposal.partition is not None and has_untagged_parts(state.snapshot):
-        raise CommitConflict(
-            f"Another program added files to the table that belong to no partition, so partition "
-            f"{proposal.partition!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
-        )
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:
