@@ -194,7 +194,7 @@ class Partitioning:
             )
         if getattr(kind, "tz", None) is not None:
             zoned = moments.cast(cast("Any", pa.timestamp("us", tz=str(self.timezone))), safe=False)
-            moments = pc.local_timestamp(zoned)
+            moments = cast("Any", pc.local_timestamp(zoned))
         # Arrow prints fractions of a second in the precision of the type.
         starts: Any = self._rhythm.starts(moments.cast(pa.timestamp("us"), safe=False)).cast(pa.timestamp("s"))
         return cast("pa.ChunkedArray[Any]", pc.strftime(starts, format=self.format or ""))

@@ -170,11 +170,12 @@ class Publisher:
         stored = stored or {}
         key = head_key(self._table)
         history = state.history
-        if history.is_partitioned:
+        if history.is_partitioned or history.ended:
             touched = _touched(history)
             since = read_head(self._data, key).log_version if since is None else since
             for partition in sorted(p for p, at in touched.items() if p is not None and at > since):
-                head = partition_head(self._table, history.heads[partition], state)
+                version = history.heads.get(partition)
+                head = partition_head(self._table, version, state) if version is not None else None
                 at = partition_head_key(self._table, partition)
                 publish_head(self._data, at, head, touched[partition], ahead=stored.get(at))
         head = table_head(self._table, state)
@@ -416,7 +417,7 @@ def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
 
 def _touched(history: History) -> dict[str | None, int]:
     """For every partition the log version of the last commit that changed its head, or its hold."""
-    touched = {version.partition: version.log_version for version in history.heads.values()}
+    touched = {version.partition: version.log_version for version in history.heads.values()} | history.ended
     for record in history.records:
         if record.info is not None and "held" in record.info:
             partition = record.info["held"].get("partition")

@@ -14,7 +14,7 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import Head, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.adopt import Adoption
@@ -24,9 +24,10 @@ from dagster_versioned.tables.collect import MIN_AGE, CollectionReport
 from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.configuration import APPEND_ONLY, constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
+from dagster_versioned.tables.drop import Drop, DropReport, Restoration, refuse_dropped
 from dagster_versioned.tables.event_slice import EventSlice, SliceProposal, chained
 from dagster_versioned.tables.head import HeadDocument, held_domain
-from dagster_versioned.tables.history import History, Selection, Version
+from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
 from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
@@ -250,6 +251,34 @@ class VersionedTable:
         self.project.check_write()
         return self._operations.change(draft) is not None
 
+    def drop_partitions(
+        self, partitions: Iterable[str], *, dry_run: bool = True, by: str | None = None, why: str | None = None
+    ) -> DropReport:
+        """Make versions of no partition of these, in one commit; their bytes are kept until they are expired.
+
+        `revert` to a version of one brings it back. Raises `VersionNotFound`, `HeldHead`, `InvalidInput`.
+        """
+        return self._drop(list(partitions), dry_run, by, why)
+
+    def drop(self, *, dry_run: bool = True, by: str | None = None, why: str | None = None) -> DropReport:
+        """Make the table one without a version, in one commit; its bytes are kept until they are expired.
+
+        Until then `restore` takes it back, and old versions are read by name. The next write begins another table in
+        the same log, with partitions as it says. Raises `TableNotFound` where it is dropped already, `HeldHead`, and
+        `InvalidInput` for a history of events.
+        """
+        return self._drop(None, dry_run, by, why)
+
+    def restore(self) -> bool:
+        """Take a drop of the table back; returns whether there was one.
+
+        Raises `ExpiredVersion` where its bytes are not kept any more.
+        """
+        self.project.check_write()
+        self._known()
+        made = Restoration(self.name, self.store, WRITER, self.project.author)
+        return self._operations.change(made.draft) is not None
+
     def record_domain(self, domain: DomainMetadata) -> None:
         """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
 
@@ -324,8 +353,8 @@ class VersionedTable:
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
     ) -> ChosenVersions:
         """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
-        history = self._known().history
-        return choose_versions(history, self._select(history, version), partition, partitions)
+        state = self._known()
+        return choose_versions(state.history, self._select(state, version), partition, partitions)
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""
@@ -338,8 +367,8 @@ class VersionedTable:
         A log version or a time means the table's head then, which is a foreign commit where one came last; of a
         partitioned table, name the ``partition``.
         """
-        history = self._known().history
-        return choose_version(self.name, history, self._select(history, reference), partition)
+        state = self._known()
+        return choose_version(self.name, state.history, self._select(state, reference), partition)
 
     def partitions(self) -> dict[str, Version]:
         """The current version of each partition; empty for a table without partitions."""
@@ -506,6 +535,16 @@ class VersionedTable:
     def _known(self) -> TableState:
         return self._operations.require()
 
+    def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
+        self._check_unless(dry_run)
+        state = self._known()
+        made = Drop(self.name, partitions, by or self.project.author, why)
+        if dry_run:
+            made.draft(state, 0)
+        else:
+            self._operations.change(made.draft)
+        return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
+
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
             self.project.check_write()
@@ -536,11 +575,13 @@ class VersionedTable:
         self.project.check_new_table(self.name)
         return -1
 
-    def _select(self, history: History, reference: VersionLike) -> Selection:
+    def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)
+        if isinstance(parsed, Head) and state.history.unadopted is None:
+            refuse_dropped(self.name, state)
         if isinstance(parsed, PinName):
             parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name)))
-        return history.find(parsed)
+        return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
         return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)

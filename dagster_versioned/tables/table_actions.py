@@ -61,11 +61,15 @@ def table_actions(
     return changed
 
 
+def version_domain_key(partition: str | None) -> str:
+    """The metadata domain that keeps the head of a partition, or of a table without them."""
+    return VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}"
+
+
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
     """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
-    partition = entry.identity.partition
     return DomainMetadata(
-        VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}",
+        version_domain_key(entry.identity.partition),
         encode(
             {
                 "metadata_sha": entry.metadata_sha,

@@ -101,7 +101,8 @@ def verify_table(
     versions: Sequence[Version] = ()
     gaps: list[str] = []
     try:
-        versions = state.history.versions if whole else table.files(reference, partition=partition).versions
+        every = tuple(version for version in state.history.versions if not version.is_drop)
+        versions = every if whole else table.files(reference, partition=partition).versions
     except InvalidInput:
         raise
     except ExpiredVersion as error:
