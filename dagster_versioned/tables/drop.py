@@ -5,13 +5,12 @@ it; the next write begins another table in the same log. Readers keep what they 
 name until they are expired.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from dagster_versioned.delta.actions import Action, DomainMetadata
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.errors import ExpiredVersion, HeldHead, InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text, partitions_sha
@@ -23,7 +22,7 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import version_domain, version_domain_key
+from dagster_versioned.tables.table_actions import dropped_domains, dropped_info, version_domain
 from dagster_versioned.tables.table_record import Dropped, TableRecord
 from dagster_versioned.tables.write import CollectionInProgress
 
@@ -185,29 +184,6 @@ def refuse_held(state: TableState, versions: Sequence[Version]) -> None:
         if (held := state.snapshot.domains.get(held_domain(version.partition))) is not None:
             of = "" if version.partition is None else f" of partition {version.partition!r}"
             raise HeldHead(f"The head{of} is held: {_why(held)}. Nothing was changed. release() it first.")
-
-
-def dropped_domains(versions: Sequence[Version]) -> list[Action]:
-    """The actions that take heads out of checkpoints."""
-    return [DomainMetadata(version_domain_key(version.partition), "", True) for version in versions]
-
-
-def dropped_info(
-    state: TableState, versions: Sequence[Version], new: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """What a commit says of the heads that end with it, and of the table as a whole after it, with ``new`` versions."""
-    partitions = {version.partition for version in versions}
-    heads = {
-        key: version.metadata_sha
-        for key, version in state.history.heads.items()
-        if key is not None and key not in partitions and version.metadata_sha
-    }
-    left = {**heads, **(new or {})}
-    ended = [version.partition for version in versions if version.partition not in (new or {})]
-    return {
-        "dropped": [{} if key is None else {"partition": key} for key in ended],
-        **({"partitions_sha": partitions_sha(left)} if left else {}),
-    }
 
 
 def _why(held: str) -> str:

@@ -12,7 +12,7 @@ from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import Head, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
@@ -43,6 +43,7 @@ from dagster_versioned.tables.propose import (
 )
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
@@ -51,6 +52,10 @@ from dagster_versioned.tables.write import WriteResult, Writing
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
+
+
+_REPARTITIONS = 10
+"""How often rows are read again that others wrote meanwhile."""
 
 
 class VersionedTable:
@@ -278,6 +283,37 @@ class VersionedTable:
         self._known()
         made = Restoration(self.name, self.store, WRITER, self.project.author)
         return self._operations.change(made.draft) is not None
+
+    def repartition(
+        self,
+        partitioning: Partitioning | None,
+        column: KeyOf | None = None,
+        *,
+        dry_run: bool = True,
+    ) -> RepartitionReport:
+        """Give the rows that are there other partitions (``None``: none), in one commit; the old ones end with it.
+
+        ``column`` gives the key of a row: a column of dates, timestamps or keys, for several dimensions a mapping of
+        dimensions to columns, or a function from a `pyarrow.Table` to keys. Versions of before can still be read. All
+        rows are held in memory. Where others write meanwhile, their rows are read again.
+
+        Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after ten lost races.
+        """
+        self._check_unless(dry_run)
+        for _ in range(_REPARTITIONS):
+            state = self._known()
+            parted = part(self.name, self.store, state, partitioning, column)
+            if dry_run:
+                return parted.report(dry_run=True)
+            try:
+                self._commit_parted(parted, partitioning)
+            except Overtaken:
+                continue
+            return parted.report(dry_run=False)
+        raise CommitConflict(
+            f"Others wrote to {self.name} while its rows were read, {_REPARTITIONS} times. Nothing was changed. Try "
+            "again when nobody writes."
+        )
 
     def record_domain(self, domain: DomainMetadata) -> None:
         """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
@@ -544,6 +580,19 @@ class VersionedTable:
         else:
             self._operations.change(made.draft)
         return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
+
+    def _commit_parted(self, parted: Parted, partitioning: Partitioning | None) -> None:
+        constraints = constraints_of(parted.state.snapshot.metadata.configuration)
+        with staged(self.store) as staging, ExitStack() as pinned:
+            proposals = [
+                propose(frame, key, parted.descriptions[key], staging, parted.options, {}, pinned)
+                for key, frame in parted.frames.items()
+            ]
+            writing = Repartitioning(
+                self.store, staging, proposals, WRITER, parted.options, constraints, author=self.project.author
+            )
+            writing.parted, writing.partitioning = parted, partitioning
+            self._operations.change(writing.draft)
 
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:

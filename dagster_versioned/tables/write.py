@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
@@ -47,7 +47,15 @@ from dagster_versioned.tables.parts import (
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import (
+    add_of,
+    cdc_of,
+    dropped_domains,
+    dropped_info,
+    table_actions,
+    version_domain,
+    whole_sha,
+)
 from dagster_versioned.tables.table_record import TableRecord
 
 REUSE_WINDOW = 64
@@ -190,6 +198,33 @@ class Planned:
     fresh: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Heads that end with a commit, and the parts that go with them."""
+
+    versions: tuple[Version, ...] = ()
+    parts: tuple[Add, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.versions)
+
+    def removes(self, timestamp: int) -> list[Remove]:
+        """The actions that take the parts out of the table."""
+        return [add.removed(timestamp) for add in self.parts]
+
+    @property
+    def domains(self) -> list[Action]:
+        """The actions that take the heads out of checkpoints."""
+        return dropped_domains(self.versions)
+
+    def info(self, state: TableState | None, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the commit says of them, beside the ``entries`` of its versions; nothing where there are none."""
+        if state is None or not self.versions:
+            return {}
+        new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
+        return dropped_info(state, self.versions, new)
+
+
 class Writing:
     """One write of one or more partitions: the draft that `commit` runs against each new state.
 
@@ -198,6 +233,8 @@ class Writing:
     its constraints. ``satisfied`` are those that the rows of the proposals do. ``partitioning`` is what the partitions
     are, and ``began`` where the log ended when the write began, where these are known.
     """
+
+    operation = "WRITE"
 
     def __init__(
         self,
@@ -227,7 +264,7 @@ class Writing:
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
-        record = record_after(self._taken(), state)
+        record = self._record(state)
         self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
@@ -237,12 +274,14 @@ class Writing:
                 plan.proposal.promote(self._staging, plan.fresh, history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
-        if not changing:
-            return _configuring(state, timestamp, properties)
+        ended = self._ended(state)
+        said = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
+        if not changing and not ended:
+            return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
-            operation="WRITE",
+            operation=self.operation,
             actions=[
                 *table_actions(
                     state,
@@ -251,16 +290,36 @@ class Writing:
                     properties,
                     self._partition_columns(state, changing),
                 ),
-                *record.actions(TableRecord.of(state.snapshot) if state else TableRecord()),
+                *said,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
+                *ended.removes(timestamp),
                 *changes,
                 *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+                *ended.domains,
             ],
-            info={"versions": entries, **whole_sha(history, entries)},
+            info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
         )
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        """What the table is after the write. Raises what `record_after` does where that is another one."""
+        return record_after(self._taken(), state)
+
+    def _ended(self, state: TableState | None) -> Ended:
+        """The heads that end with the write, besides those that it replaces."""
+        return Ended()
+
+    def _unchanged(
+        self,
+        state: TableState | None,
+        timestamp: int,
+        properties: Mapping[str, str],
+        record: Sequence[DomainMetadata],
+    ) -> Draft | None:
+        """The draft where every proposal is the head already."""
+        return _configuring(state, timestamp, properties)
 
     def _taken(self) -> Taken:
         """What the proposals take the table for; they are all of one asset and of one kind."""
