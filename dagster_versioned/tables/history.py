@@ -307,14 +307,6 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def versions_of(self, sha: str) -> set[str]:
-        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
-        if any(version.metadata_sha == sha for version in self.versions):
-            return {sha}
-        whole = [r.log_version for r in self.records if r.info is not None and r.info.get("partitions_sha") == sha]
-        heads = self.until(whole[-1]).heads.values() if whole else ()
-        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
-
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
         for version in reversed(self.versions):
