@@ -22,12 +22,12 @@ from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
-from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
 from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.parts import objects_of, parts_of, vector_object
+from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
 from dagster_versioned.tables.protection import Protectors, with_own_parents
 from dagster_versioned.tables.state import StateCache, TableState
 
@@ -47,7 +47,8 @@ class CollectionReport:
     """What a collection deleted, or (dry run) would delete.
 
     ``versions`` lost their claim; ``keys`` are the deleted objects below the table's folder, ``size_bytes`` their
-    sum; ``kept`` says for each version that stays although it is old, why.
+    sum; ``kept`` says for each version that stays although it is old, why. ``unfinished`` are the keys (or, on a local
+    disk, the names) of writes that did not end, whose bytes were discarded.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class CollectionReport:
     keys: tuple[str, ...]
     size_bytes: int
     kept: Mapping[str, str]
+    unfinished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -232,17 +234,25 @@ class Collector:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
         Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head. Versions
-        that are gone already lose what an earlier collection of them left behind.
+        that are gone already lose what an earlier collection of them left behind. Copies of the bytes in staging
+        folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
 
         def plan(state: TableState) -> _Plan:
             return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
 
-        return self._collect("purge", plan, dry_run, by, why)
+        report = self._collect("purge", plan, dry_run, by, why)
+        erased = self._erased(wanted)
+        return self._discard(
+            report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
+        )
 
     def vacuum(self, *, min_age: timedelta, dry_run: bool, by: str | None) -> CollectionReport:
-        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes."""
+        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes.
+
+        Unfinished uploads to a bucket go at the same age; a local disk is tidied by every process that writes to it.
+        """
         before = datetime.now(UTC) - min_age
 
         def plan(state: TableState) -> _Plan:
@@ -250,13 +260,8 @@ class Collector:
 
         report = self._collect("vacuum", plan, dry_run, by, None)
         staged = [info for info in self._store.list(_STAGING) if info.modified < before]
-        if not dry_run:
-            self._store.delete([info.key for info in staged])
-        return replace(
-            report,
-            keys=(*report.keys, *(info.key for info in staged)),
-            size_bytes=report.size_bytes + sum(info.size for info in staged),
-        )
+        uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
+        return self._discard(report, staged, uploads)
 
     def settle(self, collection: Collection) -> None:
         """Wait for an open collection to end, or end it where its owner is gone and collect its paths anew.
@@ -289,6 +294,20 @@ class Collector:
             planned = self._run(kind, plan, by, why)
         return CollectionReport(
             kind, dry_run, planned.versions, tuple(sorted(planned.sizes)), sum(planned.sizes.values()), planned.kept
+        )
+
+    def _discard(
+        self, report: CollectionReport, staged: Sequence[ObjectInfo], unfinished: Sequence[UnfinishedWrite]
+    ) -> CollectionReport:
+        """Delete what no version can claim, so that no intent has to name it, unless it is a dry run."""
+        if not report.dry_run:
+            self._store.delete([info.key for info in staged])
+            self._store.abort(unfinished)
+        return replace(
+            report,
+            keys=(*report.keys, *(info.key for info in staged)),
+            size_bytes=report.size_bytes + sum(info.size for info in staged) + sum(one.size or 0 for one in unfinished),
+            unfinished=tuple(sorted(one.key or one.id for one in unfinished)),
         )
 
     def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
@@ -416,6 +435,24 @@ class Collector:
             wanted |= left & {info.key for info in self._data_objects()} if left else set()
         return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
 
+    def _erased(self, purged: Set[tuple[int, str | None]]) -> dict[str, int]:
+        """The paths of purged versions that nothing needs, with their sizes; whether their objects are there or not."""
+        state = self._cache.require()
+        chosen = {v for v in state.history.versions if (v.log_version, v.partition) in purged}
+        claims = self._claims(state)
+        had = claims.of(chosen) | claims.changes.telling_of(chosen, state.history.versions).keys()
+        return {path: claims.sizes[path] for path in had - self._needed(state, leaving=chosen)}
+
+    def _copies(self, erased: Mapping[str, int]) -> list[ObjectInfo]:
+        """The staged objects with the bytes of any of these paths, whose names are the SHA-256 of their bytes."""
+        shas = {sha for path in erased if (sha := named_sha(path)) is not None}
+        sizes = set(erased.values())
+        return [
+            info
+            for info in self._store.list(_STAGING)
+            if info.size in sizes and sha256_of(self._store, info.key, info.size) in shas
+        ]
+
     def _only_claimed_by(self, state: TableState, versions: Sequence[Version]) -> dict[str, int]:
         """Paths that these versions need and no other, with their sizes."""
         if not versions:
@@ -446,6 +483,17 @@ class Collector:
 
     def _data_objects(self) -> Iterator[ObjectInfo]:
         return (info for info in self._store.list() if is_data_key(info.key))
+
+
+def _may_hold(write: UnfinishedWrite, erased: Mapping[str, int]) -> bool:
+    """Whether an unfinished write may hold bytes of these paths.
+
+    An upload may if it is to one of them or to a staging folder; a file of a local disk, which may be another table's,
+    if it has the size of one of them.
+    """
+    if write.key is not None:
+        return bool(erased) and (write.key in erased or write.key.startswith(_STAGING))
+    return write.size in erased.values()
 
 
 def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:

@@ -129,6 +129,12 @@ def with_own_parents(
     return reasons
 
 
+def known_shas(history: History) -> frozenset[str]:
+    """What a parent may name: the SHAs of the versions of a history, and of the whole partitioned table."""
+    names = _Names(history)
+    return frozenset(names.wholes) | {sha for sha in names.shas if sha is not None}
+
+
 class _Names:
     """What a SHA that is named as a parent means in a history: one version, or a whole partitioned table.
 
