@@ -1,4 +1,4 @@
-"""What one attempt of a step was handed: the exact versions, by asset."""
+"""One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,9 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 from dagster._core.events import EngineEventData
+from dagster._core.execution.stats import StepEventStatus
 
-from dagster_versioned.identity.version import Parent, SourceVersion
+from dagster_versioned.identity.version import Parent, Run, SourceVersion
 from dagster_versioned.tables.lineage import Upstream
 
 if TYPE_CHECKING:
@@ -44,6 +45,24 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
     """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
     own = _noted.get(step, {})
     return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+
+
+def run_of(step: "StepExecutionContext") -> Run:
+    """The attempt as versions record it.
+
+    Attempts at one computation are those of one run, and those of the runs that executed a run again in which the step
+    did not succeed: Dagster's run retries, and re-executions from failure. What executes a step again that succeeded is
+    a computation of its own.
+    """
+    first = step.run_id
+    for run in _runs(step)[1:]:
+        stats = step.instance.get_run_step_stats(run.run_id, [step.step.key])
+        status = stats[0].status if stats else StepEventStatus.SKIPPED  # the run had other steps to do
+        if status is StepEventStatus.SUCCESS:
+            break
+        if status is not StepEventStatus.SKIPPED:
+            first = run.run_id
+    return Run(step.run_id, step.step.key, step.previous_attempt_count, first if first != step.run_id else None)
 
 
 def started_at(step: "StepExecutionContext") -> float:
