@@ -256,7 +256,7 @@ def _write(
         code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
-        run=run_of(step) if step else None,
+        run=run_of(step, adds_rows=options.mode == "append") if step else None,
     )
 
 
@@ -296,7 +296,7 @@ def _append_events(
         code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
-        run=run_of(step) if step else None,
+        run=run_of(step, adds_rows=True) if step else None,
     )
 
 

@@ -1,6 +1,7 @@
 """A run that failed after a commit and is executed again: what is appended is appended once."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +323,15 @@ def test_the_same_with_each_step_in_a_process_of_its_own(runs, name):
     assert not success
     assert runs.again(name, first)[1]
     assert ids(name) == [1, 2, 3]
+
+
+def test_an_attempt_that_a_table_has_forgotten_is_not_repeated_blindly(runs, monkeypatch):
+    want("die_in_orders")
+    first, _ = runs.run("orders")
+    monkeypatch.setattr("dagster_versioned.io_managers.attempt.TRANSACTIONS_KEPT", timedelta(0))
+    again, success, _ = runs.again("orders", first)
+    assert not success
+    entries = runs.instance.all_logs(again, of_type=dg.DagsterEventType.STEP_FAILURE)
+    failed = [entry.dagster_event.step_failure_data.error for entry in entries]
+    assert "cannot be known whether these rows are in the table" in str(failed[0].cause)
+    assert ids("orders") == [1, 2, 3]
