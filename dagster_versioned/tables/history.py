@@ -1,6 +1,7 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -315,6 +316,12 @@ class History:
             if version.is_foreign and self.records[version.log_version].changes_files:
                 return version
         return None
+
+    def made_by(self, log_version: int) -> dict[str | None, Version]:
+        """The versions that one commit made, by partition."""
+        begin = bisect_left(self.versions, log_version, key=lambda version: version.log_version)
+        end = bisect_right(self.versions, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in self.versions[begin:end]}
 
     def recent(self, partition: str | None, count: int) -> Iterator[Version]:
         """Up to ``count`` versions of a partition whose bytes are kept, newest first."""
