@@ -1,9 +1,7 @@
 """No update is lost when the code location is loaded again, whatever writers, stores and governance did before."""
 
-import logging
 import shutil
 from datetime import timedelta
-from typing import NamedTuple
 
 import dagster as dg
 import pyarrow as pa
@@ -96,7 +94,7 @@ def later(monkeypatch):
 # Marks
 
 
-def test_a_commit_whose_writer_died_is_found_after_a_restart_that_followed_a_tick_while_its_mark_was_young(place, later):
+def test_a_commit_whose_writer_died_is_found_after_a_tick_while_its_mark_was_young_and_a_restart(place, later):
     place.die("committed", 1)
     assert place.tick() == []  # a minute is given to the writer
     later()
