@@ -34,7 +34,7 @@ def upstreams(project: str, table: TableName, history: History, chosen: ChosenVe
         return [Upstream(parent, tuple(s for version in chosen.versions for s in _sources(project, table, version)))]
     return [
         Upstream(
-            Parent(project, str(table), version.entry.metadata_sha, version.identity.data_sha, version.partition),
+            Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition),
             _sources(project, table, version),
         )
         for version in chosen.versions
@@ -43,7 +43,7 @@ def upstreams(project: str, table: TableName, history: History, chosen: ChosenVe
 
 def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVersion, ...]:
     """Where a version's data comes from in the end: an imported version is its own source."""
-    identity = version.identity
-    if identity.table_type == "imported":
-        return (SourceVersion(project, str(table), version.entry.metadata_sha),)
-    return tuple(identity.source_lineage)
+    identity = version.recorded
+    if identity["table_type"] == "imported":
+        return (SourceVersion(project, str(table), str(version.metadata_sha)),)
+    return tuple(map(SourceVersion.from_json, identity.get("source_lineage", ())))

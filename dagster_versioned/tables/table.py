@@ -300,7 +300,10 @@ class VersionedTable:
         partitions: Names[str] | None = None,
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
-        chosen = self.choose(version, partition=partition, partitions=partitions)
+        return self.files_of(self.choose(version, partition=partition, partitions=partitions), columns=columns)
+
+    def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
+        """The exact files of versions that were chosen."""
         snapshot = self._snapshot(self._known(), chosen.log_version)
         return version_files(self.store, snapshot, chosen, columns)
 

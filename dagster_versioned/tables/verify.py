@@ -202,6 +202,7 @@ def _identities(
                 snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
             adds = parts_of(snapshot, version.partition)
             if not version.is_foreign:
+                _ = version.entry  # in its canonical form, too
                 check_parts(version, adds)
         except VersionedError as error:
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
