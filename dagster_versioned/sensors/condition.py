@@ -71,7 +71,8 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
             if decisions[watch.name(context.key), partition].standing == "ready"
             and memory["asked"].get(partition or "") != states[partition or ""]
         }
-        asked = {key: state for key, state in memory["asked"].items() if states.get(key) == state}
+        unread = {partition or "" for partition, finding in found.items() if finding.unreadable is not None}
+        asked = {key: state for key, state in memory["asked"].items() if key in unread or states.get(key) == state}
         cursor = orjson.dumps({"asked": asked, "offered": {key: states[key] for key in sorted(ready)}}).decode()
         if not ready:
             subset = context.get_empty_subset()

@@ -229,6 +229,14 @@ class Links:
         return {partition for key in changed for partition in self._back.get(key, ())}
 
 
+def is_known(mapping: dg.PartitionMapping) -> bool:
+    """Whether a mapping is one of Dagster's own, which does what it looks like."""
+    parts = mapping.downstream_mappings_by_upstream_dimension if isinstance(mapping, dg.MultiPartitionMapping) else {}
+    return type(mapping).__module__.startswith("dagster.") and all(
+        is_known(part.partition_mapping) for part in parts.values()
+    )
+
+
 def _is_identity(mapping: dg.PartitionMapping) -> bool:
     """Whether equal keys map to each other, where both sides have the same definition."""
     if isinstance(mapping, dg.TimeWindowPartitionMapping):

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName, partition_key
+from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.head import (
     EMPTY,
@@ -26,6 +27,7 @@ from dagster_versioned.tables.head import (
     table_head,
 )
 from dagster_versioned.tables.history import CommitRecord
+from dagster_versioned.tables.migration_mark import read_mark
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
 from dagster_versioned.tables.publish import CHECKPOINT_INTERVAL
 from dagster_versioned.tables.staleness import CellHead, TableHeads
@@ -60,13 +62,16 @@ class Look:
     """What one look at a project found.
 
     ``changed`` holds, for each table whose head changed since the look before, the partitions that did; ``None`` means
-    any of them. ``listing`` is what the store said, by table; ``reads`` counts documents and commits that were read.
+    any of them. ``etags`` are those that the documents were read under, by table; ``reads`` counts documents and
+    commits that were read. ``is_known`` says that what was read can only change together with an ETag: every head was
+    read, and none is pending, because under a mark a commit may come without any change of the document.
     """
 
     changed: Mapping[TableName, Collection[str] | None]
-    listing: Mapping[str, str]
+    etags: Mapping[str, str]
     reads: int
     pending: tuple[TableName, ...]
+    is_known: bool
 
 
 class ProjectHeads:
@@ -105,19 +110,23 @@ class ProjectHeads:
         changed: dict[TableName, Collection[str] | None] = dict.fromkeys(gone)
         for table in gone:
             del self._known[table]
-        for table, read in zip(stale, self._map(self._read, stale), strict=True):
-            self._known[table].document, self._known[table].etag = read
-        pending = [table for table in present if self._known[table].document.pending is not None]
-        retried = [table for table in present if self._known[table].heads.unreadable is not None]
-        for table in dict.fromkeys((*stale, *pending, *retried)):
-            known = self._known[table]
+        read = dict(zip(stale, self._map(self._read, stale), strict=True))
+        for table, known in [(table, self._known[table]) for table in present]:
+            if table not in read and known.document.pending is None and known.heads.unreadable is None:
+                continue
             before = known.heads
+            known.document, etag = read.get(table, (known.document, known.etag))
+            known.etag = ""  # until what the document stands for is read: what breaks off here is begun again
             touched = self._update(table, known)
+            known.etag = etag
             if known.heads != before:
                 changed[table] = touched
+        pending = tuple(table for table in present if self._known[table].document.pending is not None)
         for table in self._resolving.keys() - set(pending):
             del self._resolving[table]
-        return Look(changed, listing, self._reads, tuple(pending))
+        etags = {str(table): self._known[table].etag for table in present}
+        unread = (not known.etag or known.heads.unreadable is not None for known in self._known.values())
+        return Look(changed, etags, self._reads, pending, not pending and not any(unread))
 
     def pins(self) -> Mapping[str, Pin]:
         """The project's pins. Raises `IntegrityError` where they cannot be read."""
@@ -134,6 +143,9 @@ class ProjectHeads:
         store = self._opened.custody.relocated() if self._opened.custody is not None else None
         uri = store.uri if store is not None else self._opened.store.uri
         if uri != self._project.store.uri:
+            mark = read_mark(self._opened.data) if store is None else None
+            if mark is not None and mark.state == "leaving":
+                return  # governance did not answer: whoever came back would have lifted the fence
             self._project = self._opened.at(store) if store is not None else self._opened
             self._known, self._resolving, self._pins = {}, {}, ("", {})
 
@@ -174,12 +186,12 @@ class ProjectHeads:
             logger.warning(
                 "%s: its heads cannot be read, so nothing that depends on it is requested.", table, exc_info=True
             )
-            known.heads, known.seen = TableHeads(unreadable=f"{table} cannot be read: {error}"), -1
+            known.heads, known.seen, known.etags = TableHeads(unreadable=f"{table} cannot be read: {error}"), -1, {}
             return None
 
     def _resolved(self, table: TableName, document: HeadDocument) -> HeadDocument:
         """The document, brought up to the log where a commit was announced and its head did not follow."""
-        if document.pending is None or document.pending.age(datetime.now(UTC)) < RESOLVE_AFTER:
+        if document.pending is None or timedelta(0) <= document.pending.age(datetime.now(UTC)) < RESOLVE_AFTER:
             return document
         opened = self._resolving.setdefault(table, self._project.table(str(table)))
         self._reads += 1
@@ -193,15 +205,29 @@ class ProjectHeads:
     def _partitions(
         self, table: TableName, known: _Known, document: HeadDocument
     ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        """The heads of the partitions, and those that changed: from the log since the last look, or from the stored
-        heads, whichever takes fewer calls."""
+        """The heads of the partitions, and those that changed.
+
+        Where they are not those that the table's head is taken over, they are read from the whole log: the table was
+        deleted and made anew, a partition was dropped, stored heads were lost or lag behind.
+        """
+        assert document.head is not None
+        heads, touched = self._remembered(table, known, document)
+        if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) != document.head.metadata_sha:
+            return self._from_state(table), None
+        return heads, touched
+
+    def _remembered(
+        self, table: TableName, known: _Known, document: HeadDocument
+    ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
+        """What is remembered, brought up to a document: by the log since the last look, or by the stored heads,
+        whichever takes fewer calls."""
         assert document.head is not None
         commits = document.log_version - known.seen
         pages = 1 + (document.head.partitions or 0) // PAGE
         if known.seen >= 0 and commits == 0:
             return known.heads.partitions, ()
         if commits < 0:  # the table was deleted and made anew
-            known.seen, known.etags = -1, {}
+            known.heads, known.seen, known.etags = TableHeads(), -1, {}
         if known.seen >= 0 and commits <= pages + 1:
             return self._by_log(table, known, document.log_version)
         if known.seen < 0 and (document.head.partitions or 0) > document.log_version % CHECKPOINT_INTERVAL + pages + 5:

@@ -128,7 +128,7 @@ class _Trigger:
             runs = RunsInProgress(context.instance, repository)  # before the heads, see there
             seen = watch.look(context.instance, _settled(context.cursor))
             if watch.is_settled:
-                cursor = orjson.dumps({"settled": seen.digest}).decode()
+                cursor = orjson.dumps({"settled": seen.digest} if seen.digest else {}).decode()
                 return dg.SensorResult(
                     skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
                 )
