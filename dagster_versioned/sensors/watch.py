@@ -191,7 +191,9 @@ class Watch:
         stamps = sorted(f"{one.text} {one.stamp!r}" for one in self._partitions)
         seen: list[Any] = []
         for number, heads in self._heads.items():
-            found = sorted((str(table), etags[number][table]) for table in self._tables[number] if table in etags[number])
+            found = sorted(
+                (str(table), etags[number][table]) for table in self._tables[number] if table in etags[number]
+            )
             pins = sorted((name, pin.version) for name, pin in self._pins.get(number, {}).items())
             seen.append([heads.project.store.uri, found, pins])
         return _digest([self._structure, stamps, seen])

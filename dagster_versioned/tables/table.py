@@ -453,7 +453,8 @@ class VersionedTable:
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
-        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
+        from the log."""
         return self._operations.head(partition)
 
     def resolve(self) -> HeadDocument:
