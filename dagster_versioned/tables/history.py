@@ -341,6 +341,17 @@ class History:
                 if version.gone is None:
                     yield version
 
+    def recent_of(self, partitions: Iterable[str | None], count: int) -> dict[str | None, list[Version]]:
+        """`recent` of several partitions, in one pass."""
+        found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
+        left = dict.fromkeys(found, count)
+        for version in reversed(self.versions):
+            if left.get(version.partition, 0) > 0 and not version.is_foreign:
+                left[version.partition] -= 1
+                if version.gone is None:
+                    found[version.partition].append(version)
+        return found
+
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
         return frozenset(path for c in self.collections if c.log_version > log_version for path in c.paths)

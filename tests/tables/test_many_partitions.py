@@ -80,3 +80,78 @@ def test_partitions_of_an_old_version_are_planned_from_one_snapshot(tmp_path: Pa
         assert len(dict(table.files(0).by_partition())) == count
         reads.append(store.count())
     assert reads[0] == reads[1]
+
+
+# Writing
+
+
+def frames(count: int, shift: int = 0) -> dict[str | None, pa.Table]:
+    return {key: pa.table({"n": [i + shift]}) for i, key in enumerate(keys(count))}
+
+
+def new(table: VersionedTable, count: int) -> None:
+    table.write_partitions(frames(count))
+
+
+def changed(table: VersionedTable, count: int) -> None:
+    table.write_partitions(frames(count, 1))
+
+
+def unchanged(table: VersionedTable, count: int) -> None:
+    assert {result.change for result in table.write_partitions(frames(count))} == {"none"}
+
+
+def taken_back(table: VersionedTable, count: int) -> None:
+    """Rows that each partition had before, in a commit of its own."""
+    table.write_partitions(frames(count, 0))
+
+
+def nothing_before(table: VersionedTable, count: int) -> None:
+    """The table is new."""
+
+
+def written_at_once(table: VersionedTable, count: int) -> None:
+    new(table, count)
+
+
+def written_one_by_one(table: VersionedTable, count: int) -> None:
+    for key, frame in frames(count, 5).items():
+        table.write(frame, partition=key)
+
+
+def written_twice(table: VersionedTable, count: int) -> None:
+    new(table, count)
+    changed(table, count)
+
+
+RUNS = [
+    (nothing_before, new),
+    (written_at_once, changed),
+    (written_at_once, unchanged),
+    (written_one_by_one, changed),
+    (written_twice, taken_back),
+]
+
+
+@pytest.mark.parametrize(("before", "run"), RUNS, ids=lambda one: one.__name__)
+def test_a_write_of_all_partitions_is_one_commit_and_takes_work_and_calls_in_proportion(
+    tmp_path: Path, before: Callable[[VersionedTable, int], None], run: Callable[[VersionedTable, int], None]
+) -> None:
+    calls: list[int] = []
+    work: list[int] = []
+    for count in (40, 80):
+        root = LocalStore(tmp_path / str(count))
+        before(Project("NYC", root).table("daily"), count)
+        store = CountingStore(root)
+        table = Project("NYC", store).table("daily")
+        _ = table.exists()
+        store.reset()
+        profiled = function_calls(lambda table=table, count=count: run(table, count))
+        calls.append(sum(not call.key.endswith(".parquet") or ".metadata" in call.key for call in store.calls))
+        work.append(profiled.total())
+        assert profiled["_tag"] <= 3  # passes over all files
+        assert sum(call.verb == "put_if_absent" and "_delta_log" in call.key for call in store.calls) == (
+            run is not unchanged
+        )
+    assert calls[1] == calls[0]
+    assert work[1] < 2.1 * work[0]
