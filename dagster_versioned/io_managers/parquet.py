@@ -151,12 +151,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         refuse_times(context)
         if not by_partition:
             return as_source(table.read_files(files, frame_type), context.asset_key)
-        columns = files.scan.columns
-        frames: dict[str | None, Any] = {}
-        for version in sorted(files.versions, key=lambda version: version.partition or ""):
-            one = table.files(files.log_version, columns=columns, partition=version.partition)
-            frames[version.partition] = as_source(table.read_files(one, frame_type), context.asset_key)
-        return frames
+        return {
+            partition: as_source(table.read_files(one, frame_type), context.asset_key)
+            for partition, one in files.by_partition()
+        }
 
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
@@ -167,23 +165,25 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         try:
             if is_history(table):
                 return table.files(version)  # whose rows are those of no partition, and need all columns to be known
-            files = table.files(version, columns=columns)
+            chosen = table.choose(version)
         except TableNotFound as error:
             raise TableNotFound(_never_materialized(context, table, [])) from error
         if not context.has_asset_partitions:
-            return files
+            return table.files_of(chosen, columns=columns)
         # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
         wanted = sorted(map(str, context.asset_partition_keys))
         if not wanted and context.dagster_type.typing_type is UpstreamFiles:
-            return files.of_no_partition()  # a feature has no samples then; any other function would not expect that
-        known = {one.partition for one in files.versions}
+            return table.files_of(
+                chosen
+            ).of_no_partition()  # a feature has no samples then; any other function would not expect that
+        known = {one.partition for one in chosen.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
         if missing and not (present and plain(context.definition_metadata, ALLOW_MISSING_KEY)):
             raise VersionNotFound(_never_materialized(context, table, missing))
-        if known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key)):
-            return files
-        return table.files(version, columns=columns, partitions=present)
+        if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
+            chosen = chosen.only(present)
+        return table.files_of(chosen, columns=columns)
 
     def _pin(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"

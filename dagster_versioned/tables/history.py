@@ -13,7 +13,7 @@ from dagster_versioned.delta.log import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 
 MEMBER = "dagsterVersioned"
@@ -55,6 +55,13 @@ class Version:
     def identity(self) -> Identity:
         """What the version is (hashed into ``metadata_sha``)."""
         return self.entry.identity
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The identity as it is stored; for who looks at thousands. Raises as `entry` does."""
+        if self.raw is not None and has_sha(self.raw["identity"], self.raw["metadata_sha"]):
+            return self.raw["identity"]
+        return self.entry.to_json()["identity"]
 
     @property
     def facts(self) -> Facts:
@@ -332,6 +339,17 @@ class History:
                 count -= 1
                 if version.gone is None:
                     yield version
+
+    def recent_of(self, partitions: Iterable[str | None], count: int) -> dict[str | None, list[Version]]:
+        """`recent` of several partitions, in one pass."""
+        found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
+        left = dict.fromkeys(found, count)
+        for version in reversed(self.versions):
+            if left.get(version.partition, 0) > 0 and not version.is_foreign:
+                left[version.partition] -= 1
+                if version.gone is None:
+                    found[version.partition].append(version)
+        return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""

@@ -300,7 +300,10 @@ class VersionedTable:
         partitions: Names[str] | None = None,
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
-        chosen = self.choose(version, partition=partition, partitions=partitions)
+        return self.files_of(self.choose(version, partition=partition, partitions=partitions), columns=columns)
+
+    def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
+        """The exact files of versions that were chosen."""
         snapshot = self._snapshot(self._known(), chosen.log_version)
         return version_files(self.store, snapshot, chosen, columns)
 
@@ -450,7 +453,8 @@ class VersionedTable:
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
-        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
+        from the log."""
         return self._operations.head(partition)
 
     def resolve(self) -> HeadDocument:

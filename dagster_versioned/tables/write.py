@@ -1,8 +1,10 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
@@ -12,7 +14,7 @@ from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
-from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
@@ -43,6 +45,7 @@ from dagster_versioned.tables.parts import (
     missing_parts,
     objects_of,
     part_key,
+    parts_by_partition,
     parts_of,
     stored_bytes,
 )
@@ -199,6 +202,69 @@ class Planned:
     fresh: tuple[str, ...] = ()
 
 
+class _Met:
+    """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
+
+    def __init__(
+        self, store: ObjectStore, state: TableState | None, proposals: Sequence[Proposal], columns: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._columns = set(columns)
+        self._partitions = [proposal.partition for proposal in proposals]
+        self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
+        history = state.history if state else History([])
+        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
+        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
+        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        candidates = [adds for proposal in proposals if (adds := next(self._equal(proposal), None)) is not None]
+        self._looked_at = {add.identity for adds in candidates for add in adds}
+        self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
+
+    def parts(self, partition: str | None) -> tuple[Add, ...]:
+        """The parts of a partition's head."""
+        return () if self._state is None else self._parts_at(self._state.log_version, partition)
+
+    def foreign(self, head: Version | None) -> Version | None:
+        """The last foreign commit with file actions since a head."""
+        found = self._foreign
+        return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def parts_of_equal_version(self, proposal: Proposal) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a proposal, if they are all still there."""
+        return next((adds for adds in self._equal(proposal) if not self._lacks(adds)), None)
+
+    def _lacks(self, adds: tuple[Add, ...]) -> bool:
+        if all(add.identity in self._looked_at for add in adds):
+            return any(add.identity in self._missing for add in adds)
+        return bool(missing_parts(self._store, adds))
+
+    def _equal(self, proposal: Proposal) -> Iterator[tuple[Add, ...]]:
+        """The parts of each recent version that says the same, newest first."""
+        if self._state is None:
+            return
+        digest = proposal.contents.digest.text
+        for version in self._recent[proposal.partition]:
+            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
+                is_head = version is self._state.history.heads.get(proposal.partition)
+                adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
+                laid_out = all(set(add.partition_values) == self._columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count:
+                    yield adds
+
+    def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
+        if log_version not in self._parts:
+            assert self._state is not None
+            snapshot = self._state.snapshot
+            if log_version != snapshot.version:
+                snapshot = load_snapshot(self._store, log_version)
+            if None in self._partitions:
+                self._parts[log_version] = {None: parts_of(snapshot)}
+            else:
+                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+        return self._parts[log_version].get(partition, ())
+
+
 class Writing:
     """One write of one or more partitions: the draft that `commit` runs against each new state.
 
@@ -234,15 +300,13 @@ class Writing:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
         self._made = {}
-        for proposal in self._proposals:
-            _check_belongs(proposal, state)
-        self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
+        _check_belong(self._proposals, state)
+        met = _Met(self._store, state, self._proposals, self._options.partition_columns)
+        self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
         _require_free(used, history)
-        for plan in self.planned:
-            if plan.fresh:
-                plan.proposal.promote(self._staging, plan.fresh, history)
+        self._promote([plan for plan in self.planned if plan.fresh], history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
         if not changing:
@@ -268,6 +332,17 @@ class Writing:
             info={"versions": entries, **whole_sha(history, entries)},
             parameters={"mode": "Overwrite"},
         )
+
+    def _promote(self, plans: Sequence[Planned], history: History) -> None:
+        """Give what is fresh its final names: of several partitions at once."""
+        if len(plans) < 2:
+            for plan in plans:
+                plan.proposal.promote(self._staging, plan.fresh, history)
+            return
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            promoted = [pool.submit(plan.proposal.promote, self._staging, plan.fresh, history) for plan in plans]
+        for done in promoted:
+            done.result()
 
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
         """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
@@ -321,18 +396,18 @@ class Writing:
                 )
         return columns
 
-    def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
+    def _plan(self, proposal: Proposal, state: TableState | None, met: _Met, timestamp: int) -> Planned:
         history = state.history if state else History([])
-        current = parts_of(state.snapshot, proposal.partition) if state else ()
+        current = met.parts(proposal.partition)
         head = history.heads.get(proposal.partition)
-        foreign = history.foreign_since(head.log_version) if head else None
+        foreign = met.foreign(head)
         own = self._own_commit(proposal, state)
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := proposal.repeats(own)) is not None:
             return Planned(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = proposal.onto(Base(head, current, foreign, properties))
-        adds = self._parts_of_equal_version(proposal, state) if kept is None else None
+        adds = met.parts_of_equal_version(proposal) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(add_of(part, proposal.partition, timestamp) for part in proposal.parts())
@@ -378,23 +453,6 @@ class Writing:
             removes=removed,
             fresh=(*(add.key for add in written), *proposal.vector_files),
         )
-
-    def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same, if they are all still there."""
-        if state is None:
-            return None
-        digest = proposal.contents.digest.text
-        columns = set(self._options.partition_columns)
-        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
-            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
-                snapshot = state.snapshot
-                if version is not state.history.heads.get(proposal.partition):
-                    snapshot = load_snapshot(self._store, version.log_version)
-                adds = parts_of(snapshot, proposal.partition)
-                laid_out = all(set(add.partition_values) == columns for add in adds)
-                if laid_out and len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
-                    return adds
-        return None
 
     def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
@@ -500,10 +558,21 @@ def _held_message(partition: str | None, configuration: str) -> str:
     )
 
 
-def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
+def _check_belong(proposals: Sequence[Proposal], state: TableState | None) -> None:
     """Refuse what would mix two assets, or partitions with a whole table, under one name."""
     if state is None:
         return
+    for proposal in proposals:
+        _check_belongs(proposal, state)
+    partition = next((proposal.partition for proposal in proposals if proposal.partition is not None), None)
+    if partition is not None and has_untagged_parts(state.snapshot):
+        raise CommitConflict(
+            f"Another program added files to the table that belong to no partition, so partition {partition!r} cannot "
+            "be replaced safely. Nothing was written. Look at history(), then adopt()."
+        )
+
+
+def _check_belongs(proposal: Proposal, state: TableState) -> None:
     if proposal.appends_events != (chain_head(state.snapshot) is not None):
         now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
         raise InvalidInput(
@@ -522,11 +591,6 @@ def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
         raise InvalidInput(
             f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
             "Give the asset another key, or restore its partitioning."
-        )
-    if proposal.partition is not None and has_untagged_parts(state.snapshot):
-        raise CommitConflict(
-            f"Another program added files to the table that belong to no partition, so partition "
-            f"{proposal.partition!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
         )
 
 

@@ -233,7 +233,6 @@ def test_a_table_that_was_deleted_and_made_anew_has_no_partitions_of_before(tmp_
     heads = ProjectHeads(Project("HOUSE", LocalStore(tmp_path)))
     seen(heads, "first")
     shutil.rmtree(tmp_path / "datom/first")
-    shutil.rmtree(tmp_path / "datom/.metadata/partition-heads/first")
     (tmp_path / "datom/.metadata/heads/first.json").unlink()
     table = Project.open("HOUSE", str(tmp_path)).table("first")
     for number in range(commits):
