@@ -7,6 +7,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.partitions import partitioning_of
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
@@ -24,6 +25,7 @@ from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
@@ -107,7 +109,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             return
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
-            results = _write(step, table, asset_key, frames, options)
+            partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
+            results = _write(step, table, asset_key, frames, options, partitioning)
         self._report(context, step, table, results, lineage)
 
     def write_updates(
@@ -120,7 +123,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         asset_key = context.asset_key
         options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
         table = self.project.project().table(asset_key.path)
-        return _write(context.get_step_execution_context(), table, asset_key, updates, options)
+        definition = context.assets_def.partitions_def if context.has_partition_key_range else None
+        partitioning = partitioning_of(definition) if definition is not None else None
+        return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
@@ -247,6 +252,7 @@ def _write(
     asset_key: dg.AssetKey,
     frames: Mapping[str | None, Any],
     options: TableOptions,
+    partitioning: Partitioning | None,
 ) -> list[WriteResult]:
     """Make the frames current, with all that the step knows of how they came about."""
     return table.write_partitions(
@@ -257,6 +263,7 @@ def _write(
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
         run=run_of(step, adds_rows=options.mode == "append") if step else None,
+        partitioning=partitioning,
     )
 
 
