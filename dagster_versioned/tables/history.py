@@ -1,6 +1,7 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from dagster_versioned.delta.log import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 
 MEMBER = "dagsterVersioned"
@@ -55,6 +56,13 @@ class Version:
     def identity(self) -> Identity:
         """What the version is (hashed into ``metadata_sha``)."""
         return self.entry.identity
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The identity as it is stored; for who looks at thousands. Raises as `entry` does."""
+        if self.raw is not None and has_sha(self.raw["identity"], self.raw["metadata_sha"]):
+            return self.raw["identity"]
+        return self.entry.to_json()["identity"]
 
     @property
     def facts(self) -> Facts:
@@ -321,14 +329,6 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def versions_of(self, sha: str) -> set[str]:
-        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
-        if any(version.metadata_sha == sha for version in self.versions):
-            return {sha}
-        whole = [r.log_version for r in self.records if r.info is not None and r.info.get("partitions_sha") == sha]
-        heads = self.until(whole[-1]).heads.values() if whole else ()
-        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
-
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
         for version in reversed(self.versions):
@@ -337,6 +337,12 @@ class History:
             if version.is_foreign and self.records[version.log_version].changes_files:
                 return version
         return None
+
+    def made_by(self, log_version: int) -> dict[str | None, Version]:
+        """The versions that one commit made, by partition."""
+        begin = bisect_left(self.versions, log_version, key=lambda version: version.log_version)
+        end = bisect_right(self.versions, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in self.versions[begin:end]}
 
     def recent(self, partition: str | None, count: int) -> Iterator[Version]:
         """Up to ``count`` versions of a partition whose bytes are kept, newest first."""
@@ -347,6 +353,17 @@ class History:
                 count -= 1
                 if version.gone is None:
                     yield version
+
+    def recent_of(self, partitions: Iterable[str | None], count: int) -> dict[str | None, list[Version]]:
+        """`recent` of several partitions, in one pass."""
+        found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
+        left = dict.fromkeys(found, count)
+        for version in reversed(self.versions):
+            if left.get(version.partition, 0) > 0 and version.raw is not None:
+                left[version.partition] -= 1
+                if version.gone is None:
+                    found[version.partition].append(version)
+        return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""

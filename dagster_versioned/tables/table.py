@@ -47,7 +47,7 @@ from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repar
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.write import WriteResult, Writing
+from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
@@ -381,7 +381,10 @@ class VersionedTable:
         partitions: Names[str] | None = None,
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
-        chosen = self.choose(version, partition=partition, partitions=partitions)
+        return self.files_of(self.choose(version, partition=partition, partitions=partitions), columns=columns)
+
+    def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
+        """The exact files of versions that were chosen."""
         snapshot = self._snapshot(self._known(), chosen.log_version)
         return version_files(self.store, snapshot, chosen, columns)
 
@@ -531,7 +534,8 @@ class VersionedTable:
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
-        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
+        from the log."""
         return self._operations.head(partition)
 
     def resolve(self) -> HeadDocument:
@@ -650,9 +654,10 @@ def _results(writing: Writing, state: TableState | None, began: float) -> list[W
         WriteResult(
             change=plan.entry.change if plan.entry else "none",
             version=plan.unchanged or committed[plan.proposal.partition],
-            replayed=plan.replayed,
+            replayed=plan.repetition is not None,
             bytes_uploaded=plan.proposal.bytes_uploaded,
             seconds=seconds,
+            left_out=plan.repetition is Repetition.OTHER_ROWS,
         )
         for plan in writing.planned
     ]

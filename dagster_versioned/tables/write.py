@@ -1,7 +1,10 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
@@ -11,7 +14,7 @@ from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
-from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
@@ -42,6 +45,7 @@ from dagster_versioned.tables.parts import (
     missing_parts,
     objects_of,
     part_key,
+    parts_by_partition,
     parts_of,
     stored_bytes,
 )
@@ -81,7 +85,8 @@ class WriteResult:
 
     ``change``: ``"none"`` (the version was the head already; nothing was committed), ``"metadata_only"`` or
     ``"full"``. ``version`` is the version that the frame is now, ``replayed`` says that an earlier attempt of the same
-    step had committed it. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
+    step had committed it. ``left_out`` says that the frame has other rows than that attempt, and that they were not
+    appended beside its own. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
     write.
     """
 
@@ -90,6 +95,14 @@ class WriteResult:
     replayed: bool
     bytes_uploaded: int
     seconds: float
+    left_out: bool = False
+
+
+class Repetition(Enum):
+    """What an earlier attempt of the step committed, compared with what this one would."""
+
+    SAME_ROWS = "same rows"
+    OTHER_ROWS = "other rows"
 
 
 class CollectionInProgress(Exception):
@@ -147,9 +160,9 @@ class Proposal:
         self._write = write
         self._promoted: dict[str, int] = {}
 
-    def repeats(self, own: Version) -> bool:
-        """Whether what an earlier attempt of the step committed is this, whatever the head is now."""
-        return False
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
+        return None
 
     def onto(self, base: Base) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
@@ -192,7 +205,7 @@ class Planned:
     proposal: Proposal
     entry: VersionEntry | None = None
     unchanged: Version | None = None
-    replayed: bool = False
+    repetition: Repetition | None = None
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     fresh: tuple[str, ...] = ()
@@ -223,6 +236,69 @@ class Ended:
             return {}
         new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
         return dropped_info(state, self.versions, new)
+
+
+class _Met:
+    """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
+
+    def __init__(
+        self, store: ObjectStore, state: TableState | None, proposals: Sequence[Proposal], columns: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._columns = set(columns)
+        self._partitions = [proposal.partition for proposal in proposals]
+        self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
+        history = state.history if state else History([])
+        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
+        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
+        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        candidates = [adds for proposal in proposals if (adds := next(self._equal(proposal), None)) is not None]
+        self._looked_at = {add.identity for adds in candidates for add in adds}
+        self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
+
+    def parts(self, partition: str | None) -> tuple[Add, ...]:
+        """The parts of a partition's head."""
+        return () if self._state is None else self._parts_at(self._state.log_version, partition)
+
+    def foreign(self, head: Version | None) -> Version | None:
+        """The last foreign commit with file actions since a head."""
+        found = self._foreign
+        return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def parts_of_equal_version(self, proposal: Proposal) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a proposal, if they are all still there."""
+        return next((adds for adds in self._equal(proposal) if not self._lacks(adds)), None)
+
+    def _lacks(self, adds: tuple[Add, ...]) -> bool:
+        if all(add.identity in self._looked_at for add in adds):
+            return any(add.identity in self._missing for add in adds)
+        return bool(missing_parts(self._store, adds))
+
+    def _equal(self, proposal: Proposal) -> Iterator[tuple[Add, ...]]:
+        """The parts of each recent version that says the same, newest first."""
+        if self._state is None:
+            return
+        digest = proposal.contents.digest.text
+        for version in self._recent[proposal.partition]:
+            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
+                is_head = version is self._state.history.heads.get(proposal.partition)
+                adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
+                laid_out = all(set(add.partition_values) == self._columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count:
+                    yield adds
+
+    def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
+        if log_version not in self._parts:
+            assert self._state is not None
+            snapshot = self._state.snapshot
+            if log_version != snapshot.version:
+                snapshot = load_snapshot(self._store, log_version)
+            if None in self._partitions:
+                self._parts[log_version] = {None: parts_of(snapshot)}
+            else:
+                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+        return self._parts[log_version].get(partition, ())
 
 
 class Writing:
@@ -260,18 +336,20 @@ class Writing:
         self._run = run
         self._author = author
         self.planned: tuple[Planned, ...] = ()
+        self._made: dict[int, Mapping[str | None, Version]] = {}
+        """The versions of the commits that earlier attempts made."""
 
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
+        self._made = {}
         record = self._record(state)
-        self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
+        met = _Met(self._store, state, self._proposals, self._options.partition_columns)
+        self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
         _require_free(used, history)
-        for plan in self.planned:
-            if plan.fresh:
-                plan.proposal.promote(self._staging, plan.fresh, history)
+        self._promote([plan for plan in self.planned if plan.fresh], history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
         ended = self._ended(state)
@@ -295,13 +373,24 @@ class Writing:
                 *(remove for plan in changing for remove in plan.removes),
                 *ended.removes(timestamp),
                 *changes,
-                *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
+                *(self._txn(plan.proposal, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
                 *ended.domains,
             ],
             info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
         )
+
+    def _promote(self, plans: Sequence[Planned], history: History) -> None:
+        """Give what is fresh its final names: of several partitions at once."""
+        if len(plans) < 2:
+            for plan in plans:
+                plan.proposal.promote(self._staging, plan.fresh, history)
+            return
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            promoted = [pool.submit(plan.proposal.promote, self._staging, plan.fresh, history) for plan in plans]
+        for done in promoted:
+            done.result()
 
     def _record(self, state: TableState | None) -> TableRecord:
         """What the table is after the write. Raises what `record_after` does where that is another one."""
@@ -384,17 +473,18 @@ class Writing:
                 )
         return columns
 
-    def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
+    def _plan(self, proposal: Proposal, state: TableState | None, met: _Met, timestamp: int) -> Planned:
         history = state.history if state else History([])
-        current = parts_of(state.snapshot, proposal.partition) if state else ()
+        current = met.parts(proposal.partition)
         head = history.heads.get(proposal.partition)
-        foreign = history.foreign_since(head.log_version) if head else None
+        foreign = met.foreign(head)
         own = self._own_commit(proposal, state)
-        if own is not None and own.gone is None and proposal.repeats(own):
-            return Planned(proposal, unchanged=own, replayed=True)
+        # Rows that were added are in the head, though the version that added them may not be kept any more.
+        if own is not None and (repetition := proposal.repeats(own)) is not None:
+            return Planned(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = proposal.onto(Base(head, current, foreign, properties))
-        adds = self._parts_of_equal_version(proposal, state) if kept is None else None
+        adds = met.parts_of_equal_version(proposal) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(add_of(part, proposal.partition, timestamp) for part in proposal.parts())
@@ -414,7 +504,8 @@ class Writing:
         )
         if is_own or is_head:
             lost = tuple(add.key for add in missing_parts(self._store, written))
-            return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
+            repetition = Repetition.SAME_ROWS if is_own else None
+            return Planned(proposal, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
@@ -440,41 +531,40 @@ class Writing:
             fresh=(*(add.key for add in written), *proposal.vector_files),
         )
 
-    def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same, if they are all still there."""
-        if state is None:
-            return None
-        digest = proposal.contents.digest.text
-        columns = set(self._options.partition_columns)
-        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
-            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
-                snapshot = state.snapshot
-                if version is not state.history.heads.get(proposal.partition):
-                    snapshot = load_snapshot(self._store, version.log_version)
-                adds = parts_of(snapshot, proposal.partition)
-                laid_out = all(set(add.partition_values) == columns for add in adds)
-                if laid_out and len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
-                    return adds
-        return None
-
     def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
-        """What an earlier attempt of this very step committed (seed 001, "Transaction Identifiers")."""
-        if state is None or self._run is None or self._app_id(proposal) not in state.snapshot.txns:
+        """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
+        if state is None or self._run is None:
             return None
-        for version in reversed(state.history.versions):
-            if version.partition == proposal.partition and version.raw is not None:
-                run: dict[str, Any] = version.raw["facts"].get("run") or {}
-                if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
-                    return version
-        return None
+        txn = state.snapshot.txns.get(self._app_id(proposal))
+        if txn is None:
+            return None
+        if txn.version not in self._made:
+            self._made[txn.version] = state.history.made_by(txn.version)
+        found = self._made[txn.version].get(proposal.partition)
+        if found is not None and self._is_own(found):
+            return found
+        # Written by a release whose transactions did not say which commit they are of.
+        versions = (one for one in reversed(state.history.versions) if one.partition == proposal.partition)
+        return next(filter(self._is_own, versions), None)
+
+    def _is_own(self, version: Version) -> bool:
+        assert self._run is not None
+        run: dict[str, Any] = (version.raw["facts"].get("run") if version.raw is not None else None) or {}
+        first = run.get("first_run_id", run.get("run_id"))
+        return (first, run.get("step_key")) == (self._first_run_id, self._run.step_key)
+
+    @property
+    def _first_run_id(self) -> str:
+        assert self._run is not None
+        return self._run.first_run_id or self._run.run_id
 
     def _app_id(self, proposal: Proposal) -> str:
         assert self._run is not None
         partition = partition_path(proposal.partition) if proposal.partition is not None else ""
-        return f"dagster/{self._run.run_id}/{self._run.step_key}/{partition}"
+        return f"dagster/{self._first_run_id}/{self._run.step_key}/{partition}"
 
-    def _txn(self, proposal: Proposal, timestamp: int) -> Txn:
-        return Txn(self._app_id(proposal), 0, timestamp)
+    def _txn(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Txn:
+        return Txn(self._app_id(proposal), 0 if state is None else state.log_version + 1, timestamp)
 
 
 def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
