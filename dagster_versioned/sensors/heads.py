@@ -173,11 +173,12 @@ class ProjectHeads:
         try:
             document = self._resolved(table, known.document)
             whole = CellHead.of(document.head) if document.head else None
+            former = document.head.former if document.head else ()
             if document.head is None or document.head.partitions is None:
-                known.heads, known.seen = TableHeads(whole), document.log_version
+                known.heads, known.seen = TableHeads(whole, former=former), document.log_version
                 return None
             partitions, touched = self._partitions(table, known, document)
-            known.heads, known.seen = TableHeads(whole, partitions), document.log_version
+            known.heads, known.seen = TableHeads(whole, partitions, former=former), document.log_version
             return touched
         except VersionedError as error:
             logger.warning(

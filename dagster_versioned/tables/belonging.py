@@ -11,7 +11,7 @@ from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.partitioning import Partitioning, shown
 from dagster_versioned.tables.parts import has_untagged_parts
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _check_asset(taken: Taken, record: TableRecord, state: TableState) -> None:
             f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
             "another key, or the options that it had."
         )
-    asset_key = state.history.asset_key
+    asset_key = asset_key_of(state)
     if asset_key is not None and asset_key != taken.asset_key:
         raise InvalidName(
             f"The asset key {list(taken.asset_key)} maps to a table that already belongs to the asset "

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.errors import InvalidName, UnsupportedFeature
+from dagster_versioned.errors import GovernanceError, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.head import HEADS_FOLDER, head_key
+from dagster_versioned.tables.head import HEADS_FOLDER, head_key, read_head
 from dagster_versioned.tables.migration_mark import (
     MARK_KEY,
     MOVE,
@@ -57,6 +57,11 @@ def raise_fence(project: Project, mark: MigrationMark) -> None:
     # Bytes that differ, though they say the same: a swap by the ETag of before fails.
     update_document(project.data, PINS_KEY, lambda data: (b"{}" if data is None else data) + b"\n")
     for name in sorted({*project.tables(), *_announced(project.data)}):
+        if (arriving := read_head(project.data, head_key(name)).arriving) is not None and arriving.has_left:
+            raise GovernanceError(
+                f"The table {arriving.source} is being renamed to {name}. The project stays where it is. Finish that "
+                f"first: `dagster-versioned rename {arriving.source} {name} --apply`; then migrate again."
+            )
         try:
             project.table(str(name)).commit_as_migration(_moved(mark))
         except UnsupportedFeature:

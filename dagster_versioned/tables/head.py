@@ -28,6 +28,7 @@ from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord, asset_key_of, parse_former
 
 FRESH_MARK = timedelta(hours=12)
 STALE_MARK = timedelta(hours=24)
@@ -84,6 +85,7 @@ class Head:
     partitions: int | None = None
     held: Held | None = None
     feature: FeatureRecord | None = None
+    former: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The ``head`` member of a head document."""
@@ -100,6 +102,7 @@ class Head:
             **({"partitions": self.partitions} if self.partitions is not None else {}),
             **({"held": {"by": self.held.by, "why": self.held.why}} if self.held else {}),
             **({"feature": self.feature.to_json()} if self.feature else {}),
+            **({"former": [list(name) for name in self.former]} if self.former else {}),
         }
 
     @classmethod
@@ -119,12 +122,21 @@ class Head:
             partitions=members.optional_count("partitions"),
             held=Held(held.optional_text("by"), held.text("why")) if held else None,
             feature=FeatureRecord.parse(members.value.get("feature")),
+            former=parse_former(members.value.get("former")),
         )
 
 
 @dataclass(frozen=True)
+class Arriving:
+    """A table that is being renamed takes the name: of which table, and whether its log has ended there already."""
+
+    source: str
+    has_left: bool
+
+
+@dataclass(frozen=True)
 class HeadDocument:
-    """What is stored: the log version it was derived at, the head, the mark of an announced commit.
+    """What is stored: the log version it was derived at, the head, the mark of an announced commit, or of a rename.
 
     ``log_version`` is -1 before the first commit, and ``head`` is ``None`` before the first version. It runs ahead of
     ``head.log_version`` when later commits made no version (a release, a collection).
@@ -133,6 +145,7 @@ class HeadDocument:
     log_version: int
     head: Head | None
     pending: Pending | None = None
+    arriving: Arriving | None = None
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys, so that equal heads are equal bytes."""
@@ -143,6 +156,8 @@ class HeadDocument:
         }
         if self.pending:
             document["pending"] = {"log_version": self.pending.log_version, "since": self.pending.since}
+        if self.arriving:
+            document["arriving"] = {"from": self.arriving.source, "has_left": self.arriving.has_left}
         return encode(document)
 
     @classmethod
@@ -151,10 +166,12 @@ class HeadDocument:
         try:
             members = Members({"document": orjson.loads(data)}, key).members("document")
             empty = "head" in members.value and members.value["head"] is None
+            arriving = members.members("arriving") if members.value.get("arriving") is not None else None
             return cls(
                 members.integer("log_version"),
                 None if empty else Head.parse(members.members("head")),
                 Pending.parse(members.members("pending")) if members.value.get("pending") is not None else None,
+                Arriving(arriving.text("from"), arriving.flag("has_left")) if arriving is not None else None,
             )
         except (ValueError, LogCorrupt) as error:
             raise IntegrityError(
@@ -180,15 +197,18 @@ def former_partition_heads(table: TableName) -> str:
 
 def table_head(table: TableName, state: TableState) -> Head | None:
     """The head that the log implies for the whole table; ``None`` before the first own version."""
-    heads = state.history.heads
-    if not heads:
+    heads, record = state.history.heads, TableRecord.of(state.snapshot)
+    if not heads or record.left_for(table) is not None:
         return None
     newest = max(heads.values(), key=lambda version: version.log_version)
+    head = replace(
+        _head(table, newest, state, None), asset_key=asset_key_of(state) or (str(table),), former=record.former
+    )
     if not state.history.is_partitioned:
-        return _head(table, newest, state, None)
+        return head
     whole = state.history.whole
     return replace(
-        _head(table, newest, state, None),
+        head,
         partition=None,
         metadata_sha=whole.metadata_sha,
         data_sha=whole.data_sha,
@@ -226,7 +246,7 @@ def read_head(store: ObjectStore, key: str) -> HeadDocument:
     Whoever resolves or writes next replaces an unreadable head from the log, so it stops nobody.
     """
     try:
-        return _parse(store.get(key), key)
+        return parse_head(store.get(key), key)
     except ObjectNotFound:
         return EMPTY
 
@@ -235,14 +255,20 @@ def announce(store: ObjectStore, key: str, log_version: int) -> None:
     """Mark the head: a commit at ``log_version`` is about to be attempted."""
 
     def mark(data: bytes | None) -> bytes | None:
-        document = _parse(data, key)
+        document = parse_head(data, key)
         now = datetime.now(UTC)
         pending = document.pending
+        if log_version == 0 and document.arriving is not None and document.arriving.has_left:
+            raise InvalidName(
+                f"A rename of the table {document.arriving.source} takes this name, and is not done. Nothing was "
+                f"committed. Finish it by running it again: `dagster-versioned rename {document.arriving.source}`."
+            )
         if document.log_version >= log_version:
             return None  # somebody is already past it: this attempt is going to lose, and needs no mark
         if pending and pending.log_version >= log_version and pending.age(now) < FRESH_MARK:
             return None
-        return replace(document, pending=Pending(log_version, now.isoformat())).to_bytes()
+        # A rename that has not ended the log of its table yet sees that the name was taken.
+        return replace(document, pending=Pending(log_version, now.isoformat()), arriving=None).to_bytes()
 
     update_document(store, key, mark)
 
@@ -266,7 +292,7 @@ def publish_head(
 
     def advance(data: bytes | None) -> bytes | None:
         nonlocal before
-        before = _parse(data, key)
+        before = parse_head(data, key)
         if before.log_version > log_version and before != ahead:
             return None
         pending = before.pending if before.pending and before.pending.log_version > log_version else None
@@ -280,7 +306,7 @@ def withdraw_stale_mark(store: ObjectStore, key: str, log_version: int) -> bool:
     """Take away a mark older than a day for a commit that the log, read up to ``log_version``, does not have."""
 
     def withdraw(data: bytes | None) -> bytes | None:
-        document = _parse(data, key)
+        document = parse_head(data, key)
         pending = document.pending
         if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
             return None
@@ -289,7 +315,8 @@ def withdraw_stale_mark(store: ObjectStore, key: str, log_version: int) -> bool:
     return update_document(store, key, withdraw)
 
 
-def _parse(data: bytes | None, key: str) -> HeadDocument:
+def parse_head(data: bytes | None, key: str) -> HeadDocument:
+    """The document in these bytes: an empty one in none, a marked one in those that cannot be read."""
     if data is None:
         return EMPTY
     try:

@@ -4,11 +4,12 @@ Named after Iceberg's ``TableOperations``, which is the same thing there: refres
 """
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
-from dagster_versioned.identity.names import TableName
+from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound, VersionedError
+from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.collect import Collector
@@ -26,7 +27,8 @@ from dagster_versioned.tables.head import (
 from dagster_versioned.tables.protection import Protectors
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.state import StateCache, TableState
-from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
+from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts, left
 from dagster_versioned.tables.write import CollectionInProgress
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ class TableOperations:
 
     def __init__(self, project: "Project", name: TableName) -> None:
         self.name = name
+        self.asked_for = name
         self._open(project)
 
     def _open(self, project: "Project") -> None:
@@ -59,16 +62,35 @@ class TableOperations:
         found = self.whereabouts.look()
         if isinstance(found, MovedTo):
             self._open(found.project)
-            return self.cache.refresh()
+            found = self.cache.refresh()
+        left_for = TableRecord.of(found.snapshot).left_for(self.name) if found is not None else None
+        if left_for is not None:
+            there = TableOperations(self.project, table_name(left_for))
+            if there.refresh() is not None:  # else it is on its way, and can be read here still
+                self.name = there.name
+                self._open(there.project)
+                return self.cache.refresh()
         return found
 
     def require(self) -> TableState:
         """`refresh`, but raises `TableNotFound` where the table has no log."""
-        return self.refresh() or self.cache.require()
+        if (state := self.refresh()) is not None:
+            return state
+        if self.whereabouts.is_arriving():
+            raise TableNotFound(
+                f"A table that is being renamed is on its way to {self.name}. Nothing was read. Read it by the name "
+                "that it had, or finish the rename: run it again."
+            )
+        return self.cache.require()
 
     def arrive(self) -> None:
         """Be where the project is now, before something is read that is not the log."""
         if self.project.custody is not None:
+            self.refresh()
+
+    def follow(self) -> None:
+        """Be where a rename took the table, as far as its log can be read."""
+        with suppress(VersionedError):
             self.refresh()
 
     # Committing
@@ -76,6 +98,8 @@ class TableOperations:
     def change(self, draft: DraftOf) -> TableState | None:
         """`commit` what a user asked for: not at a place that a migration has ended."""
         with self.whereabouts.telling_of_the_fence():
+            if self.name != self.asked_for:
+                raise left(self.asked_for, TableRecord.of(self.require().snapshot))
             return self.commit(self.whereabouts.unfenced(draft))
 
     def commit(self, draft: DraftOf) -> TableState | None:
@@ -94,7 +118,7 @@ class TableOperations:
 
     def collector(self) -> Collector:
         """What runs collections on the table, and ends those that others left open."""
-        return Collector(self.store, self.cache, self.change, Protectors(self.project, self.name))
+        return Collector(self.store, self.cache, self.change, Protectors(self.project, self.name, self._former))
 
     # What is derived
 
@@ -138,9 +162,13 @@ class TableOperations:
     def repair(self) -> None:
         """Write every derived document again from the commits. Raises `UnsupportedFeature` where the first are gone."""
         self.project.check_write()
+        self.follow()
         self.publisher.rebuild(self.cache)
 
     # Inside
+
+    def _former(self) -> tuple[tuple[str, str], ...]:
+        return TableRecord.of(self.require().snapshot).former
 
     def _announce(self, log_version: int) -> None:
         announce(self.project.data, head_key(self.name), log_version)

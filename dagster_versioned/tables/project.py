@@ -1,8 +1,8 @@
 """A project: one data root, the tables in it, and the pins that keep versions."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from dagster_versioned.tables.custody import Custody
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.publish import recorded_project
+from dagster_versioned.tables.rename import LEFT_KEY
 from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"
@@ -183,10 +184,16 @@ class Project:
 
         self._change_pins(drop)
 
-    def resolve_pin(self, name: str, table: str) -> str:
-        """The ``metadata_sha`` that a pin names in a table. Raises `VersionNotFound`."""
+    def move_pins(self, before: str, after: str) -> None:
+        """Let the pins of a table name it as it is called now; `rename` is who calls this."""
+        self._change_pins(
+            lambda pins: {key: replace(pin, table=after) if pin.table == before else pin for key, pin in pins.items()}
+        )
+
+    def resolve_pin(self, name: str, table: str, former: Collection[str] = ()) -> str:
+        """The ``metadata_sha`` that a pin names in a table, by a name that it has or had. Raises `VersionNotFound`."""
         pin = self.pins().get(name)
-        if pin is None or pin.table != table:
+        if pin is None or pin.table not in {table, *former}:
             of = "" if pin is None else f" It names a version of {pin.table}."
             raise VersionNotFound(f"No pin {name!r} of table {table}.{of} Nothing was read; `pins` lists them.")
         return pin.version
@@ -223,7 +230,12 @@ class Project:
         except InvalidName:
             return False
         # A checkpoint without its commits is a table that cannot be read, and what cannot be read is not passed over.
-        return any(_LOG.fullmatch(info.key) for info in self.data.list(f"{name}/_delta_log/"))
+        for info in self.data.list(f"{name}/_delta_log/"):
+            if info.key == f"{name}/{LEFT_KEY}":
+                return False
+            if _LOG.fullmatch(info.key):
+                return True
+        return False
 
 
 def _pin_json(pin: Pin) -> dict[str, Any]:

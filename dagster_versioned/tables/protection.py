@@ -2,7 +2,7 @@
 
 import hashlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -51,15 +51,22 @@ class Protectors:
     Every method looks anew. Each other table is opened once, and again only where it was committed to since.
     """
 
-    def __init__(self, project: "Project", table: TableName) -> None:
+    def __init__(
+        self,
+        project: "Project",
+        table: TableName,
+        former: "Callable[[], Iterable[tuple[str, str]]]" = tuple,
+    ) -> None:
         self._project = project
+        self._former = former
         self._table = table
         self._others: dict[TableName, _OtherTable] = {}
 
     def pins(self) -> dict[str, Protection]:
         """The pinned versions, by ``metadata_sha``."""
         pins = self._project.pins().values()
-        return {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table == self._table}
+        names = {str(self._table), *(name for _, name in self._former())}
+        return {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
 
     def all(self, history: History) -> dict[str, Protection]:
         """The versions of ``history`` that a pin names, or that are parents of kept versions of other tables."""
@@ -89,6 +96,8 @@ class Protectors:
             history = table.state.history
         except TableNotFound:
             return None  # a folder that is no table
+        if table.name != name:
+            return None  # a name that a table had: it is looked at under the one that it has
         parents = {sha: child.short for child in history.versions if child.gone is None for sha in _parents(child)}
         return _OtherTable(table.store, history.log_version, history.records[-1].sha256, parents)
 

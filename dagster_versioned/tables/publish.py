@@ -105,6 +105,11 @@ class Publisher:
         if (newest := cache.require()).log_version > state.log_version:
             self.publish(cache, newest)
 
+    def withdraw(self) -> None:
+        """Take away what datom readers see of the table, which has left for another name."""
+        self._clear_datom()
+        self._publish_manifest(None)
+
     def checkpoints(self, state: TableState, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
         """The checkpoints, what names the last of them, and the version index, by key below the table's folder.
 

@@ -6,7 +6,7 @@ like of the versions that a new one is made of are recorded with it; the rows ar
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -126,7 +126,7 @@ class Repartitioning(Writing):
 
     def _record(self, state: TableState | None) -> TableRecord:
         assert state is not None
-        return TableRecord(self.partitioning, state.log_version + 1)
+        return replace(TableRecord.of(state.snapshot), partitioning=self.partitioning, since=state.log_version + 1)
 
     def _ended(self, state: TableState | None) -> Ended:
         assert state is not None
@@ -193,7 +193,7 @@ def _split(
     ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     starts = [0, *ends[:-1]]
     return [
-        (str(key), rows.take(pa.array(order[start:end])))
+        (str(key), rows.take(cast("Any", pa.array(order[start:end]))))
         for key, start, end in zip(encoded.dictionary.to_pylist(), starts, ends, strict=True)
     ]
 

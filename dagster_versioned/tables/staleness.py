@@ -15,6 +15,7 @@ import orjson
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.head import Head, Held, partition_head
+from dagster_versioned.tables.table_record import TableRecord
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.choose import VersionLike
@@ -116,12 +117,13 @@ class CellHead:
 class TableHeads:
     """What the heads of one table say: the table as a whole, and its partitions, if it has any.
 
-    ``unreadable`` says why nothing can be known of the table now.
+    ``unreadable`` says why nothing can be known of the table now, ``former`` which other names parents may give it.
     """
 
     whole: CellHead | None = None
     partitions: Mapping[str, CellHead] = field(default_factory=dict[str, CellHead])
     unreadable: str | None = None
+    former: tuple[TableKey, ...] = ()
 
     @classmethod
     def at(cls, table: "VersionedTable", reference: "VersionLike" = None) -> Self:
@@ -133,7 +135,8 @@ class TableHeads:
         if cells and parents[0].partition is None:
             newest = max(cells.values(), key=lambda cell: cell.log_version)
             whole = CellHead(parents[0].version, parents[0].data_sha, newest.log_version, newest.timestamp)
-        return cls(whole, {key: cell for key, cell in cells.items() if key is not None})
+        partitions = {key: cell for key, cell in cells.items() if key is not None}
+        return cls(whole, partitions, former=TableRecord.of(state.snapshot).former)
 
     def cell(self, partition: str | None) -> CellHead | None:
         """The head of a partition, or with ``None`` of the table."""
@@ -280,7 +283,7 @@ def _and_more(absent: Sequence[tuple[str, int]]) -> str:
 
 def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
     """How the upstream differs from what the head was built from."""
-    built: Mapping[str | None, Built] = head.parents.get(need.table, {}) if head is not None else {}
+    built = _built(need, head)
     if need.pinned is not None:
         recorded = built.get(None)
         if need.pinned and recorded is not None and not recorded.metadata_sha.startswith(need.pinned):
@@ -299,6 +302,14 @@ def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
         current, recorded = need.heads.cell(key), built.get(key)
         if current is not None and (recorded is None or recorded.sha(on) != current.sha(on)):
             yield Change(need.upstream, key, recorded.metadata_sha if recorded else None, current.metadata_sha)
+
+
+def _built(need: Need, head: CellHead | None) -> Mapping[str | None, Built]:
+    """What the head was built from of the upstream, by the name that it has or had."""
+    for name in (need.table, *reversed(need.heads.former)):
+        if head is not None and name in head.parents:
+            return head.parents[name]
+    return {}
 
 
 def _has_same_fields(need: Need, used: Mapping[str, str]) -> bool:

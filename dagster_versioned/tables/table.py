@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +47,14 @@ from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.rename import RenameReport
 
 
 _REPARTITIONS = 10
@@ -65,9 +68,13 @@ class VersionedTable:
     """
 
     def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
-        self.name = name
         self._asset_key = tuple(asset_key) if asset_key is not None else None
         self._operations = TableOperations(project, name)
+
+    @property
+    def name(self) -> TableName:
+        """The table's name: the one that it has now, once it was read after a rename."""
+        return self._operations.name
 
     @property
     def project(self) -> "Project":
@@ -84,7 +91,7 @@ class VersionedTable:
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is remembered stays behind: it is read again where the table is unpickled.
-        return type(self), (self.project, self.name, self._asset_key)
+        return type(self), (self.project, self._operations.asked_for, self._asset_key)
 
     @property
     def asset_key(self) -> tuple[str, ...]:
@@ -92,7 +99,7 @@ class VersionedTable:
         if self._asset_key is not None:
             return self._asset_key
         state = self._operations.refresh()
-        recorded = state.history.asset_key if state is not None else None
+        recorded = asset_key_of(state) if state is not None else None
         return recorded or (str(self.name),)
 
     # Writing
@@ -473,6 +480,7 @@ class VersionedTable:
 
         Raises `TableNotFound`, and `InvalidInput` for what is no reference.
         """
+        self._operations.follow()
         return verify_table(self, version, partition, witnesses or {}, progress)
 
     # Maintenance
@@ -480,7 +488,8 @@ class VersionedTable:
     def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
         """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
         self._check_unless(dry_run)
-        return self._operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+        report = self._operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+        return self._with_former_folders(report, min_age)
 
     def expire(
         self,
@@ -522,7 +531,8 @@ class VersionedTable:
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
-        return self._operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+        report = self._operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+        return self._with_former_folders(report, timedelta(0))
 
     def repair(self) -> None:
         """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index.
@@ -530,6 +540,18 @@ class VersionedTable:
         The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
         """
         self._operations.repair()
+
+    def rename(self, to: str | Sequence[str], *, dry_run: bool = True, by: str | None = None) -> "RenameReport":
+        """Give the table another name and asset key, with its history; run again, it goes on where it died.
+
+        The name is a text, or the parts of an asset key. Its log and files are copied within the store. Lineage, pins
+        and readers by the old name find it; writers by it are refused. The old files go with the first `vacuum` that is
+        7 days later, or with a `purge`. Raises `InvalidName` for a name that is taken, or was.
+        """
+        from dagster_versioned.tables.rename import rename
+
+        self._check_unless(dry_run)
+        return rename(self.project, self._operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
 
     # What sensors ask
 
@@ -598,6 +620,13 @@ class VersionedTable:
             writing.parted, writing.partitioning = parted, partitioning
             self._operations.change(writing.draft)
 
+    def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
+        """The report of a collection, with what is left under names that the table had."""
+        from dagster_versioned.tables.rename import sweep
+
+        keys, size = sweep(self.project, self._known(), min_age, dry_run=report.dry_run)
+        return replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
+
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
             self.project.check_write()
@@ -633,7 +662,8 @@ class VersionedTable:
         if isinstance(parsed, Head) and state.history.unadopted is None:
             refuse_dropped(self.name, state)
         if isinstance(parsed, PinName):
-            parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name)))
+            former = {name for _, name in TableRecord.of(state.snapshot).former}
+            parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name), former))
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:

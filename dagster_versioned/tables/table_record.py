@@ -14,6 +14,7 @@ from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.state import TableState
 
 TABLE_DOMAIN = "dagster_versioned.table"
 """The metadata domain that holds the record."""
@@ -32,12 +33,34 @@ class Dropped:
 
 
 @dataclass(frozen=True)
+class Renamed:
+    """The last rename of a table: from and to which name, and the asset that it belongs to since.
+
+    The log is copied with it. So where ``target`` names the folder the table has arrived, and elsewhere it left.
+    """
+
+    source: str
+    target: str
+    asset_key: tuple[str, ...]
+    at: str
+    by: str | None
+
+    def __str__(self) -> str:
+        return f"was renamed to {self.target}{f' by {self.by}' if self.by else ''} at {self.at}"
+
+
+@dataclass(frozen=True)
 class TableRecord:
-    """What a log says of its table. ``since`` is the log version of the last commit that made another table of it."""
+    """What a log says of its table. ``since`` is the log version of the last commit that made another table of it.
+
+    ``former`` are the names that lineage may still give it: projects and tables.
+    """
 
     partitioning: Partitioning | None = None
     since: int = 0
     dropped: Dropped | None = None
+    renamed: Renamed | None = None
+    former: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Self:
@@ -55,15 +78,31 @@ class TableRecord:
             Partitioning.parse(members.get("partitions")),
             since if isinstance(since, int) else 0,
             _dropped(cast("Mapping[str, Any]", dropped)) if isinstance(dropped, Mapping) else None,
+            _renamed(members.get("renamed")),
+            parse_former(members.get("former")),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Without what is as by default."""
-        dropped = self.dropped
+        dropped, renamed = self.dropped, self.renamed
         return {
             **({"partitions": self.partitioning.to_json()} if self.partitioning else {}),
             **({"since": self.since} if self.since else {}),
             **({"dropped": {"at": dropped.at, "by": dropped.by, "why": dropped.why}} if dropped else {}),
+            **(
+                {
+                    "renamed": {
+                        "from": renamed.source,
+                        "to": renamed.target,
+                        "asset_key": list(renamed.asset_key),
+                        "at": renamed.at,
+                        "by": renamed.by,
+                    }
+                }
+                if renamed
+                else {}
+            ),
+            **({"former": [list(name) for name in self.former]} if self.former else {}),
         }
 
     def actions(self, before: "TableRecord") -> list[DomainMetadata]:
@@ -71,6 +110,10 @@ class TableRecord:
         if self.to_json() == before.to_json():
             return []
         return [DomainMetadata(TABLE_DOMAIN, encode(self.to_json()).decode(), False)]
+
+    def left_for(self, table: str) -> str | None:
+        """The name that the table of this name was given; ``None`` where it has it still."""
+        return self.renamed.target if self.renamed is not None and self.renamed.target != table else None
 
     def with_partitioning(self, partitioning: Partitioning | None) -> Self:
         """The record of a table that has these partitions and is there; those that are known, where none are given."""
@@ -83,3 +126,32 @@ def _dropped(raw: Mapping[str, Any]) -> Dropped:
         return value if isinstance(value, str) else None
 
     return Dropped(text("at") or "an unknown time", text("by"), text("why"))
+
+
+def _renamed(raw: object) -> Renamed | None:
+    if not isinstance(raw, Mapping):
+        return None
+    members = cast("Mapping[str, Any]", raw)
+    match [members.get(name) for name in ("from", "to", "at", "by")]:
+        case [str(source), str(target), str(at), by] if isinstance(members.get("asset_key"), list):
+            return Renamed(source, target, tuple(map(str, members["asset_key"])), at, str(by) if by else None)
+        case _:
+            return None
+
+
+def parse_former(raw: object) -> tuple[tuple[str, str], ...]:
+    """Former names as JSON has them; those that are in no known form are passed over."""
+    found: list[tuple[str, str]] = []
+    for one in cast("list[object]", raw) if isinstance(raw, list) else ():
+        match one:
+            case [str(project), str(table)]:
+                found.append((project, table))
+            case _:
+                continue
+    return tuple(found)
+
+
+def asset_key_of(state: TableState) -> tuple[str, ...] | None:
+    """The asset that a table belongs to, by its last rename or else by its versions; ``None`` before the first."""
+    renamed = TableRecord.of(state.snapshot).renamed
+    return renamed.asset_key if renamed is not None and state.history.heads else state.history.asset_key

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
+from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.commit import Draft, DraftOf
+from dagster_versioned.tables.head import announce, head_key, read_head
 from dagster_versioned.tables.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.table_record import TableRecord
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -47,6 +49,8 @@ class Whereabouts:
         try:
             state = self._cache.refresh()
         except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
+            if self.is_arriving():
+                return None
             state, mark = None, read_mark(self._project.data)
             if mark is None or mark.state != "leaving":
                 raise
@@ -109,6 +113,8 @@ class Whereabouts:
             mark = None if state is None else self.mark_of(state)
             if mark is not None and self._project.is_barred_by(mark):
                 raise moved(self._project.store.uri, mark)
+            if state is not None and (record := TableRecord.of(state.snapshot)).left_for(self._name) is not None:
+                raise left(self._name, record)
             return draft(state, timestamp)
 
         return checked
@@ -120,4 +126,19 @@ class Whereabouts:
             yield
         except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
             self._project.check_unmarked()
+            if self.is_arriving():
+                announce(self._project.data, head_key(self._name), 0)  # which says what is on its way
             raise
+
+    def is_arriving(self) -> bool:
+        """Whether all that there is of the log is what a rename has copied of it so far."""
+        return read_head(self._project.data, head_key(self._name)).arriving is not None
+
+
+def left(table: str, record: TableRecord) -> InvalidName:
+    """The error of who wanted to write to a table by a name that it has no more."""
+    key = list(record.renamed.asset_key) if record.renamed is not None else []
+    return InvalidName(
+        f"{table} {record.renamed or 'was renamed'}. Nothing was committed. Give the asset the key {key}; if the "
+        f"rename did not end, run it again: `dagster-versioned rename {table}`."
+    )
