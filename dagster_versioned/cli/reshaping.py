@@ -1,4 +1,4 @@
-"""The verbs that make another table of one: dropping, restoring, repartitioning. A dry run unless --apply is given."""
+"""The verbs that make another table of one: dropping, restoring, renaming, repartitioning; dry runs unless asked."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +28,8 @@ def register(app: typer.Typer) -> None:
     )(drop_partition)
     verb(app, panel=PANEL, examples=["drop sales", "drop sales --why 'nobody reads it' --apply"])(drop)
     verb(app, panel=PANEL, examples=["restore sales"])(restore)
+    verb(app, panel=PANEL, examples=["rename sales raw/sales", "rename sales raw/sales --apply"])(rename)
+    verb(app, panel=PANEL, name="rename-project", examples=["rename-project NYC_TRIPS --apply"])(rename_project)
     verb(
         app,
         panel=PANEL,
@@ -39,6 +41,64 @@ def register(app: typer.Typer) -> None:
             "repartition sales --by none --apply",
         ],
     )(repartition)
+
+
+def rename(
+    session: Session,
+    table: Table,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name, or its asset key with slashes.")],
+    apply: Apply = False,
+) -> None:
+    """Give a table another name and asset key, with its history. A dry run unless --apply is given.
+
+    Its files are copied within the store. Lineage, pins and readers by the old name find it; writers by it are refused.
+    Run again, it goes on where it died.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    subject = session.table(table)
+    with progress(f"Renaming {subject.name}", quiet=session.quiet):
+        to = name.split("/") if "/" in name else name
+        report = subject.rename(to, dry_run=not apply, by=session.author)
+    if session.json:
+        print_json(
+            {
+                "table": str(report.source),
+                "applied": apply,
+                "name": str(report.target),
+                "files": report.files,
+                "size_bytes": report.size_bytes,
+            }
+        )
+        return
+    size = f"{counted(report.files, 'file')} ({human_size(report.size_bytes)})"
+    say(f"{report.source}: {'renamed' if apply else 'would be renamed'} to {report.target}; {size} to copy")
+    if not apply:
+        session.note(_DRY)
+
+
+def rename_project(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's new name.")],
+    apply: Apply = False,
+) -> None:
+    """Give the project another name. A dry run unless --apply is given.
+
+    Lineage that names it as before is followed. Give the new name to its `ProjectResource`: whoever writes under the
+    old one is refused.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    project = session.open()
+    before, tables = project.name, len(project.tables())
+    if apply:
+        project.rename(name)
+    if session.json:
+        print_json({"project": before, "applied": apply, "name": name, "tables": tables})
+        return
+    say(f"{before}: {'renamed' if apply else 'would be renamed'} to {name}, with {counted(tables, 'table')}")
+    if not apply:
+        session.note(_DRY)
 
 
 def drop_partition(

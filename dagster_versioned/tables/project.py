@@ -23,7 +23,7 @@ from dagster_versioned.tables.custody import Custody
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.publish import recorded_project
-from dagster_versioned.tables.rename import LEFT_KEY
+from dagster_versioned.tables.rename import LEFT_KEY, rename_project
 from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"
@@ -126,6 +126,23 @@ class Project:
                     f"The table {name!r} cannot be created beside {folder!r}: their names differ only in case. "
                     "Nothing was written. Choose another asset key."
                 )
+
+    def rename(self, name: str) -> "Project":
+        """Give the project another name, and return it opened by that; its tables stay what they are.
+
+        Lineage that names it as before is followed. Whoever opens it by the old name is refused when it writes. Raises
+        `InvalidInput` for a governed project, whose name is in the registry.
+        """
+        if self.custody is not None:
+            raise InvalidInput(
+                f"{self.name} is governed, so its name is in the registry and cannot be changed. Nothing was changed."
+            )
+        renamed = Project(name, self.store, author=self.author)
+        self.check_write()
+        self.check_unmarked()
+        rename_project(self, name)
+        self._is_named = False
+        return renamed
 
     def tables(self) -> list[TableName]:
         """Every table that has a log, by name; other folders that lie beside them are passed over."""

@@ -18,7 +18,7 @@ import orjson
 from dagster_versioned.delta.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
 from dagster_versioned.delta.snapshot import load_snapshot, replayed
-from dagster_versioned.errors import ObjectNotFound, PreconditionFailed, UnsupportedFeature
+from dagster_versioned.errors import InvalidInput, ObjectNotFound, PreconditionFailed, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
@@ -363,6 +363,24 @@ def recorded_project(data: ObjectStore) -> str | None:
         name = orjson.loads(manifest).get("project_name")
         return name if isinstance(name, str) else None
     return None
+
+
+def record_project(data: ObjectStore, before: str, after: str) -> None:
+    """Let the manifest name the project as it is called from now on.
+
+    Raises `InvalidInput` where it names a third one.
+    """
+
+    def change(stored: bytes | None) -> bytes | None:
+        manifest = _parse_manifest(stored, before)
+        if manifest["project_name"] not in (before, after):
+            raise InvalidInput(
+                f"{data.uri} holds the project {manifest['project_name']!r} by now, not {before!r}. Nothing was "
+                "changed. Open it by its own name."
+            )
+        return encode(manifest | {"project_name": after})
+
+    update_document(data, MANIFEST_KEY, change)
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:

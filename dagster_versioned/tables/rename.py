@@ -34,6 +34,7 @@ from dagster_versioned.tables.head import (
     publish_head,
 )
 from dagster_versioned.tables.operations import TableOperations
+from dagster_versioned.tables.publish import record_project
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
 from dagster_versioned.tables.write import CollectionInProgress
@@ -223,3 +224,34 @@ def _tidy(project: "Project", old: TableOperations, new: TableOperations, ended:
     project.data.put(f"{old.name}/{LEFT_KEY}", encode({"to": new.name}))
     publish_head(project.data, head_key(old.name), None, ended.log_version)
     old.publisher.withdraw()
+
+
+def rename_project(project: "Project", name: str) -> int:
+    """Give a project another name; returns how many tables learnt it. Run again, it goes on where it died.
+
+    Each table's log says what the project was called before the manifest says what it is called now, and once more
+    after that for tables that were created meanwhile: lineage is followed in between as well.
+    """
+    if project.name == name:
+        return 0
+    told = _tell(project, name)
+    record_project(project.data, project.name, name)
+    return told + _tell(project, name)
+
+
+def _tell(project: "Project", name: str) -> int:
+    """Let each table's log say that the project was called otherwise; returns how many did not yet."""
+    told = 0
+    for table in project.tables():
+
+        def draft(state: TableState | None, _: int, table: TableName = table) -> Draft | None:
+            assert state is not None  # it is listed
+            record = TableRecord.of(state.snapshot)
+            after = replace(record, former=tuple(dict.fromkeys((*record.former, (project.name, str(table))))))
+            actions = after.actions(record)
+            return (
+                Draft("RENAME PROJECT", actions, {"renamed": {"project": name}}, announces=False) if actions else None
+            )
+
+        told += TableOperations(project, table).change(draft) is not None
+    return told

@@ -53,3 +53,24 @@ def test_repartition_takes_kinds_and_columns(cli, sales):
     assert sales.read().num_rows == 4
     assert cli("repartition", "sales", "--by", "daily,names", "--dimension", "a,b").code == 2
     assert cli("repartition", "sales", "--by", "fortnightly", "--column", "day").code == 2
+
+
+def test_rename_is_dry_unless_asked_and_the_old_name_is_followed(cli, sales):
+    planned = cli.json("rename", "sales", "raw/sales")
+    assert (planned["applied"], planned["name"], planned["files"]) == (False, "raw__sales", 2)
+    assert "--apply" in cli("rename", "sales", "raw/sales", ok=0).err
+    assert "renamed to raw__sales" in cli("rename", "sales", "raw/sales", "--apply", ok=0).out
+    assert [table["table"] for table in cli.json("ls")["tables"]] == ["raw__sales"]
+    assert cli.json("read", "sales")["total_rows"] == 4
+    assert cli("verify", ok=0)
+    assert cli("drop", "sales", "--apply").code == 2
+    assert cli("rename", "sales", "other", "--apply").code == 2
+
+
+def test_rename_project_is_dry_unless_asked(cli, sales):
+    assert cli.json("rename-project", "TRIPS") == {"project": "NYC", "applied": False, "name": "TRIPS", "tables": 1}
+    assert cli("--project", "NYC", "repair").code == 0
+    assert "renamed to TRIPS" in cli("rename-project", "TRIPS", "--apply", ok=0).out
+    assert cli("--project", "NYC", "repair").code == 2
+    assert cli("--project", "TRIPS", "repair").code == 0
+    assert cli("rename-project", "A/B", "--apply").code == 2

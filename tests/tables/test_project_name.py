@@ -2,15 +2,18 @@
 
 import json
 import logging
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, StoreUnavailable
+from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.publish import MANIFEST_KEY
+from dagster_versioned.tables.staleness import Need, TableHeads, find
 from support.stores import contents
 
 
@@ -74,3 +77,40 @@ def test_the_name_costs_a_process_one_read(project: Project, rows: pa.Table) -> 
     mine.check_write()
     mine.check_write()
     assert store.count() == 1
+
+
+def test_a_rename_is_deliberate_and_lineage_follows_it(project: Project, rows: pa.Table, more: pa.Table) -> None:
+    source, derived = project.table("source"), project.table("derived")
+    source.write(rows)
+    derived.write(more, parents=source.upstream())
+    renamed = project.rename("TRIPS")
+    assert (renamed.name, _name_of(project.data)) == ("TRIPS", "TRIPS")
+    with pytest.raises(InvalidInput, match="holds the project 'TRIPS'"):
+        Project("NYC", project.store).table("source").write(more)
+    own, up = TableHeads.at(renamed.table("derived")), TableHeads.at(renamed.table("source"))
+    need = Need("source", ("TRIPS", "source"), up)
+    assert find("derived", None, [(own, None, [need], None)]) is None
+    renamed.table("source").write(more)
+    need = Need("source", ("TRIPS", "source"), TableHeads.at(renamed.table("source")))
+    assert find("derived", None, [(own, None, [need], None)]) is not None
+    assert renamed.table("derived").verify().ok
+
+
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
+def test_a_rename_that_ends_at_any_call_leaves_one_name_or_the_other_and_can_be_run_again(
+    tmp_path: Path, rows: pa.Table, fault: Fault
+) -> None:
+    for number in range(1, 100):
+        store = LocalStore(tmp_path / f"{number}")
+        Project("NYC", store).table("flights").write(rows)
+        try:
+            Project("NYC", FaultStore(store, AtCall(number, fault))).rename("TRIPS")
+            ended = True
+        except StoreUnavailable:
+            ended = False
+        named = _name_of(Project("NYC", store).data)
+        assert named in ("NYC", "TRIPS")
+        assert Project(named, store).rename("TRIPS").table("flights").write(rows.slice(1)).change == "full"
+        if ended and number > 10:
+            return
+    raise AssertionError("the rename takes more calls than that")
