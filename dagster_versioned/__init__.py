@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.event_history import Ledger as Ledger
     from dagster_versioned.tables.event_history import Snapshot as Snapshot
     from dagster_versioned.tables.options import TableOptions as TableOptions
+    from dagster_versioned.tables.partitioning import Partitioning as Partitioning
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
     from dagster_versioned.transforms.sql_asset import sql_asset as sql_asset
@@ -81,6 +82,7 @@ _HOME = {
     "Governance": "dagster_versioned.governance.connect",
     "GovernanceResource": "dagster_versioned.resources.governance",
     "HeadIntegrity": "dagster_versioned.checks.integrity",
+    "Partitioning": "dagster_versioned.tables.partitioning",
     "Project": "dagster_versioned.tables.project",
     "ProjectResource": "dagster_versioned.resources.project",
     "RowCountDrift": "dagster_versioned.checks.row_count",

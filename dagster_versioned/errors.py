@@ -41,7 +41,7 @@ class VersionNotFound(VersionedError, LookupError):
 
 
 class TableNotFound(VersionNotFound):
-    """The table has no log: nothing was ever written under this name."""
+    """The table has no log, so nothing was ever written under this name; or it was dropped."""
 
 
 class AmbiguousVersion(VersionNotFound):

@@ -32,6 +32,7 @@ SURFACE = {
     "Governance",
     "GovernanceResource",
     "HeadIntegrity",
+    "Partitioning",
     "Project",
     "ProjectResource",
     "RowCountDrift",
