@@ -10,6 +10,7 @@ from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
@@ -47,7 +48,14 @@ from dagster_versioned.tables.parts import (
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import (
+    add_of,
+    cdc_of,
+    retyped_refusal,
+    table_actions,
+    version_domain,
+    whole_sha,
+)
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -235,16 +243,17 @@ class Writing:
         if not changing:
             return _configuring(state, timestamp, properties)
         changes = self._changes(changing, properties, history)
+        schema = _merged_schema(state, changing)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
             operation="WRITE",
             actions=[
                 *table_actions(
                     state,
-                    _merged_schema(state, changing),
+                    schema,
                     timestamp,
                     properties,
-                    self._partition_columns(state, changing),
+                    self._partition_columns(state, changing, schema),
                 ),
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
@@ -294,14 +303,22 @@ class Writing:
             require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
         return properties
 
-    def _partition_columns(self, state: TableState | None, changing: Sequence[Planned]) -> tuple[str, ...]:
-        """The table's partition columns after the write. Raises `InvalidInput` where others have rows that stay."""
+    def _partition_columns(
+        self, state: TableState | None, changing: Sequence[Planned], schema: StructType
+    ) -> tuple[str, ...]:
+        """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
+        have rows that stay."""
         columns = self._options.partition_columns
-        known = columns if state is None else state.snapshot.partition_columns
-        if state is not None and columns != known:
+        if state is None:
+            return columns
+        known = state.snapshot.partition_columns
+        retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
+        if columns != known or retyped:
             removed = {remove.key for plan in changing for remove in plan.removes}
             removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
+                if columns == known:
+                    raise retyped_refusal(retyped, schema)
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
                     "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
