@@ -49,8 +49,8 @@ def build_git_mirror_sensor(
         since = int(context.cursor) if context.cursor else None
         ended = _ended(context.instance, since, max_runs_per_tick)
         cursor = str(ended[-1].storage_id) if ended else context.cursor or "0"
-        runs = list(dict.fromkeys(record.run_id for record in ended)) if since is not None else []
-        touched = {run: tables for run in runs if (tables := _tables(context.instance, run))}
+        runs = {record.run_id: record for record in ended} if since is not None else {}
+        touched = {run: tables for run, end in runs.items() if (tables := _tables(context.instance, end))}
         if since is not None and not touched:
             return dg.SensorResult(skip_reason="No run that ended made versions.", cursor=cursor)
         with project.process_config_and_initialize_cm() as resource:
@@ -88,14 +88,19 @@ def _ended(instance: dg.DagsterInstance, since: int | None, limit: int) -> Seque
     return found[:limit] if since is not None else found[-1:]
 
 
-def _tables(instance: dg.DagsterInstance, run: str) -> list[str]:
-    """The tables that a run made versions of, or found unchanged."""
-    entries = instance.all_logs(run, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
-    keys = {
-        one.asset_key
-        for e in entries
-        if (one := e.asset_materialization) is not None and METADATA_SHA_KEY in one.metadata
-    }
+def _tables(instance: dg.DagsterInstance, end: dg.EventLogRecord) -> list[str]:
+    """The tables that a run made versions of, or found unchanged; of one that did not succeed, all that it was to make.
+
+    Between a commit and Dagster's event of it, a run may be killed.
+    """
+    kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
+    if end.event_log_entry.dagster_event_type is not dg.DagsterEventType.RUN_SUCCESS:
+        kinds.add(dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    keys: set[dg.AssetKey] = set()
+    for entry in instance.all_logs(end.run_id, of_type=kinds):
+        one = entry.asset_materialization
+        if (one is None or METADATA_SHA_KEY in one.metadata) and (key := entry.get_dagster_event().asset_key):
+            keys.add(key)
     return sorted(str(name) for key in keys if (name := _name(key)))
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -122,6 +122,11 @@ def objects_of(store: ObjectStore, adds: Iterable[Add]) -> set[str]:
     return {key for add in adds for key in (add.key, vector_object(store, add)) if key is not None}
 
 
+def partition_of(add: Add) -> str | None:
+    """The partition that a part belongs to; ``None`` for one of a table without, and of other programs."""
+    return (add.tags or {}).get(PARTITION_TAG)
+
+
 def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
     """The parts of one partition, or (``None``) of the whole table, in the order in which their rows are read.
 
@@ -132,6 +137,24 @@ def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...
     if partition is not None:
         files = files.filter(pc.equal(_tag(files, PARTITION_TAG), pa.scalar(partition)))
     return tuple(sorted(to_adds(files), key=part_order))
+
+
+def parts_by_partition(
+    snapshot: Snapshot, partitions: Collection[str] | None = None
+) -> dict[str | None, tuple[Add, ...]]:
+    """The parts of each of these partitions, or (``None``) of all that have any, each as `parts_of` gives them.
+
+    One pass over the files, whatever the number of partitions. Under the key ``None``: what belongs to no partition.
+    """
+    refuse_foreign_features(snapshot)
+    files = snapshot.files
+    grouped: dict[str | None, list[Add]] = {}
+    if partitions is not None:
+        files = files.filter(pc.is_in(_tag(files, PARTITION_TAG), value_set=pa.array(partitions, pa.string())))
+        grouped = {partition: [] for partition in partitions}
+    for add in sorted(to_adds(files), key=part_order):
+        grouped.setdefault(partition_of(add), []).append(add)
+    return {partition: tuple(adds) for partition, adds in grouped.items()}
 
 
 def has_untagged_parts(snapshot: Snapshot) -> bool:

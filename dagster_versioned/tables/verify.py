@@ -24,7 +24,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.change_files import ChangeFiles
-from dagster_versioned.tables.head import Head, read_head
+from dagster_versioned.tables.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.parts import part_sha, parts_of, sha256_of, vector_sha_of
 from dagster_versioned.tables.protection import known_shas
@@ -101,7 +101,8 @@ def verify_table(
     versions: Sequence[Version] = ()
     gaps: list[str] = []
     try:
-        versions = state.history.versions if whole else table.files(reference, partition=partition).versions
+        every = tuple(version for version in state.history.versions if not version.is_drop)
+        versions = every if whole else table.files(reference, partition=partition).versions
     except InvalidInput:
         raise
     except ExpiredVersion as error:
@@ -111,7 +112,7 @@ def verify_table(
     gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
     more, parts = _identities(commits, versions)
     # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
-    documents, derived = _derived(table, state, commits, with_heads=not more) if whole else (0, iter(()))
+    documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
     findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
     vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
     parts = {add.key: add for add in parts.values()}
@@ -136,24 +137,20 @@ def verify_table(
 
 
 def _derived(
-    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_heads: bool
+    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_head: bool
 ) -> tuple[int, Iterator[list[Finding]]]:
     """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
     publisher = table.publisher
     documents = publisher.documents(state)
-    heads = publisher.heads(state) if with_heads else {}
 
     def findings() -> Iterator[list[Finding]]:
         for key, data in sorted(documents.items()):
             yield _document(table.store, key, data)
-        for key, head in sorted(heads.items()):
-            yield _head(table.project.data, key, head, state.log_version)
-        yield [
-            *_checkpoints(publisher, table.store, state, commits),
-            *(_extra(publisher, state, heads) if with_heads else ()),
-        ]
+        if with_head:
+            yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
+        yield [*_checkpoints(publisher, table.store, state, commits), *_extra(publisher, state)]
 
-    return len(documents) + len(heads) + 1, findings()
+    return len(documents) + with_head + 1, findings()
 
 
 def _checkpoints(
@@ -201,7 +198,8 @@ def _identities(
             elif snapshot.version < version.log_version:
                 snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
             adds = parts_of(snapshot, version.partition)
-            if not version.is_foreign:
+            if version.raw is not None:
+                _ = version.entry  # in its canonical form, too
                 check_parts(version, adds)
         except VersionedError as error:
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
@@ -255,10 +253,10 @@ def _current(state: TableState) -> Iterator[Finding]:
             )
 
 
-def _extra(publisher: Publisher, state: TableState, heads: Mapping[str, Head | None]) -> Iterator[Finding]:
+def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
     """Derived documents that the log does not imply, but that readers would believe."""
     try:
-        extra = [*publisher.extra_indexes(state), *sorted(publisher.stored_heads().keys() - heads.keys())]
+        extra = publisher.extra_indexes(state)
     except VersionedError as error:
         yield Finding("document", ".metadata", str(error))
         return
