@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput, InvalidName, TableNotFound, UnsupportedFrame, VersionNotFound
+from dagster_versioned.errors import InvalidInput, InvalidReference, TableNotFound, UnsupportedFrame, VersionNotFound
 
 ROWS = {"n": [1, 2], "s": ["a", "b"]}
 
@@ -154,7 +154,7 @@ class TestOutsideOfARun:
         assert "Partition 'b' of the asset daily" in self.refused(house, VersionNotFound, daily, partition_key="b")
         assert self.load(house, daily, partition_key="a").to_pydict() == ROWS
 
-    @pytest.mark.parametrize(("reference", "named"), [("@77", "No log version @77"), ("abcd", "'abcd'")])
+    @pytest.mark.parametrize(("reference", "named"), [("@77", "No log version @77"), ("abcdef", "'abcdef'")])
     def test_a_version_that_is_missing_is_named(self, house, reference, named):
         house.run(up)
         metadata = {"dagster_versioned/version": reference}
@@ -163,7 +163,7 @@ class TestOutsideOfARun:
     def test_what_is_no_reference_is_refused(self, house):
         house.run(up)
         metadata = {"dagster_versioned/version": "zz"}
-        assert "'zz'" in self.refused(house, InvalidName, metadata=metadata)
+        assert "'zz'" in self.refused(house, InvalidReference, metadata=metadata)
 
     def test_a_type_that_no_table_is_read_as_is_named(self, house):
         house.run(up)
