@@ -53,6 +53,9 @@ class SensorSettings(dg.Model, dg.Resolvable):
         default="metadata_sha", description="What of an upstream counts; data_sha: its data alone."
     )
     on_code_version: bool = Field(default=False, description="Whether another code version makes a target stale.")
+    wait_for_checks: bool = Field(
+        default=True, description="Whether a version is handed on only once its asset's blocking checks have passed."
+    )
     max_runs_per_tick: int = Field(default=25, description="The rest follows on later ticks.")
     minimum_interval_seconds: int = Field(default=30, description="Seconds between two ticks.")
     running: bool = Field(default=False, description="Whether the sensor runs before somebody turns it on.")
@@ -68,6 +71,7 @@ class SensorSettings(dg.Model, dg.Resolvable):
             dg.AssetSelection.from_string(self.target),
             on=self.compare,
             on_code_version=self.on_code_version,
+            wait_for_checks=self.wait_for_checks,
             max_runs_per_tick=self.max_runs_per_tick,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypeVar, cast
 
+import orjson
+
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.names import check_partition_key
@@ -401,6 +403,15 @@ class VersionEntry:
         if entry.change not in ("full", "metadata_only"):
             raise IntegrityError(f"Version {entry.metadata_sha} has the unknown change {entry.change!r:.100}.")
         return entry
+
+
+def has_sha(identity: Mapping[str, Any], metadata_sha: str) -> bool:
+    """Whether an identity as it is stored certainly has this SHA; much quicker than to parse the entry, which decides
+    where it does not.
+
+    Sorted JSON is the canonical text unless there are floats or keys beyond ASCII, so what has the SHA is the identity.
+    """
+    return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest() == metadata_sha
 
 
 def data_sha(part_shas: Sequence[str], row_order: RowOrder) -> str:

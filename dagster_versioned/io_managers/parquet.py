@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.partitions import partitioning_of
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
@@ -26,6 +27,7 @@ from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
@@ -109,7 +111,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             return
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
-            results = _write(step, table, asset_key, frames, options)
+            partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
+            results = _write(step, table, asset_key, frames, options, partitioning)
         self._report(context, step, table, results, lineage)
 
     def write_updates(
@@ -122,7 +125,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         asset_key = context.asset_key
         options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
         table = self.project.project().table(asset_key.path)
-        return _write(context.get_step_execution_context(), table, asset_key, updates, options)
+        definition = context.assets_def.partitions_def if context.has_partition_key_range else None
+        partitioning = partitioning_of(definition) if definition is not None else None
+        return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
@@ -155,12 +160,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         refuse_times(context)
         if not wish.by_partition:
             return as_source(table.read_files(files, wish.frame_type), context.asset_key)
-        columns = files.scan.columns
-        frames: dict[str | None, Any] = {}
-        for version in sorted(files.versions, key=lambda version: version.partition or ""):
-            one = table.files(files.log_version, columns=columns, partition=version.partition)
-            frames[version.partition] = as_source(table.read_files(one, wish.frame_type), context.asset_key)
-        return frames
+        return {
+            partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
+            for partition, one in files.by_partition()
+        }
 
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
@@ -177,23 +180,23 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             if is_history(table):
                 events = table.files(version)  # which are those of no partition, and need all columns to be known
                 return events.of_no_partition() if wanted == [] else events
-            files = table.files(version, columns=columns)
+            chosen = table.choose(version)
         except TableNotFound:
             if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
                 return None
             raise TableNotFound(_never_materialized(context, table, [])) from None
         if wanted is None:
-            return files
-        known = {one.partition for one in files.versions}
+            return table.files_of(chosen, columns=columns)
+        known = {one.partition for one in chosen.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
         if missing and not may_lack(context, step, missing):
             raise VersionNotFound(_never_materialized(context, table, missing))
         if not present:
-            return files.of_no_partition()
-        if known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key)):
-            return files
-        return table.files(version, columns=columns, partitions=present)
+            return table.files_of(chosen, columns=columns).of_no_partition()
+        if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
+            chosen = chosen.only(present)
+        return table.files_of(chosen, columns=columns)
 
     def _pin(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
@@ -272,6 +275,7 @@ def _write(
     asset_key: dg.AssetKey,
     frames: Mapping[str | None, Any],
     options: TableOptions,
+    partitioning: Partitioning | None,
 ) -> list[WriteResult]:
     """Make the frames current, with all that the step knows of how they came about."""
     return table.write_partitions(
@@ -282,6 +286,7 @@ def _write(
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
         run=run_of(step, adds_rows=options.mode == "append") if step else None,
+        partitioning=partitioning,
     )
 
 

@@ -1,19 +1,22 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
-from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
+from dagster_versioned.engines.staging import PROMOTERS, Staging
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -29,26 +32,37 @@ from dagster_versioned.identity.version import (
     data_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.belonging import Taken, record_after
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import (
     SLICES,
-    has_untagged_parts,
     known_line,
     missing_parts,
     objects_of,
     part_key,
+    parts_by_partition,
     parts_of,
     stored_bytes,
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import (
+    add_of,
+    cdc_of,
+    dropped_domains,
+    dropped_info,
+    retyped_refusal,
+    table_actions,
+    version_domain,
+    whole_sha,
+)
+from dagster_versioned.tables.table_record import TableRecord
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -199,13 +213,106 @@ class Planned:
     fresh: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Heads that end with a commit, and the parts that go with them."""
+
+    versions: tuple[Version, ...] = ()
+    parts: tuple[Add, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.versions)
+
+    def removes(self, timestamp: int) -> list[Remove]:
+        """The actions that take the parts out of the table."""
+        return [add.removed(timestamp) for add in self.parts]
+
+    @property
+    def domains(self) -> list[Action]:
+        """The actions that take the heads out of checkpoints."""
+        return dropped_domains(self.versions)
+
+    def info(self, state: TableState | None, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the commit says of them, beside the ``entries`` of its versions; nothing where there are none."""
+        if state is None or not self.versions:
+            return {}
+        new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
+        return dropped_info(state, self.versions, new)
+
+
+class _Met:
+    """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
+
+    def __init__(
+        self, store: ObjectStore, state: TableState | None, proposals: Sequence[Proposal], columns: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._columns = set(columns)
+        self._partitions = [proposal.partition for proposal in proposals]
+        self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
+        history = state.history if state else History([])
+        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
+        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
+        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        candidates = [adds for proposal in proposals if (adds := next(self._equal(proposal), None)) is not None]
+        self._looked_at = {add.identity for adds in candidates for add in adds}
+        self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
+
+    def parts(self, partition: str | None) -> tuple[Add, ...]:
+        """The parts of a partition's head."""
+        return () if self._state is None else self._parts_at(self._state.log_version, partition)
+
+    def foreign(self, head: Version | None) -> Version | None:
+        """The last foreign commit with file actions since a head."""
+        found = self._foreign
+        return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def parts_of_equal_version(self, proposal: Proposal) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a proposal, if they are all still there."""
+        return next((adds for adds in self._equal(proposal) if not self._lacks(adds)), None)
+
+    def _lacks(self, adds: tuple[Add, ...]) -> bool:
+        if all(add.identity in self._looked_at for add in adds):
+            return any(add.identity in self._missing for add in adds)
+        return bool(missing_parts(self._store, adds))
+
+    def _equal(self, proposal: Proposal) -> Iterator[tuple[Add, ...]]:
+        """The parts of each recent version that says the same, newest first."""
+        if self._state is None:
+            return
+        digest = proposal.contents.digest.text
+        for version in self._recent[proposal.partition]:
+            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
+                is_head = version is self._state.history.heads.get(proposal.partition)
+                adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
+                laid_out = all(set(add.partition_values) == self._columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count:
+                    yield adds
+
+    def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
+        if log_version not in self._parts:
+            assert self._state is not None
+            snapshot = self._state.snapshot
+            if log_version != snapshot.version:
+                snapshot = load_snapshot(self._store, log_version)
+            if None in self._partitions:
+                self._parts[log_version] = {None: parts_of(snapshot)}
+            else:
+                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+        return self._parts[log_version].get(partition, ())
+
+
 class Writing:
     """One write of one or more partitions: the draft that `commit` runs against each new state.
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
     under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
-    its constraints. ``satisfied`` are those that the rows of the proposals do.
+    its constraints. ``satisfied`` are those that the rows of the proposals do. ``partitioning`` is what the partitions
+    are, and ``began`` where the log ended when the write began, where these are known.
     """
+
+    operation = "WRITE"
 
     def __init__(
         self,
@@ -217,8 +324,12 @@ class Writing:
         satisfied: Mapping[str, str],
         run: Run | None = None,
         author: str | None = None,
+        partitioning: Partitioning | None = None,
+        began: int | None = None,
     ) -> None:
         self._store = store
+        self._partitioning = partitioning
+        self._began = began
         self._staging = staging
         self._proposals = proposals
         self._options = options
@@ -234,39 +345,83 @@ class Writing:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
         self._made = {}
-        for proposal in self._proposals:
-            _check_belongs(proposal, state)
-        self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
+        record = self._record(state)
+        met = _Met(self._store, state, self._proposals, self._options.partition_columns)
+        self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
         _require_free(used, history)
-        for plan in self.planned:
-            if plan.fresh:
-                plan.proposal.promote(self._staging, plan.fresh, history)
+        self._promote([plan for plan in self.planned if plan.fresh], history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
-        if not changing:
-            return _configuring(state, timestamp, properties)
+        ended = self._ended(state)
+        said = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
+        if not changing and not ended:
+            return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
+        schema = _merged_schema(state, changing)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
-            operation="WRITE",
+            operation=self.operation,
             actions=[
                 *table_actions(
                     state,
-                    _merged_schema(state, changing),
+                    schema,
                     timestamp,
                     properties,
-                    self._partition_columns(state, changing),
+                    self._partition_columns(state, changing, schema),
                 ),
+                *said,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
+                *ended.removes(timestamp),
                 *changes,
                 *(self._txn(plan.proposal, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+                *ended.domains,
             ],
-            info={"versions": entries, **whole_sha(history, entries)},
+            info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
+        )
+
+    def _promote(self, plans: Sequence[Planned], history: History) -> None:
+        """Give what is fresh its final names: of several partitions at once."""
+        if len(plans) < 2:
+            for plan in plans:
+                plan.proposal.promote(self._staging, plan.fresh, history)
+            return
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            promoted = [pool.submit(plan.proposal.promote, self._staging, plan.fresh, history) for plan in plans]
+        for done in promoted:
+            done.result()
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        """What the table is after the write. Raises what `record_after` does where that is another one."""
+        return record_after(self._taken(), state)
+
+    def _ended(self, state: TableState | None) -> Ended:
+        """The heads that end with the write, besides those that it replaces."""
+        return Ended()
+
+    def _unchanged(
+        self,
+        state: TableState | None,
+        timestamp: int,
+        properties: Mapping[str, str],
+        record: Sequence[DomainMetadata],
+    ) -> Draft | None:
+        """The draft where every proposal is the head already."""
+        return _configuring(state, timestamp, properties)
+
+    def _taken(self) -> Taken:
+        """What the proposals take the table for; they are all of one asset and of one kind."""
+        first = self._proposals[0]
+        return Taken(
+            first.description.asset_key,
+            [proposal.partition for proposal in self._proposals],
+            first.appends_events,
+            self._partitioning,
+            self._began,
         )
 
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
@@ -307,32 +462,40 @@ class Writing:
             require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
         return properties
 
-    def _partition_columns(self, state: TableState | None, changing: Sequence[Planned]) -> tuple[str, ...]:
-        """The table's partition columns after the write. Raises `InvalidInput` where others have rows that stay."""
+    def _partition_columns(
+        self, state: TableState | None, changing: Sequence[Planned], schema: StructType
+    ) -> tuple[str, ...]:
+        """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
+        have rows that stay."""
         columns = self._options.partition_columns
-        known = columns if state is None else state.snapshot.partition_columns
-        if state is not None and columns != known:
+        if state is None:
+            return columns
+        known = state.snapshot.partition_columns
+        retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
+        if columns != known or retyped:
             removed = {remove.key for plan in changing for remove in plan.removes}
             removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
+                if columns == known:
+                    raise retyped_refusal(retyped, schema)
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
                     "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
                 )
         return columns
 
-    def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
+    def _plan(self, proposal: Proposal, state: TableState | None, met: _Met, timestamp: int) -> Planned:
         history = state.history if state else History([])
-        current = parts_of(state.snapshot, proposal.partition) if state else ()
+        current = met.parts(proposal.partition)
         head = history.heads.get(proposal.partition)
-        foreign = history.foreign_since(head.log_version) if head else None
+        foreign = met.foreign(head)
         own = self._own_commit(proposal, state)
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := proposal.repeats(own)) is not None:
             return Planned(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = proposal.onto(Base(head, current, foreign, properties))
-        adds = self._parts_of_equal_version(proposal, state) if kept is None else None
+        adds = met.parts_of_equal_version(proposal) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(add_of(part, proposal.partition, timestamp) for part in proposal.parts())
@@ -378,23 +541,6 @@ class Writing:
             removes=removed,
             fresh=(*(add.key for add in written), *proposal.vector_files),
         )
-
-    def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same, if they are all still there."""
-        if state is None:
-            return None
-        digest = proposal.contents.digest.text
-        columns = set(self._options.partition_columns)
-        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
-            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
-                snapshot = state.snapshot
-                if version is not state.history.heads.get(proposal.partition):
-                    snapshot = load_snapshot(self._store, version.log_version)
-                adds = parts_of(snapshot, proposal.partition)
-                laid_out = all(set(add.partition_values) == columns for add in adds)
-                if laid_out and len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
-                    return adds
-        return None
 
     def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
@@ -498,36 +644,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
         f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
         "release() it first."
     )
-
-
-def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
-    """Refuse what would mix two assets, or partitions with a whole table, under one name."""
-    if state is None:
-        return
-    if proposal.appends_events != (chain_head(state.snapshot) is not None):
-        now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
-        raise InvalidInput(
-            f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
-            "another key, or the options that it had."
-        )
-    asset_key = state.history.asset_key
-    if asset_key is not None and asset_key != proposal.description.asset_key:
-        raise InvalidName(
-            f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
-            f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
-        )
-    known = next(iter(state.history.heads.values()), None)
-    if known is not None and (proposal.partition is None) != (known.partition is None):
-        now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
-        raise InvalidInput(
-            f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
-            "Give the asset another key, or restore its partitioning."
-        )
-    if proposal.partition is not None and has_untagged_parts(state.snapshot):
-        raise CommitConflict(
-            f"Another program added files to the table that belong to no partition, so partition "
-            f"{proposal.partition!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
-        )
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:
