@@ -31,7 +31,7 @@ AT_ONCE = 500
 PAGE = 500
 LOOKUPS = 100
 """Versions of one tick that are looked up one by one; the others follow on later ticks."""
-MADE_AGAIN = 20
+MADE_AGAIN = 200
 """Materializations of one cell among which those of its version are looked for."""
 DESCRIPTION = 100
 
@@ -175,25 +175,26 @@ class _Log:
         by_id: dict[int, list[Reading]] = {}
         for reading in missing:
             for made in self._made[reading]:
-                by_run.setdefault(made.run_id, []).append(reading)
+                if made.run_id:  # one that was reported by hand is of no run
+                    by_run.setdefault(made.run_id, []).append(reading)
                 by_id.setdefault(made.storage_id, []).append(reading)
         parted = [self._last[one].storage_id for one in missing if one.partition is not None and one in self._last]
         since = 0 if any(one not in self._last for one in missing) else min(parted, default=None)
         self._read_runs(one.run_id for one in executions if one.run_id not in by_run and _is_after(one, since))
         unsettled: set[Reading] = set()
         for execution in executions:
+            left = [one for one in missing if one not in found]
             evaluation = execution.evaluation
-            if execution.status is AssetCheckExecutionRecordStatus.PLANNED:
-                if execution.run_id in self._running:
-                    unsettled.update(one for one in missing if one not in found)
-            elif isinstance(evaluation, AssetCheckEvaluation):
-                target = evaluation.target_materialization_data
-                about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
-                if execution.run_id not in by_run and _is_after(execution, since):
-                    about += [one for one in missing if one not in found and self._saw(execution, evaluation, one)]
-                for reading in about:
-                    if reading.partition is None or evaluation.partition in (None, reading.partition):
-                        found.setdefault(reading, evaluation)
+            if not isinstance(evaluation, AssetCheckEvaluation):
+                unsettled.update(left if execution.run_id in self._running else ())
+                continue
+            target = evaluation.target_materialization_data
+            about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
+            if execution.run_id not in by_run and _is_after(execution, since):
+                about += [one for one in left if self._saw(execution, evaluation, one)]
+            for reading in about:
+                if reading.partition is None or evaluation.partition in (None, reading.partition):
+                    found.setdefault(reading, evaluation)
         return unsettled
 
     def _saw(self, execution: AssetCheckExecutionRecord, evaluation: AssetCheckEvaluation, reading: Reading) -> bool:
@@ -212,7 +213,7 @@ class _Log:
 
     def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""
-        for made in self._made[reading]:
+        for made in filter(lambda one: one.run_id, self._made[reading]):
             if made.run_id not in self._by_run:
                 kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
                 records = self._storage.get_records_for_run(made.run_id, of_type=kind).records

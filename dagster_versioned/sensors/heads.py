@@ -213,7 +213,7 @@ class ProjectHeads:
         assert document.head is not None
         heads, touched = self._remembered(table, known, document)
         if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) != document.head.metadata_sha:
-            return self._from_state(table), None
+            return self._from_log(table, document), None
         return heads, touched
 
     def _remembered(
@@ -229,17 +229,17 @@ class ProjectHeads:
         if commits < 0:  # the table was deleted and made anew
             known.heads, known.seen, known.etags = TableHeads(), -1, {}
         if known.seen >= 0 and commits <= pages + 1:
-            return self._by_log(table, known, document.log_version)
+            return self._by_log(table, known, document)
         if known.seen < 0 and (document.head.partitions or 0) > document.log_version % CHECKPOINT_INTERVAL + pages + 5:
-            return self._from_state(table), None
+            return self._from_log(table, document), None
         listing = {info.key: info.etag for info in self._project.data.list(partition_heads_folder(table))}
         self._reads += pages
         changed = [key for key, etag in listing.items() if known.etags.get(key) != etag]
         if known.seen >= 0 and commits < len(changed):
-            return self._by_log(table, known, document.log_version)
+            return self._by_log(table, known, document)
         read = self._map(self._document, changed)
         if any(one.head is None for one, _ in read):
-            return self._from_state(table), None
+            return self._from_log(table, document), None
         known.etags = {key: known.etags.get(key, "") for key in listing}
         known.etags.update(zip(changed, (etag for _, etag in read), strict=True))
         heads = {str(one.head.partition): CellHead.of(one.head) for one, _ in read if one.head is not None}
@@ -248,9 +248,9 @@ class ProjectHeads:
         return kept | heads, touched if known.seen >= 0 else None
 
     def _by_log(
-        self, table: TableName, known: _Known, log_version: int
+        self, table: TableName, known: _Known, document: HeadDocument
     ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        commits = read_commits(self._project.data.subfolder(str(table)), known.seen + 1, log_version)
+        commits = read_commits(self._project.data.subfolder(str(table)), known.seen + 1, document.log_version)
         self._reads += len(commits)
         heads = dict(known.heads.partitions)
         touched: set[str] = set()
@@ -264,18 +264,17 @@ class ProjectHeads:
             held, self._map(self._document, [partition_head_key(table, partition) for partition in held]), strict=True
         ):
             if document.head is None:
-                return self._from_state(table), None
+                return self._from_log(table, document), None
             heads[partition] = CellHead.of(document.head)
             touched.add(partition)
         return heads, touched
 
-    def _from_state(self, table: TableName) -> Mapping[str, CellHead]:
-        """From the whole log, by its checkpoint; for the first look at many partitions."""
-        opened = self._project.table(str(table))
-        state = opened.state
+    def _from_log(self, table: TableName, document: HeadDocument) -> Mapping[str, CellHead]:
+        """From the whole log, by its checkpoint, as it was at a document; for the first look at many partitions."""
         self._reads += 1
-        versions = {key: version for key, version in state.history.heads.items() if key is not None}
-        return {key: CellHead.of(partition_head(table, version, state)) for key, version in versions.items()}
+        state = self._project.table(str(table)).state
+        heads = state.history.until(document.log_version).heads
+        return {key: CellHead.of(partition_head(table, one, state)) for key, one in heads.items() if key is not None}
 
 
 def _partition_of(key: str) -> str:
