@@ -173,7 +173,9 @@ class _Log:
         missing = [reading for reading in readings if reading not in found]
         by_run: dict[str, list[Reading]] = {}
         by_id: dict[int, list[Reading]] = {}
+        by_partition: dict[str | None, list[Reading]] = {}
         for reading in missing:
+            by_partition.setdefault(reading.partition, []).append(reading)
             for made in self._made[reading]:
                 if made.run_id:  # one that was reported by hand is of no run
                     by_run.setdefault(made.run_id, []).append(reading)
@@ -183,33 +185,44 @@ class _Log:
         self._read_runs(one.run_id for one in executions if one.run_id not in by_run and _is_after(one, since))
         unsettled: set[Reading] = set()
         for execution in executions:
-            left = [one for one in missing if one not in found]
             evaluation = execution.evaluation
             if not isinstance(evaluation, AssetCheckEvaluation):
-                unsettled.update(left if execution.run_id in self._running else ())
+                if execution.run_id in self._running:
+                    unsettled.update(missing)
+                    unsettled -= found.keys()
                 continue
             target = evaluation.target_materialization_data
             about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
             if execution.run_id not in by_run and _is_after(execution, since):
-                about += [one for one in left if self._saw(execution, evaluation, one)]
+                about += self._seen_by(execution, evaluation, missing, by_partition)
             for reading in about:
                 if reading.partition is None or evaluation.partition in (None, reading.partition):
                     found.setdefault(reading, evaluation)
         return unsettled
 
-    def _saw(self, execution: AssetCheckExecutionRecord, evaluation: AssetCheckEvaluation, reading: Reading) -> bool:
-        """Whether an evaluation by another run than those that made a version is about it as a part of the whole, or
-        as what was the head when the run began."""
-        run = self._runs.get(execution.run_id)
+    def _seen_by(
+        self,
+        execution: AssetCheckExecutionRecord,
+        evaluation: AssetCheckEvaluation,
+        readings: Sequence[Reading],
+        by_partition: Mapping[str | None, Sequence[Reading]],
+    ) -> list[Reading]:
+        """What an evaluation by another run than those that made the versions is about: parts of the whole, or what was
+        the head when the run began."""
+        run, target = self._runs.get(execution.run_id), evaluation.target_materialization_data
         tags: Mapping[str, str] = run.dagster_run.tags if run is not None else {}
+        if ASSET_PARTITION_RANGE_START_TAG in tags:
+            return []
         partition = tags.get(PARTITION_NAME_TAG, evaluation.partition)
-        if ASSET_PARTITION_RANGE_START_TAG in tags or (partition is not None and partition != reading.partition):
-            return False
-        last, target = self._last.get(reading), evaluation.target_materialization_data
-        if last is not None and target is not None:
-            return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
         begun = run.start_time if run is not None else _reported(execution)
-        return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+
+        def saw(reading: Reading) -> bool:
+            last = self._last.get(reading)
+            if last is not None and target is not None:
+                return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
+            return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+
+        return [one for one in (readings if partition is None else by_partition.get(partition, ())) if saw(one)]
 
     def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""

@@ -382,7 +382,7 @@ class Many:
         for name in self.names:
             spec = dg.AssetSpec(name)
 
-            @dg.asset_check(asset=spec, blocking=True, name="positive")
+            @dg.asset_check(asset=name, blocking=True, name="positive")
             def check():
                 raise NotImplementedError
 

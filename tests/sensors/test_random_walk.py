@@ -265,7 +265,7 @@ class Walk:
         if self.table(name).exists() and key in self.table(name).state.history.heads:
             oldest = self.table(name).history(partition=key)[-1]
             is_held = name in GRAPH and self.random.random() < 0.5
-            self.table(name).revert(f"@{oldest.log_version}", partition=key, hold=is_held, why="a test")
+            self.table(name).revert(f"@{oldest.log_version}", partition=key, hold=is_held, why="a test" if is_held else None)
 
     def release_all(self):
         for name, key in CELLS:
