@@ -101,6 +101,7 @@ def collection_document(table: str, report: CollectionReport) -> dict[str, Any]:
         "keys": list(report.keys),
         "size_bytes": report.size_bytes,
         "kept": dict(report.kept),
+        "unfinished": list(report.unfinished),
     }
 
 

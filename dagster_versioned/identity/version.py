@@ -204,15 +204,26 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The Dagster step attempt that wrote a version."""
+    """The Dagster step attempt that wrote a version.
+
+    ``first_run_id`` is the run of the first attempt, where a later run made this one; all of them are attempts at one
+    computation, which is committed once.
+    """
 
     run_id: str
     step_key: str
     attempt: int
+    first_run_id: str | None = None
 
     def __post_init__(self) -> None:
         _check_texts("a run", run_id=self.run_id, step_key=self.step_key)
+        _check_optional_texts("a run", first_run_id=self.first_run_id)
         _check_counts("a run", attempt=self.attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact ``run`` as it is stored."""
+        first = {"first_run_id": self.first_run_id} if self.first_run_id is not None else {}
+        return {"run_id": self.run_id, "step_key": self.step_key, "attempt": self.attempt, **first}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +296,7 @@ class Facts:
             {
                 "created_at": self.created_at,
                 "writer": {"name": self.writer.name, "version": self.writer.version},
-                "run": self.run
-                and {"run_id": self.run.run_id, "step_key": self.run.step_key, "attempt": self.run.attempt},
+                "run": self.run and self.run.to_json(),
                 "schema_version": self.schema_version,
                 "kind": self.kind,
                 "parquet_sha": self.parquet_sha,
@@ -332,7 +342,7 @@ class Facts:
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
         known["writer"] = Writer(**writer)
         if "run" in known:
-            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int})
+            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, "first_run_id": str})
             known["run"] = Run(**run)
         if "added" in known:
             counts = {"inserted": int, "updated": int, "removed": int}

@@ -15,6 +15,7 @@ import orjson
 from dagster_versioned.asset_graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
@@ -118,15 +119,66 @@ class Watch:
             for partition in sorted(found, key=lambda one: order.get(one, 0) if one is not None else 0):
                 yield (self.units[number].name, partition), found[partition]
 
-    def decide(self, runs: RunsInProgress, tried: Callable[[Cell, Finding], str | None]) -> dict[Cell, Decision]:
-        """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended."""
+    def decide(
+        self,
+        runs: RunsInProgress,
+        tried: Callable[[Cell, Finding], str | None],
+        checks: BlockingChecks | None = None,
+    ) -> dict[Cell, Decision]:
+        """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended.
+
+        With ``checks``, what would read a version that a blocking check has not passed for waits.
+        """
 
         def running(cell: Cell) -> str | None:
             order = self.order(cell[0])
             found = (runs.running(key, cell[1], order) for key in self.keys(cell[0]))
             return next((run for run in found if run is not None), None)
 
-        return plan(self.findings(), self.upstreams, running, tried)
+        if checks is None:
+            return plan(self.findings(), self.upstreams, running, tried)
+        could_run = [cell for cell, one in self.findings() if not (one.held or one.unreadable or one.absent)]
+        readings = {reading: edge.checks for edge, some in self._readings(could_run) for reading in some}
+        if readings:
+            checks.look(self._instance, readings, runs.ids)
+        found: dict[tuple[Edge, str | None], str | None] = {}
+
+        def unchecked(cell: Cell) -> str | None:
+            for edge, member, key in self._checked_edges(cell):
+                if (edge, key) not in found:
+                    whys = (checks.hindrance(one, edge.checks) for one in self._read_by(edge, member, key))
+                    found[edge, key] = next((why for why in whys if why is not None), None)
+                if found[edge, key] is not None:
+                    return found[edge, key]
+            return None
+
+        return plan(self.findings(), self.upstreams, running, tried, unchecked)
+
+    def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[Reading]]]:
+        """The versions with blocking checks that runs of these cells would read; what all of them read, once."""
+        seen: set[tuple[Edge, str | None]] = set()
+        for cell in cells:
+            for edge, member, key in self._checked_edges(cell):
+                if (edge, key) not in seen:
+                    seen.add((edge, key))
+                    yield edge, self._read_by(edge, member, key)
+
+    def _checked_edges(self, cell: Cell) -> Iterator[tuple[Edge, Member, str | None]]:
+        """The edges of a cell whose upstreams have blocking checks, and the partition that matters to what they read.
+
+        A version that an input is pinned to is somebody's decision, and what the same run makes is none of ours.
+        """
+        for member in self._names[cell[0]].members:
+            for edge in member.edges:
+                if edge.checks and edge.pinned is None and not edge.is_own:
+                    is_shared = edge.partitions is None or self._link(edge, member).whole
+                    yield edge, member, None if is_shared else cell[1]
+
+    def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[Reading]:
+        heads = self._table(edge.place)
+        for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
+            if (head := heads.cell(key)) is not None:
+                yield Reading(edge.upstream, key, head.metadata_sha, head.timestamp)
 
     def name(self, key: dg.AssetKey) -> str:
         """The name of the unit that an asset belongs to."""

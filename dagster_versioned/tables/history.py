@@ -1,6 +1,7 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -314,14 +315,6 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def versions_of(self, sha: str) -> set[str]:
-        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
-        if any(version.metadata_sha == sha for version in self.versions):
-            return {sha}
-        whole = [r.log_version for r in self.records if r.info is not None and r.info.get("partitions_sha") == sha]
-        heads = self.until(whole[-1]).heads.values() if whole else ()
-        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
-
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
         for version in reversed(self.versions):
@@ -330,6 +323,12 @@ class History:
             if version.is_foreign and self.records[version.log_version].changes_files:
                 return version
         return None
+
+    def made_by(self, log_version: int) -> dict[str | None, Version]:
+        """The versions that one commit made, by partition."""
+        begin = bisect_left(self.versions, log_version, key=lambda version: version.log_version)
+        end = bisect_right(self.versions, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in self.versions[begin:end]}
 
     def recent(self, partition: str | None, count: int) -> Iterator[Version]:
         """Up to ``count`` versions of a partition whose bytes are kept, newest first."""

@@ -32,13 +32,13 @@ def upstreams(project: str, table: TableName, history: History, chosen: ChosenVe
         whole = history.until(chosen.log_version).whole
         parent = Parent(project, str(table), whole.metadata_sha, whole.data_sha)
         return [Upstream(parent, tuple(s for version in chosen.versions for s in _sources(project, table, version)))]
-    return [
-        Upstream(
-            Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition),
-            _sources(project, table, version),
-        )
-        for version in chosen.versions
-    ]
+    return [upstream_of_version(project, table, version) for version in chosen.versions]
+
+
+def upstream_of_version(project: str, table: TableName, version: Version) -> Upstream:
+    """The lineage of what is built from one version."""
+    parent = Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition)
+    return Upstream(parent, _sources(project, table, version))
 
 
 def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVersion, ...]:

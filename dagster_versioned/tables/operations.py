@@ -23,7 +23,7 @@ from dagster_versioned.tables.head import (
     table_head,
     withdraw_stale_mark,
 )
-from dagster_versioned.tables.protection import Protection, protections
+from dagster_versioned.tables.protection import Protectors
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
@@ -94,7 +94,7 @@ class TableOperations:
 
     def collector(self) -> Collector:
         """What runs collections on the table, and ends those that others left open."""
-        return Collector(self.store, self.cache, self.change, self._protections)
+        return Collector(self.store, self.cache, self.change, Protectors(self.project, self.name))
 
     # What is derived
 
@@ -172,6 +172,3 @@ class TableOperations:
         except GovernanceError:
             return False
         return True
-
-    def _protections(self) -> dict[str, Protection]:
-        return protections(self.project, self.name, self.require().history)

@@ -1,5 +1,6 @@
 """A version's parts as the log lists them: which belong to a partition, in which order, and whether they are there."""
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from dagster_versioned.storage.keys import is_key
 from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
+_CHUNK = 8 * 1024 * 1024
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
@@ -47,10 +49,21 @@ def part_sha(add: Add | Cdc) -> str | None:
     ``None`` for a file of another program that was not adopted.
     """
     tagged = (add.tags or {}).get(SHA_TAG)
-    if tagged is not None:
-        return tagged
-    named = _NAMED_BY_SHA.fullmatch(add.key)
+    return tagged if tagged is not None else named_sha(add.key)
+
+
+def named_sha(key: str) -> str | None:
+    """The SHA-256 that the bytes of a part, or of a file of changes, must have by its name."""
+    named = _NAMED_BY_SHA.fullmatch(key)
     return named[1] if named else None
+
+
+def sha256_of(store: ObjectStore, key: str, size: int) -> str:
+    """The SHA-256 of an object's bytes, a piece of which is held in memory at a time. Raises `ObjectNotFound`."""
+    digest = hashlib.sha256()
+    for start in range(0, size, _CHUNK):
+        digest.update(store.get_range(key, start, _CHUNK))
+    return digest.hexdigest()
 
 
 def refuse_foreign_features(snapshot: Snapshot) -> None:

@@ -44,7 +44,7 @@ from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.write import WriteResult, Writing
+from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
@@ -546,9 +546,10 @@ def _results(writing: Writing, state: TableState | None, began: float) -> list[W
         WriteResult(
             change=plan.entry.change if plan.entry else "none",
             version=plan.unchanged or committed[plan.proposal.partition],
-            replayed=plan.replayed,
+            replayed=plan.repetition is not None,
             bytes_uploaded=plan.proposal.bytes_uploaded,
             seconds=seconds,
+            left_out=plan.repetition is Repetition.OTHER_ROWS,
         )
         for plan in writing.planned
     ]

@@ -1,7 +1,6 @@
 """Verifying: is everything still what was committed? Parts' bytes, the log and its chain, identities, documents."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from dagster_versioned.errors import (
     ExpiredVersion,
     IntegrityError,
     InvalidInput,
+    InvalidName,
     ObjectNotFound,
     TableNotFound,
     VersionedError,
@@ -25,8 +25,9 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.head import Head, head_key, read_head, table_head
-from dagster_versioned.tables.history import MEMBER, Version
-from dagster_versioned.tables.parts import part_sha, parts_of, vector_sha_of
+from dagster_versioned.tables.history import MEMBER, History, Version
+from dagster_versioned.tables.parts import part_sha, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.protection import known_shas
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import check_parts
 from dagster_versioned.tables.state import TableState
@@ -34,10 +35,9 @@ from dagster_versioned.tables.state import TableState
 if TYPE_CHECKING:
     from dagster_versioned.tables.table import VersionedTable
 
-Subject = Literal["log", "chain", "identity", "part", "document"]
+Subject = Literal["log", "chain", "identity", "parent", "part", "document"]
 
 _READERS = 4
-_CHUNK = 8 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
@@ -112,7 +112,7 @@ def verify_table(
     more, parts = _identities(commits, versions)
     # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
     documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
-    findings += [*more, *(_current(state) if whole else ())]
+    findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
     vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
     parts = {add.key: add for add in parts.values()}
     looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
@@ -208,6 +208,34 @@ def _identities(
     return findings, parts
 
 
+def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
+    """Parents in this project that versions record, and that are not in the history of their table any more.
+
+    One whose bytes are gone is there: its table says so. What is in another project is not looked at.
+    """
+    project = table.project
+    known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
+    unreadable: dict[str, str] = {}
+    for version in versions:
+        if version.gone is not None or version.raw is None:
+            continue
+        for parent in version.raw["identity"].get("parents", ()):
+            name, sha = parent.get("table"), parent["version"]
+            if parent.get("source") != project.name or not isinstance(name, str):
+                continue
+            if name not in known:
+                try:
+                    known[name] = known_shas(project.table(name).state.history)
+                except VersionedError as error:
+                    known[name] = frozenset()
+                    gone = isinstance(error, (TableNotFound, InvalidName))
+                    unreadable[name] = "there is no such table any more" if gone else str(error)
+            if sha not in known[name]:
+                problem = unreadable.get(name, "its table does not know that version any more")
+                named = f"{name} {sha[:8]}"
+                yield Finding("parent", named, f"{version.short} (@{version.log_version}) was built from it: {problem}")
+
+
 def _current(state: TableState) -> Iterator[Finding]:
     """Heads whose parts are not the table's any more.
 
@@ -259,15 +287,13 @@ def _part(store: ObjectStore, add: Add | Cdc) -> list[Finding]:
             return [Finding("part", add.key, f"it has {info.size} bytes, {add.size} were committed")]
         if expected is None:
             return []
-        digest = hashlib.sha256()
-        for start in range(0, add.size, _CHUNK):
-            digest.update(store.get_range(add.key, start, _CHUNK))
+        digest = sha256_of(store, add.key, add.size)
     except ObjectNotFound:
         return [Finding("part", add.key, "it is missing")]
     except VersionedError as error:
         return [Finding("part", add.key, str(error))]
-    if digest.hexdigest() != expected:
-        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest.hexdigest()[:12]}…")]
+    if digest != expected:
+        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest[:12]}…")]
     return []
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from itertools import chain
 from typing import Any, Literal
 
@@ -75,7 +76,8 @@ class WriteResult:
 
     ``change``: ``"none"`` (the version was the head already; nothing was committed), ``"metadata_only"`` or
     ``"full"``. ``version`` is the version that the frame is now, ``replayed`` says that an earlier attempt of the same
-    step had committed it. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
+    step had committed it. ``left_out`` says that the frame has other rows than that attempt, and that they were not
+    appended beside its own. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
     write.
     """
 
@@ -84,6 +86,14 @@ class WriteResult:
     replayed: bool
     bytes_uploaded: int
     seconds: float
+    left_out: bool = False
+
+
+class Repetition(Enum):
+    """What an earlier attempt of the step committed, compared with what this one would."""
+
+    SAME_ROWS = "same rows"
+    OTHER_ROWS = "other rows"
 
 
 class CollectionInProgress(Exception):
@@ -141,9 +151,9 @@ class Proposal:
         self._write = write
         self._promoted: dict[str, int] = {}
 
-    def repeats(self, own: Version) -> bool:
-        """Whether what an earlier attempt of the step committed is this, whatever the head is now."""
-        return False
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
+        return None
 
     def onto(self, base: Base) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
@@ -186,7 +196,7 @@ class Planned:
     proposal: Proposal
     entry: VersionEntry | None = None
     unchanged: Version | None = None
-    replayed: bool = False
+    repetition: Repetition | None = None
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     fresh: tuple[str, ...] = ()
@@ -283,10 +293,13 @@ class Writing:
         self._run = run
         self._author = author
         self.planned: tuple[Planned, ...] = ()
+        self._made: dict[int, Mapping[str | None, Version]] = {}
+        """The versions of the commits that earlier attempts made."""
 
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
+        self._made = {}
         _check_belong(self._proposals, state)
         met = _Met(self._store, state, self._proposals, self._options.partition_columns)
         self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
@@ -313,7 +326,7 @@ class Writing:
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
                 *changes,
-                *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
+                *(self._txn(plan.proposal, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
             ],
             info={"versions": entries, **whole_sha(history, entries)},
@@ -389,8 +402,9 @@ class Writing:
         head = history.heads.get(proposal.partition)
         foreign = met.foreign(head)
         own = self._own_commit(proposal, state)
-        if own is not None and own.gone is None and proposal.repeats(own):
-            return Planned(proposal, unchanged=own, replayed=True)
+        # Rows that were added are in the head, though the version that added them may not be kept any more.
+        if own is not None and (repetition := proposal.repeats(own)) is not None:
+            return Planned(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = proposal.onto(Base(head, current, foreign, properties))
         adds = met.parts_of_equal_version(proposal) if kept is None else None
@@ -413,7 +427,8 @@ class Writing:
         )
         if is_own or is_head:
             lost = tuple(add.key for add in missing_parts(self._store, written))
-            return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
+            repetition = Repetition.SAME_ROWS if is_own else None
+            return Planned(proposal, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
@@ -440,23 +455,39 @@ class Writing:
         )
 
     def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
-        """What an earlier attempt of this very step committed (seed 001, "Transaction Identifiers")."""
-        if state is None or self._run is None or self._app_id(proposal) not in state.snapshot.txns:
+        """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
+        if state is None or self._run is None:
             return None
-        for version in reversed(state.history.versions):
-            if version.partition == proposal.partition and version.raw is not None:
-                run: dict[str, Any] = version.raw["facts"].get("run") or {}
-                if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
-                    return version
-        return None
+        txn = state.snapshot.txns.get(self._app_id(proposal))
+        if txn is None:
+            return None
+        if txn.version not in self._made:
+            self._made[txn.version] = state.history.made_by(txn.version)
+        found = self._made[txn.version].get(proposal.partition)
+        if found is not None and self._is_own(found):
+            return found
+        # Written by a release whose transactions did not say which commit they are of.
+        versions = (one for one in reversed(state.history.versions) if one.partition == proposal.partition)
+        return next(filter(self._is_own, versions), None)
+
+    def _is_own(self, version: Version) -> bool:
+        assert self._run is not None
+        run: dict[str, Any] = (version.raw["facts"].get("run") if version.raw is not None else None) or {}
+        first = run.get("first_run_id", run.get("run_id"))
+        return (first, run.get("step_key")) == (self._first_run_id, self._run.step_key)
+
+    @property
+    def _first_run_id(self) -> str:
+        assert self._run is not None
+        return self._run.first_run_id or self._run.run_id
 
     def _app_id(self, proposal: Proposal) -> str:
         assert self._run is not None
         partition = partition_path(proposal.partition) if proposal.partition is not None else ""
-        return f"dagster/{self._run.run_id}/{self._run.step_key}/{partition}"
+        return f"dagster/{self._first_run_id}/{self._run.step_key}/{partition}"
 
-    def _txn(self, proposal: Proposal, timestamp: int) -> Txn:
-        return Txn(self._app_id(proposal), 0, timestamp)
+    def _txn(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Txn:
+        return Txn(self._app_id(proposal), 0 if state is None else state.log_version + 1, timestamp)
 
 
 def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
