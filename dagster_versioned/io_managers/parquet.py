@@ -18,7 +18,12 @@ from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
-from dagster_versioned.io_managers.materialization import replay_text, table_metadata, version_metadata
+from dagster_versioned.io_managers.materialization import (
+    PREVIEWED_PARTITIONS,
+    replay_text,
+    table_metadata,
+    version_metadata,
+)
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
@@ -239,12 +244,14 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if more is not None:
             with omissions.leave_out("how it was computed"):
                 context.add_output_metadata(more())
-        history = None
+        history, before = None, None
         with omissions.leave_out("the history"):
             history = table.state.history
-        for result in results:
+            before = history.before([result.version for result in results])
+        for number, result in enumerate(results):
             with omissions.leave_out("what is known of the version"):
-                metadata = version_metadata(table, history, result, self.preview_rows, omissions)
+                rows = self.preview_rows if number < PREVIEWED_PARTITIONS else 0
+                metadata = version_metadata(table, history, result, rows, omissions, before)
                 if len(results) == 1:
                     context.add_output_metadata(metadata)
                 elif step:
