@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.places import external_table
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Run, partitions_sha
 from dagster_versioned.incremental.feature_table import UpstreamFiles
 from dagster_versioned.io_managers.attempt import note
@@ -21,6 +23,7 @@ from dagster_versioned.io_managers.output_partitions import frames_by_partition,
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_update import SampleUpdate
@@ -127,6 +130,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 f"The input {context.name!r} is not an asset, so it has no table. Nothing was read. Give the output "
                 "that it comes from an IO manager of its own, such as dg.fs_io_manager."
             )
+        if (uri := _uri(context)) is not None:
+            return self._external(context, external_table(uri, context.asset_key, self.project))
         table = self.project.project().table(context.asset_key.path)
         step = _step(context)
         frame_type, by_partition = self._frame_type(context)
@@ -153,11 +158,26 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             frames[version.partition] = as_source(table.read_files(one, frame_type), context.asset_key)
         return frames
 
+    def _external(self, context: dg.InputContext, table: ExternalTable) -> Any:
+        """The rows of a Delta table of no project, at the version that the input is to see."""
+        step = _step(context)
+        frame_type, by_partition = self._frame_type(context)
+        if by_partition or frame_type is UpstreamFiles:
+            raise InvalidInput(
+                f"The input {context.name!r} is the Delta table at {table.uri}, which has neither partitions nor "
+                "samples here. Nothing was read. Annotate it with a frame."
+            )
+        columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
+        files = table.files(self._pin(context, table.name, step), columns=columns)
+        if step:
+            note(step, context.asset_key, table.upstream_of(files.version))
+        return as_source(table.read_files(files, frame_type), context.asset_key)
+
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
     ) -> VersionFiles:
         """The files of the version and the partitions that the input is to see."""
-        version = self._pin(context, table, step)
+        version = self._pin(context, table.name, step)
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
             if is_history(table):
@@ -180,12 +200,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             return files
         return table.files(version, columns=columns, partitions=present)
 
-    def _pin(
-        self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
-    ) -> str | int | None:
+    def _pin(self, context: dg.InputContext, table: TableName, step: "StepExecutionContext | None") -> str | int | None:
         """What the input is pinned to; ``None`` for the head."""
-        tagged = step.dagster_run.tags.get(PIN_TAG + table.name) if step else None
-        return tagged or self.pins.get(table.name) or plain(context.definition_metadata, VERSION_KEY)
+        tagged = step.dagster_run.tags.get(PIN_TAG + table) if step else None
+        return tagged or self.pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
 
     def _frame_type(self, context: dg.InputContext) -> tuple[Any, bool]:
         """The type to read as, and whether the input wants a dict of it by partition."""
@@ -293,6 +311,13 @@ def _never_materialized(context: dg.InputContext, table: VersionedTable, partiti
         f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
         f"--select 'key:\"{asset}\"'{option}`{allow}."
     )
+
+
+def _uri(context: dg.InputContext) -> str | None:
+    """Where the Delta table is that an input loads, if it is one of no project."""
+    above = context.upstream_output
+    uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
+    return None if uri is None else str(uri)
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
