@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -357,6 +358,17 @@ class History:
                 left[version.partition] -= 1
                 if version.gone is None:
                     found[version.partition].append(version)
+        return found
+
+    def before(self, versions: Many[Version]) -> dict[str | None, Version]:
+        """The newest older version of the partition of each of these, where there is one; in one pass."""
+        limits = {version.partition: version.log_version for version in versions}
+        found: dict[str | None, Version] = {}
+        for version in reversed(self.versions):
+            if version.log_version < limits.get(version.partition, 0) and version.raw is not None:
+                found.setdefault(version.partition, version)
+                if len(found) == len(limits):
+                    break
         return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:

@@ -127,8 +127,10 @@ def with_own_parents(
         for version, end in names.lives:
             if version.gone is not None:
                 continue
+            reason = named.reason(version, end)
+            if reason is not None and version.metadata_sha is not None:
+                named.add(version.metadata_sha, reason)  # by SHA: wherever else it is in the history
             if (version.log_version, version.partition) in going and version.metadata_sha not in reasons:
-                reason = named.reason(version, end)
                 if reason is None:
                     continue
                 reasons[version.metadata_sha] = reason

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.schema import parse_schema
+from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
@@ -20,7 +21,7 @@ from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write import CollectionInProgress
 
@@ -95,6 +96,8 @@ class Reversion:
         schema = parse_schema(target.entry.to_json()["identity"]["schema"])
         require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
         others = [p for p in state.history.heads if p != partition]
+        if others:
+            schema = union_of_versions(state.snapshot.schema, schema)
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return Draft(
@@ -102,9 +105,9 @@ class Reversion:
             actions=[
                 *table_actions(
                     state,
-                    union_of_versions(state.snapshot.schema, schema) if others else schema,
+                    schema,
                     timestamp,
-                    partition_columns=_partition_columns(state, before, alone=not others),
+                    partition_columns=_partition_columns(state, before, schema, alone=not others),
                 ),
                 *adds,
                 *removes,
@@ -133,11 +136,14 @@ def _check_partitions(target: Version, then: Partitioning | None, now: Partition
         )
 
 
-def _partition_columns(state: TableState, before: Snapshot, *, alone: bool) -> tuple[str, ...]:
+def _partition_columns(state: TableState, before: Snapshot, schema: StructType, *, alone: bool) -> tuple[str, ...]:
     """Those of the version that is to be current again. Raises `InvalidInput` where rows of other partitions stay."""
     if before.partition_columns != state.snapshot.partition_columns and not alone:
         raise InvalidInput(
             f"The version is partitioned by {list(before.partition_columns)}, the table's other partitions by "
             f"{list(state.snapshot.partition_columns)}. Nothing was changed. Write the partition again instead."
         )
+    retyped = retyped_partition_columns(state.snapshot.schema, schema, before.partition_columns)
+    if retyped and not alone:
+        raise retyped_refusal(retyped, schema)
     return before.partition_columns

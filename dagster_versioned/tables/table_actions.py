@@ -13,7 +13,7 @@ from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.statistics import to_json as statistics_json
 from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
 from dagster_versioned.engines.parts import Part
-from dagster_versioned.errors import UnsupportedFeature
+from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
 from dagster_versioned.tables.configuration import configuration
@@ -64,6 +64,16 @@ def table_actions(
 def version_domain_key(partition: str | None) -> str:
     """The metadata domain that keeps the head of a partition, or of a table without them."""
     return VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}"
+
+
+def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
+    """The error where partition columns would get other types, while some of the table's rows stay."""
+    return InvalidInput(
+        f"The partition column {columns[0]!r} would be {schema.field(columns[0]).type}, but the log has the values of"
+        " rows that stay in another type, which not every reader widens. Nothing was written. Convert the column, or"
+        " replace the other rows in the same write: all partitions in one write_partitions(), or by `dagster-versioned"
+        " repartition TABLE`."
+    )
 
 
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:

@@ -13,6 +13,7 @@ from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Re
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
@@ -56,6 +57,7 @@ from dagster_versioned.tables.table_actions import (
     cdc_of,
     dropped_domains,
     dropped_info,
+    retyped_refusal,
     table_actions,
     version_domain,
     whole_sha,
@@ -357,16 +359,17 @@ class Writing:
         if not changing and not ended:
             return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
+        schema = _merged_schema(state, changing)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
             operation=self.operation,
             actions=[
                 *table_actions(
                     state,
-                    _merged_schema(state, changing),
+                    schema,
                     timestamp,
                     properties,
-                    self._partition_columns(state, changing),
+                    self._partition_columns(state, changing, schema),
                 ),
                 *said,
                 *(add for plan in changing for add in plan.adds),
@@ -459,14 +462,22 @@ class Writing:
             require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
         return properties
 
-    def _partition_columns(self, state: TableState | None, changing: Sequence[Planned]) -> tuple[str, ...]:
-        """The table's partition columns after the write. Raises `InvalidInput` where others have rows that stay."""
+    def _partition_columns(
+        self, state: TableState | None, changing: Sequence[Planned], schema: StructType
+    ) -> tuple[str, ...]:
+        """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
+        have rows that stay."""
         columns = self._options.partition_columns
-        known = columns if state is None else state.snapshot.partition_columns
-        if state is not None and columns != known:
+        if state is None:
+            return columns
+        known = state.snapshot.partition_columns
+        retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
+        if columns != known or retyped:
             removed = {remove.key for plan in changing for remove in plan.removes}
             removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
+                if columns == known:
+                    raise retyped_refusal(retyped, schema)
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
                     "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
