@@ -58,6 +58,7 @@ class Parted:
     state: TableState
     frames: Mapping[str | None, pa.Table]
     descriptions: Mapping[str | None, Description]
+    sources: Mapping[str | None, Sequence[Version]]
     options: TableOptions
 
     def report(self, *, dry_run: bool) -> RepartitionReport:
@@ -67,9 +68,14 @@ class Parted:
 
 
 def part(
-    table: str, store: ObjectStore, state: TableState, partitioning: Partitioning | None, key_of: KeyOf | None
+    table: str,
+    store: ObjectStore,
+    state: TableState,
+    partitioning: Partitioning | None,
+    key_of: KeyOf | None,
+    known: dict[Version, list[tuple[str | None, pa.Table]]],
 ) -> Parted:
-    """The rows of a table by their partitions in another definition.
+    """The rows of a table by their partitions in another definition; ``known`` keeps those of versions that were read.
 
     Raises `InvalidInput` where the rows do not tell, `VersionNotFound`, `HeldHead`.
     """
@@ -88,10 +94,12 @@ def part(
     pieces: dict[str | None, list[pa.Table]] = defaultdict(list)
     sources: dict[str | None, list[Version]] = defaultdict(list)
     for partition, version in sorted(heads.items(), key=lambda one: one[0] or ""):
-        check_parts(version, by_partition[partition])
-        scan = scan_of(store, schema, by_partition[partition])
-        rows = cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table))
-        for key, piece in _split(rows, partitioning, key_of):
+        if version not in known:
+            check_parts(version, by_partition[partition])
+            scan = scan_of(store, schema, by_partition[partition])
+            rows = cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table))
+            known[version] = _split(rows, partitioning, key_of)
+        for key, piece in known[version]:
             pieces[key].append(piece)
             sources[key].append(version)
     if partitioning is not None and (strange := partitioning.strangers(str(key) for key in pieces)):
@@ -106,6 +114,7 @@ def part(
         state,
         {key: pa.concat_tables(each) for key, each in pieces.items()},
         {key: _described(versions) for key, versions in sources.items()},
+        sources,
         TableOptions(row_order=order, partition_columns=columns, allow_empty=True),
     )
 

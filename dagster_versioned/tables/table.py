@@ -44,20 +44,22 @@ from dagster_versioned.tables.propose import (
 )
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import VersionFiles, version_files
-from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
+from dagster_versioned.tables.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.write import Repetition, WriteResult, Writing
+from dagster_versioned.tables.write import Proposal, Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.rename import RenameReport
 
 
-_REPARTITIONS = 10
+_REPARTITIONS = 50
 """How often rows are read again that others wrote meanwhile."""
 
 
@@ -304,19 +306,33 @@ class VersionedTable:
         dimensions to columns, or a function from a `pyarrow.Table` to keys. Versions of before can still be read. All
         rows are held in memory. Where others write meanwhile, their rows are read again.
 
-        Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after ten lost races.
+        Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after fifty lost races.
         """
         self._check_unless(dry_run)
-        for _ in range(_REPARTITIONS):
-            state = self._known()
-            parted = part(self.name, self.store, state, partitioning, column)
-            if dry_run:
-                return parted.report(dry_run=True)
-            try:
-                self._commit_parted(parted, partitioning)
-            except Overtaken:
-                continue
-            return parted.report(dry_run=False)
+        known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
+        made: dict[str | None, tuple[Sequence[Version], Proposal]] = {}
+        with staged(self.store) as staging, ExitStack() as pinned:
+            for _ in range(_REPARTITIONS):
+                parted = part(self.name, self.store, self._known(), partitioning, column, known)
+                if dry_run:
+                    return parted.report(dry_run=True)
+                for key, frame in parted.frames.items():
+                    if key not in made or made[key][0] != parted.sources[key]:
+                        description = parted.descriptions[key]
+                        proposal = propose(frame, key, description, staging, parted.options, {}, pinned)
+                        made[key] = parted.sources[key], proposal
+                proposals = [made[key][1] for key in parted.frames]
+                constraints = constraints_of(parted.state.snapshot.metadata.configuration)
+                author = self.project.author
+                writing = Repartitioning(
+                    self.store, staging, proposals, WRITER, parted.options, constraints, author=author
+                )
+                writing.parted, writing.partitioning = parted, partitioning
+                try:
+                    self._operations.change(writing.draft)
+                except Overtaken:
+                    continue
+                return parted.report(dry_run=False)
         raise CommitConflict(
             f"Others wrote to {self.name} while its rows were read, {_REPARTITIONS} times. Nothing was changed. Try "
             "again when nobody writes."
@@ -606,19 +622,6 @@ class VersionedTable:
         else:
             self._operations.change(made.draft)
         return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
-
-    def _commit_parted(self, parted: Parted, partitioning: Partitioning | None) -> None:
-        constraints = constraints_of(parted.state.snapshot.metadata.configuration)
-        with staged(self.store) as staging, ExitStack() as pinned:
-            proposals = [
-                propose(frame, key, parted.descriptions[key], staging, parted.options, {}, pinned)
-                for key, frame in parted.frames.items()
-            ]
-            writing = Repartitioning(
-                self.store, staging, proposals, WRITER, parted.options, constraints, author=self.project.author
-            )
-            writing.parted, writing.partitioning = parted, partitioning
-            self._operations.change(writing.draft)
 
     def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
         """The report of a collection, with what is left under names that the table had."""
