@@ -108,7 +108,7 @@ def _check_partitions(taken: Taken, record: TableRecord, state: TableState) -> N
 def _overlap(taken: Taken, how: str) -> InvalidInput:
     return InvalidInput(
         f"Partition {shown([key for key in taken.partitions if key is not None])} would overlap others, so that rows "
-        f"are in the table twice: {how}. Nothing was written. Restore the partitions definition that the table has, "
+        f"would be in the table twice: {how}. Nothing was written. Restore the partitions definition of the table, "
         f"turn the rows that are there into partitions of the new one (`dagster-versioned repartition {taken.name}`), "
         f"or begin anew (`dagster-versioned drop {taken.name}`)."
     )

@@ -226,7 +226,8 @@ class Project:
         if known is not None and known != self.name:
             raise InvalidInput(
                 f"{self.store.uri} holds the project {known!r}, but was opened as {self.name!r}. "
-                "Nothing was written. Open it by its own name, or choose another location."
+                "Nothing was written. Open it by its own name, choose another location, or rename the project with "
+                "`dagster-versioned rename-project`."
             )
         self._is_named = known is not None
 
