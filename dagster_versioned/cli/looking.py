@@ -370,7 +370,7 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
             for pin in table.project.pins().values()
             if pin.table == table.name and pin.version == version.metadata_sha
         ),
-        "commit_sha256": state.history.records[version.log_version].sha256,
+        "commit_sha256": state.history.record(version.log_version).sha256,
         "identity": entry.identity.to_json() if entry else None,
         "facts": entry.facts.to_json() if entry else None,
         "files": [

@@ -57,7 +57,7 @@ def version_metadata(table: VersionedTable, history: History, result: WriteResul
         METADATA_SHA_KEY: version.metadata_sha,
         f"{OURS}/data_sha": version.data_sha,
         LOG_VERSION_KEY: version.log_version,
-        COMMIT_KEY: history.records[version.log_version].sha256,
+        COMMIT_KEY: history.record(version.log_version).sha256,
         f"{OURS}/size_bytes": float(facts.size_bytes),
         f"{OURS}/part_count": facts.part_count,
         **_added(result),

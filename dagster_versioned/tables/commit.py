@@ -100,7 +100,7 @@ def _refuse_foreign_rules(transaction: Transaction) -> None:
 
 
 def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
-    previous = {"prev": state.history.records[-1].sha256} if state else {}
+    previous = {"prev": state.snapshot.commit_sha256} if state else {}
     return {
         # The draft says in its facts when the version was made, so it is the draft's time that is committed.
         "inCommitTimestamp": timestamp,

@@ -15,12 +15,11 @@ from dagster_versioned.tables.collect import Collector
 from dagster_versioned.tables.commit import DraftOf, commit
 from dagster_versioned.tables.head import (
     HeadDocument,
-    announce,
+    TableHead,
     head_key,
     partition_head_key,
     read_head,
     table_head,
-    withdraw_stale_mark,
 )
 from dagster_versioned.tables.protection import Protection, protections
 from dagster_versioned.tables.publish import Publisher
@@ -51,7 +50,8 @@ class TableOperations:
         self.store: ObjectStore = project.data.subfolder(str(self.name))
         self.cache = StateCache(self.store)
         self.whereabouts = Whereabouts(project, self.name, self.cache)
-        self.publisher = Publisher(project.name, self.name, project.data, self.store)
+        self.table_head = TableHead(project.data, head_key(self.name))
+        self.publisher = Publisher(project.name, self.name, project.data, self.store, self.table_head)
 
     def refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
@@ -100,8 +100,9 @@ class TableOperations:
     def head(self, partition: str | None = None) -> HeadDocument:
         """The stored head, without reading the log; it may carry a mark of a commit in flight."""
         self.arrive()
-        key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
-        return read_head(self.project.data, key)
+        if partition is None:
+            return self.table_head.read()
+        return read_head(self.project.data, partition_head_key(self.name, partition))
 
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
@@ -123,8 +124,7 @@ class TableOperations:
                     return HeadDocument(state.log_version, table_head(self.name, state), later)
                 self._publish(state)
                 return self.head()
-            data, key = self.project.data, head_key(self.name)
-            if document.pending and self._may_write() and withdraw_stale_mark(data, key, state.log_version):
+            if document.pending and self._may_write() and self.table_head.withdraw_stale_mark(state.log_version):
                 return self.head()
         return document
 
@@ -136,7 +136,7 @@ class TableOperations:
     # Inside
 
     def _announce(self, log_version: int) -> None:
-        announce(self.project.data, head_key(self.name), log_version)
+        self.table_head.announce(log_version)
         if log_version == 0:
             self.project.check_unmarked()  # after the announcement: see `fence`
 

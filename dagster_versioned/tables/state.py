@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
+from dagster_versioned.delta.snapshot import Snapshot, load_log, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.parts import refuse_foreign_features
-from dagster_versioned.tables.version_index import load_history
+from dagster_versioned.tables.version_index import StoredCommits, load_history
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class StateCache:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._state: TableState | None = None
+        self._commits = StoredCommits(store)
         self._lock = ForkLock()
 
     def refresh(self, *, to_commit: bool = False) -> TableState | None:
@@ -53,7 +54,7 @@ class StateCache:
         """
         with self._lock:
             if to_commit and self._state is not None and not self._is_of_the_log(self._state):
-                self._state = None
+                self._forget()
             if self._state is None:
                 self._state = self._load()
             elif commits := commits_after(self._store, self._state.log_version):
@@ -77,7 +78,9 @@ class StateCache:
 
     def committed(self, before: TableState | None, made: Commit) -> TableState:
         """The state after a commit of this process that followed ``before``; kept, unless a newer one is known."""
-        state = before.advance([made]) if before else TableState(replayed([made]), History([]).advance([made]))
+        history = before.history if before else History((), self._commits)
+        snapshot = before.snapshot.advance([made]) if before else replayed([made])
+        state = TableState(snapshot, history.advance([made]))
         with self._lock:
             if self._state is None or self._state.log_version < state.log_version:
                 self._state = state
@@ -95,21 +98,24 @@ class StateCache:
         Raises `TableNotFound`, `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
         """
         with self._lock:
-            self._state = None
+            self._forget()
             commits = read_log(self._store)
             self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
             return self._state, commits
 
     def _is_of_the_log(self, state: TableState) -> bool:
-        newest = state.history.records[-1]
         try:
-            return hashlib.sha256(self._store.get(commit_key(newest.log_version))).hexdigest() == newest.sha256
+            newest = self._store.get(commit_key(state.log_version))
         except ObjectNotFound:
             return False
+        return hashlib.sha256(newest).hexdigest() == state.snapshot.commit_sha256
+
+    def _forget(self) -> None:
+        self._state, self._commits = None, StoredCommits(self._store)
 
     def _load(self) -> TableState | None:
         try:
-            snapshot = load_snapshot(self._store)
+            loaded = load_log(self._store)
         except TableNotFound:
             return None
-        return TableState(snapshot, load_history(self._store, snapshot.version))
+        return TableState(loaded.snapshot, load_history(loaded, self._commits))

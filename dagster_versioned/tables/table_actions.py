@@ -18,11 +18,9 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
 from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.history import History
+from dagster_versioned.tables.history import VERSION_DOMAIN, History
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState
-
-VERSION_DOMAIN = "dagster_versioned.version"
 
 
 def table_actions(

@@ -370,10 +370,10 @@ class Writing:
             return None
         digest = proposal.contents.digest.text
         columns = set(self._options.partition_columns)
-        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
+        for version in state.history.recent_versions(proposal.partition, REUSE_WINDOW):
             if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
                 snapshot = state.snapshot
-                if version is not state.history.heads.get(proposal.partition):
+                if version != state.history.heads.get(proposal.partition):
                     snapshot = load_snapshot(self._store, version.log_version)
                 adds = parts_of(snapshot, proposal.partition)
                 laid_out = all(set(add.partition_values) == columns for add in adds)
@@ -385,7 +385,7 @@ class Writing:
         """What an earlier attempt of this very step committed (seed 001, "Transaction Identifiers")."""
         if state is None or self._run is None or self._app_id(proposal) not in state.snapshot.txns:
             return None
-        for version in reversed(state.history.versions):
+        for version in state.history.backwards():
             if version.partition == proposal.partition and version.raw is not None:
                 run: dict[str, Any] = version.raw["facts"].get("run") or {}
                 if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
