@@ -5,6 +5,7 @@ are put now and then, in the background of a commit, so that no commit costs mor
 (FORMAT.md, "What datom readers see").
 """
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.history import History, Version
+
+logger = logging.getLogger("dagster_versioned")
 
 DATOM_INTERVAL = 10
 """Commits from one put of a whole document to the next; of a long history, a tenth of its commits or fewer."""
@@ -69,7 +72,7 @@ class DatomDocuments:
         after ``after``; without ``with_versions``, these only where the history is to name them. Returns whether any
         document was put that a slower publisher might take back."""
         at = history.log_version
-        if since < 0 or _collects(history, since):
+        if since < 0 or _takes_away(history, since):
             self.put_all(history)
             return True
         wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
@@ -265,10 +268,10 @@ def _readable_head(history: History) -> Version | None:
     return head if head is not None and not history.is_partitioned and _is_one_part(head) else None
 
 
-def _collects(history: History, since: int) -> bool:
-    """Whether bytes of versions were collected after a log version: their documents go at once."""
+def _takes_away(history: History, since: int) -> bool:
+    """Whether versions were collected or dropped after a log version: their documents go at once."""
     records = history.between(since + 1, history.log_version)
-    return any(record.member("collect") is not None for record in records)
+    return any(record.member(name) is not None for record in records for name in ("collect", "dropped"))
 
 
 def _is_one_part(version: Version) -> bool:
@@ -302,12 +305,20 @@ def _manifest_entry(listed: _Listed) -> dict[str, Any]:
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
-    artifacts: Any = None
+    """The stored manifest, or an empty one of the project; the name that is recorded stays, whoever publishes."""
+    artifacts, recorded = None, None
     with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
-        artifacts = orjson.loads(data).get("artifacts") if data else None
+        manifest: dict[str, Any] = orjson.loads(data) if data else {}
+        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
+    if isinstance(recorded, str) and recorded != project:
+        logger.warning(
+            "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
+            recorded,
+            project,
+        )
     return {
         "schema_version": DATOM_SCHEMA_VERSION,
-        "project_name": project,
+        "project_name": recorded if isinstance(recorded, str) else project,
         "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
     }
 

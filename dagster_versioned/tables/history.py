@@ -4,6 +4,7 @@ import hashlib
 import re
 import sys
 import zlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from dagster_versioned.delta.log import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.tables.document import encode
 
@@ -126,11 +127,23 @@ class Version:
     """One version of a table (or of one of its partitions), as one commit recorded it.
 
     ``metadata_sha`` is ``None`` for a *foreign* commit, one that another Delta writer made and nobody adopted yet.
-    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``. Two are equal that
+    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``. Where ``change`` is
+    ``"dropped"`` it is none, but says that the table, or the partition, has no version from then on. Two are equal that
     are of the same commit and partition.
     """
 
-    __slots__ = ("_again", "_record", "_stored", "data_sha", "gone", "log_version", "metadata_sha", "partition")
+    __slots__ = (
+        "_again",
+        "_digest",
+        "_record",
+        "_stored",
+        "data_sha",
+        "gone",
+        "is_drop",
+        "log_version",
+        "metadata_sha",
+        "partition",
+    )
 
     def __init__(
         self,
@@ -143,8 +156,12 @@ class Version:
         record: "CommitRecord | None" = None,
         stored: StoredVersion | None = None,
         again: Again | None = None,
+        is_drop: bool = False,
+        digest: str | None = None,
     ) -> None:
+        self._digest = digest
         self.log_version = log_version
+        self.is_drop = is_drop
         self.partition = partition
         self.metadata_sha = metadata_sha
         self.data_sha = data_sha
@@ -176,9 +193,22 @@ class Version:
         return self.entry.identity
 
     @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The identity as it is stored; for who looks at thousands. Raises as `entry` does."""
+        raw = self.raw
+        if raw is not None and has_sha(raw["identity"], raw["metadata_sha"]):
+            return raw["identity"]
+        return self.entry.to_json()["identity"]
+
+    @property
     def facts(self) -> Facts:
         """How the version came to be (not hashed)."""
         return self.entry.facts
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of its rows; ``None`` of what is no version."""
+        return self._digest or (None if self.metadata_sha is None else str((self.raw or {})["facts"]["digest"]))
 
     @property
     def timestamp(self) -> datetime:
@@ -192,14 +222,16 @@ class Version:
 
     @property
     def change(self) -> str:
-        """What changed against the version before: ``full``, ``metadata_only``, or ``foreign``."""
+        """What changed against the version before: ``full``, ``metadata_only``, ``foreign`` or ``dropped``."""
+        if self.is_drop:
+            return "dropped"
         stored = self._found()[1]
         return "foreign" if stored is None else stored.change
 
     @property
     def is_foreign(self) -> bool:
         """Whether another Delta writer made the commit."""
-        return self.metadata_sha is None
+        return self.metadata_sha is None and not self.is_drop
 
     @property
     def short(self) -> str:
@@ -222,6 +254,8 @@ class Version:
             record=self._record,
             stored=self._stored,
             again=self._again,
+            is_drop=self.is_drop,
+            digest=self._digest,
         )
 
     def _found(self) -> "tuple[CommitRecord, StoredVersion | None]":
@@ -396,7 +430,7 @@ class CommitRecord:
     @property
     def is_foreign(self) -> bool:
         """Whether it changes files, or may, and names no version."""
-        return self._others is None or (self.changes_files and self.stored is None)
+        return self._others is None or (self.changes_files and not self._names & {"versions", "dropped"})
 
     def _rest(self) -> dict[str, Any]:
         assert self._others is not None
@@ -434,6 +468,8 @@ def _check_member(own: Members) -> None:
             _check_partition(version)
     if "held" in own.value:
         _check_partition(own.members("held"))
+    for dropped in own.objects("dropped") if "dropped" in own.value else ():
+        _check_partition(dropped)
 
 
 def _check_sha(members: Members, name: str) -> None:
@@ -493,6 +529,7 @@ class History:
         self.recent: tuple[CommitRecord, ...] = ()
         self.heads: dict[str | None, Version] = {}
         self.last_foreign: Version | None = None
+        self._last_drop = -1
         self._recent_versions: tuple[Version, ...] = ()
         self._complete: _Complete | None = _Complete(records)
         self._append(self._complete.records)
@@ -507,7 +544,8 @@ class History:
         history._complete = None
         history._extra = tuple(noted[: len(noted) - len(recent)])
         history._collections = _collections(history._extra)
-        history.last_foreign = _last_foreign(v for record in history._extra for v in _versions(record, {}))
+        extra = [version for record in history._extra for version in _versions(record, {})]
+        history.last_foreign, history._last_drop = _last_foreign(extra), _last_drop(extra)
         history.log_version = log_version - len(recent)
         history._append(recent)
         own = {version: version for version in history._recent_versions}  # which know their commit
@@ -542,10 +580,11 @@ class History:
             self._recent_versions += tuple(v for record in added for v in _versions(record, gone))
         after = self.log_version
         versions = list(takewhile(lambda version: version.log_version > after, reversed(self._recent_versions)))
-        changed = _heads(reversed(versions))
-        grown = not changed.keys() <= self.heads.keys()
-        self.heads = _sorted(self.heads | changed) if grown else self.heads | changed
-        self.last_foreign = _last_foreign(reversed(versions)) or self.last_foreign
+        versions.reverse()
+        heads = _heads(versions, self.heads)
+        self.heads = heads if heads.keys() <= self.heads.keys() else _sorted(heads)
+        self.last_foreign = _last_foreign(versions) or self.last_foreign
+        self._last_drop = max(self._last_drop, _last_drop(versions))
         self.log_version += len(added)
         self._trim()
 
@@ -563,12 +602,13 @@ class History:
         self._collections = tuple(one for one in self._collections if one.log_version in still)
 
     def _needed(self, before: int) -> tuple[CommitRecord, ...]:
-        """The commits before a log version that a state depends on: the last foreign one, and open collections."""
-        wanted = {one.log_version for one in self.open_collections}
+        """The commits before a log version that a state depends on: the last foreign one, the last drop, and open
+        collections."""
+        wanted = {self._last_drop, *(one.log_version for one in self.open_collections)}
         if self.last_foreign is not None:
             wanted.add(self.last_foreign.log_version)
         known = {record.log_version: record for record in (*self._extra, *self.recent)}
-        return tuple(known[at] for at in sorted(wanted) if at < before)
+        return tuple(known[at] for at in sorted(wanted) if 0 <= at < before)
 
     def noted(self) -> tuple[CommitRecord, ...]:
         """What a checkpoint at this log version notes, so that whoever opens the table need not read further back."""
@@ -652,12 +692,14 @@ class History:
         older._recent_versions = tuple(v for record in older.recent for v in _versions(record, gone))
         older.heads = _sorted(_heads(older._complete.versions))
         older.last_foreign = _last_foreign(older._complete.versions)
+        older._last_drop = _last_drop(older._complete.versions)
         return older
 
     @property
     def unadopted(self) -> Version | None:
         """The last foreign commit with file actions that no own version came after, or ``None``."""
         newest_own = max((version.log_version for version in self.heads.values()), default=-1)
+        newest_own = max(newest_own, self._last_drop)
         return self.foreign_since(newest_own)
 
     @property
@@ -674,31 +716,30 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def versions_of(self, sha: str) -> set[str]:
-        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
-        if any(version.metadata_sha == sha for version in self.versions):
-            return {sha}
-        whole = [r.log_version for r in self.records if r.member("partitions_sha") == sha]
-        heads = self.until(whole[-1]).heads.values() if whole else ()
-        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
+    def made_by(self, log_version: int) -> dict[str | None, Version]:
+        """The versions that one commit made, by partition."""
+        first = self.log_version + 1 - len(self.recent)
+        known = self._recent_versions if log_version >= first else self.versions
+        begin = bisect_left(known, log_version, key=lambda version: version.log_version)
+        end = bisect_right(known, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in known[begin:end]}
 
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
         last = self.last_foreign
         return last if last is not None and last.log_version > log_version else None
 
-    def recent_versions(self, partition: str | None, count: int) -> Iterator[Version]:
-        """Up to ``count`` versions of a partition whose bytes are kept, newest first: the head, and recent ones."""
-        head = self.heads.get(partition)
-        recent = [
-            version
-            for version in reversed(self._recent_versions)
-            if version.partition == partition
-            and not version.is_foreign
-            and version.log_version > self.log_version - RECENT_COMMITS
-        ]
-        found = [head, *recent] if head is not None and head not in recent else recent
-        yield from (version for version in found[:count] if version.gone is None)
+    def recent_of(self, partitions: Sequence[str | None], count: int) -> dict[str | None, list[Version]]:
+        """Up to ``count`` versions of each partition whose bytes are kept, newest first: the head, and recent ones."""
+        heads = [self.heads.get(partition) for partition in partitions]
+        found = {partition: [] if head is None else [head] for partition, head in zip(partitions, heads, strict=True)}
+        first = self.log_version + 1 - RECENT_COMMITS
+        for version in takewhile(lambda one: one.log_version >= first, reversed(self._recent_versions)):
+            known = found.get(version.partition)
+            if known is None or len(known) >= count or version.metadata_sha is None or version in known[:1]:
+                continue
+            known.append(version)
+        return {partition: [one for one in known if one.gone is None] for partition, known in found.items()}
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
@@ -729,6 +770,9 @@ class History:
                 return Selection(number, None)
             case AsOf(moment):
                 limit = moment.timestamp() * 1000
+                recent = (r.log_version for r in reversed(self.recent) if r.timestamp_ms <= limit)
+                if (newest := next(recent, None)) is not None:
+                    return Selection(newest, None)
                 until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
                 if not until:
                     first = _time(self.records[0].timestamp_ms).isoformat()
@@ -789,12 +833,24 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
-    return {version.partition: version for version in versions if not version.is_foreign}
+def _heads(
+    versions: Iterable[Version], before: Mapping[str | None, Version] | None = None
+) -> dict[str | None, Version]:
+    heads = dict(before or {})
+    for version in versions:
+        if version.is_drop:
+            heads.pop(version.partition, None)
+        elif not version.is_foreign:
+            heads[version.partition] = version
+    return heads
 
 
 def _sorted(heads: Mapping[str | None, Version]) -> dict[str | None, Version]:
     return dict(sorted(heads.items(), key=lambda item: item[0] or ""))
+
+
+def _last_drop(versions: Iterable[Version]) -> int:
+    return max((version.log_version for version in versions if version.is_drop), default=-1)
 
 
 def _last_foreign(versions: Iterable[Version]) -> Version | None:
@@ -819,6 +875,8 @@ def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) 
     if record.is_foreign:
         yield Version(at, None, None, None, gone.get((at, None)), record=record)
         return
+    for dropped in record.member("dropped") or ():
+        yield Version(at, dropped.get("partition"), None, None, record=record, is_drop=True)
     for one in record.stored or ():
         yield Version(
             at,

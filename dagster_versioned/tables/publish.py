@@ -3,12 +3,10 @@
 Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
 commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
 of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does, `repair` mends.
-The exceptions: heads of partitions (see `head`), and checkpoints and their index, which other programs and this one
-load a table from.
+The exceptions: checkpoints and their index, which other programs and this one load a table from.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -22,22 +20,14 @@ from dagster_versioned.tables import version_index
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.datom_documents import Check, DatomDocuments
 from dagster_versioned.tables.head import (
-    Head,
     HeadDocument,
     TableHead,
-    head_key,
-    partition_head,
-    partition_head_key,
-    partition_heads_folder,
-    publish_head,
-    read_head,
+    former_partition_heads,
     table_head,
 )
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key, note_of, parse_index
-
-logger = logging.getLogger("dagster_versioned")
 
 CHECKPOINT_INTERVAL = 5
 """Commits from one checkpoint to the next: what a write of a small table costs to begin with; of a large table, whose
@@ -78,7 +68,7 @@ class Publisher:
                 is_shared = self._publish_others(state, since)
             except VersionedError as error:
                 failed = error
-            before = self._publish_heads(state, since)
+            before = self._publish_head(state)
             if failed is not None:
                 raise failed
             if before <= state.log_version or not is_shared:
@@ -87,11 +77,10 @@ class Publisher:
 
     def rebuild(self, cache: StateCache) -> None:
         """Write every derived document again from the commits alone, whatever is there now."""
-        stored = self.stored_heads()  # before the log: see `publish_head`
+        stored = self._head.read()  # before the log: see `TableHead.publish`
         state, commits = cache.replay()
-        self._publish_heads(state, -1, stored)
-        for key in sorted(stored.keys() - self.heads(state).keys()):
-            publish_head(self._data, key, None, state.log_version, ahead=stored[key])
+        self._publish_head(state, ahead=stored)
+        self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         self._datom.clear()
         self._datom.put_all(state.history)
         self._ref = None
@@ -152,34 +141,9 @@ class Publisher:
             checks[REF_KEY] = _is(end.head.encode())
         return checks | {index_key(at): _holds(records) for at, records in segments(state.history)}
 
-    def heads(self, state: TableState) -> dict[str, Head | None]:
-        """The heads that the log implies, by key below the project's data folder."""
-        partitions = {p: v for p, v in state.history.heads.items() if p is not None}
-        return {head_key(self._table): table_head(self._table, state)} | {
-            partition_head_key(self._table, p): partition_head(self._table, v, state) for p, v in partitions.items()
-        }
-
-    def stored_heads(self) -> dict[str, HeadDocument]:
-        """Every head document of the table that is there and says anything, by key below the project's data folder."""
-        keys = [info.key for info in self._data.list(partition_heads_folder(self._table))]
-        found = {key: read_head(self._data, key) for key in (head_key(self._table), *keys)}
-        return {key: document for key, document in found.items() if document.head is not None}
-
-    def _publish_heads(self, state: TableState, since: int, stored: Mapping[str, HeadDocument] | None = None) -> int:
-        """Publish the table's head, and before it those of partitions that changed after ``since``.
-
-        ``stored`` are documents that were read before the log. Returns the log version of the head that was there.
-        """
-        stored = stored or {}
-        history = state.history
-        if history.is_partitioned:
-            touched = _touched(history, since)
-            for partition in sorted(touched):
-                head = partition_head(self._table, history.heads[partition], state)
-                at = partition_head_key(self._table, partition)
-                publish_head(self._data, at, head, touched[partition], ahead=stored.get(at))
+    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None) -> int:
+        """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
         head = table_head(self._table, state)
-        ahead = stored.get(head_key(self._table))
         return self._head.publish(head, state.log_version, ahead=ahead, durability="later").log_version
 
     def _publish_others(self, state: TableState, since: int) -> bool:
@@ -297,13 +261,3 @@ def _holds(records: Sequence[CommitRecord]) -> Check:
         return index_bytes(found[-len(records) :]) == expected
 
     return check
-
-
-def _touched(history: History, since: int) -> dict[str, int]:
-    """For every partition whose head, or its hold, changed after a log version: that of the last such commit."""
-    touched = {p: v.log_version for p, v in history.heads.items() if p is not None and v.log_version > since}
-    for record in history.between(since + 1, history.log_version):
-        held = record.member("held")
-        if held is not None and (partition := held.get("partition")) in history.heads and partition is not None:
-            touched[partition] = max(touched.get(partition, -1), record.log_version)
-    return touched
