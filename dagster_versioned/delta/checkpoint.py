@@ -57,17 +57,20 @@ def checkpoint_key(version: int) -> str:
     return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
 
 
-def write_checkpoint(store: ObjectStore, snapshot: Snapshot, notes: Mapping[str, str] | None = None) -> None:
+def write_checkpoint(
+    store: ObjectStore, snapshot: Snapshot, notes: Mapping[str, str] | None = None, *, is_newest: bool = False
+) -> None:
     """Write the checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
-    Of the V2 spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
+    With ``is_newest`` that is not looked at: it is a hint, and an older one costs a longer listing. Of the V2
+    spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
     """
     if _is_v2(snapshot):
         last = _write_v2(store, snapshot)
     else:
         data, last = checkpoint_bytes(snapshot, notes)
         store.put(checkpoint_key(snapshot.version), data)
-    newest = last_checkpoint_version(store)
+    newest = None if is_newest else last_checkpoint_version(store)
     if newest is None or newest <= snapshot.version or not _exists(store, newest):
         store.put(LAST_CHECKPOINT_KEY, last, durability="later")  # a hint, without which the log is listed
 

@@ -56,18 +56,31 @@ def commit(
     draft: DraftOf,
     announce: Callable[[int], None],
     engine_info: str,
+    *,
+    just_opened: bool = False,
 ) -> TableState | None:
     """Commit what ``draft(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
 
+    The first draft is made from the state that is remembered, which the put of the commit proves to be the newest one;
+    where there is none to put, or the draft is refused, the end of the log is looked at first.
     Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
     ``draft`` raises; in both cases nothing was committed.
     """
+    state, is_newest = cache.begin(just_opened=just_opened)
     for attempt in range(MAX_ATTEMPTS):
-        state = cache.refresh(to_commit=attempt == 0)
         timestamp = next_timestamp(state)
-        drafted = draft(state, timestamp)
+        try:
+            drafted = draft(state, timestamp)
+        except Exception:  # any refusal, and the signal that a collection is in the way, may be of what is no more
+            if is_newest or (newer := cache.refresh()) is state:
+                raise
+            state, is_newest = newer, True
+            continue
         if drafted is None:
-            return None
+            if is_newest or (newer := cache.refresh()) is state:
+                return None
+            state, is_newest = newer, True
+            continue
         version = 0 if state is None else state.log_version + 1
         if drafted.announces:
             announce(version)
@@ -85,6 +98,7 @@ def commit(
             case Conflicted(winners=winners) | Retryable(winners=winners):
                 cache.follow(state, winners)
                 pause(attempt)
+                state, is_newest = cache.refresh(), True
     raise CommitConflict(
         f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."

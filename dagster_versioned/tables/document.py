@@ -25,6 +25,11 @@ class SwappedDocument:
         self._seen: tuple[bytes | None, str | None] | None = None
 
     @property
+    def is_seen(self) -> bool:
+        """Whether this process knows what is, or was, stored."""
+        return self._seen is not None
+
+    @property
     def seen(self) -> bytes | None:
         """The bytes as this process read or wrote them last; reads them where it did neither."""
         return (self._seen or self._read())[0]

@@ -246,6 +246,10 @@ class TableHead:
         """The document as this process saw it last."""
         return _parse(self._document.seen, self._key)
 
+    def remembered(self) -> HeadDocument | None:
+        """The document as this process saw it last; ``None`` where it did not."""
+        return _parse(self._document.seen, self._key) if self._document.is_seen else None
+
     def announce(self, log_version: int) -> None:
         """Mark the head: a commit at ``log_version`` is about to be attempted."""
 

@@ -385,7 +385,8 @@ class CommitRecord:
             _check_member(Members(info, f"{commit_key(log_version)}, {MEMBER}"))
             if "versions" in info:
                 stored = tuple(StoredVersion(raw, log_version, again) for raw in info["versions"])
-            others = orjson.dumps({name: value for name, value in info.items() if name != "versions"})
+            encoded = orjson.dumps({name: value for name, value in info.items() if name != "versions"})
+            others = memoryview(encoded).tobytes()  # orjson's own has room for a kilobyte or more
             weight = len(encode(info))
         for name, value in {
             "log_version": log_version,

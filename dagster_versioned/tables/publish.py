@@ -139,7 +139,8 @@ class Publisher:
         checks = self._datom.checks(state.history)
         if (end := chain_head(state.snapshot)) is not None:
             checks[REF_KEY] = _is(end.head.encode())
-        return checks | {index_key(at): _holds(records) for at, records in segments(state.history)}
+        end = state.log_version
+        return checks | {index_key(at): _holds(records, may_lack=at == end) for at, records in segments(state.history)}
 
     def _publish_head(self, state: TableState, ahead: HeadDocument | None = None) -> int:
         """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
@@ -154,6 +155,9 @@ class Publisher:
         shared = self._datom.publish(state.history, since, after, with_versions=not is_checkpoint)
         shared |= self._publish_ref(state)
         self._publish_checkpoint(state, since)
+        for end, records in segments(state.history, since):
+            if end < state.log_version:  # the next commit's: that of a checkpoint has enough to put
+                self._store.put(index_key(end), index_bytes(records))
         return shared
 
     def _publish_ref(self, state: TableState) -> bool:
@@ -166,7 +170,7 @@ class Publisher:
         return True
 
     def _publish_checkpoint(self, state: TableState, since: int) -> None:
-        """Write the newest checkpoint, and the segments of the index, that the commits after ``since`` call for.
+        """Write the newest checkpoint that the commits after ``since`` call for.
 
         Any commit sees to it, not only the one that is a multiple of the interval: that one's process may have died, or
         have been overtaken.
@@ -179,9 +183,7 @@ class Publisher:
         if has_checkpoint(snapshot):
             history = at.history if at else state.history.until(due)
             with suppress(UnsupportedFeature):  # a form of checkpoint that is not written; the log is complete
-                write_checkpoint(self._store, snapshot, note_of(history))
-        for end, records in segments(state.history, since):
-            self._store.put(index_key(end), index_bytes(records))
+                write_checkpoint(self._store, snapshot, note_of(history), is_newest=True)
 
     def _stored(self, key: str) -> bytes | None:
         try:
@@ -238,7 +240,7 @@ def segments(history: History, since: int = 0) -> Iterator[tuple[int, Sequence[C
     """The segments of the version index that end after a log version: their last log versions, and their commits."""
     size = version_index.SEGMENT
     for end in range(size, history.log_version + 1, size):
-        if end > since:
+        if end >= since:
             first = 0 if end == size else end - size + 1
             yield end, history.between(first, end)
 
@@ -247,13 +249,13 @@ def _is(expected: bytes) -> Check:
     return lambda data: data == expected
 
 
-def _holds(records: Sequence[CommitRecord]) -> Check:
+def _holds(records: Sequence[CommitRecord], *, may_lack: bool) -> Check:
     """Whether a segment holds these commits, or those before them as well, as earlier versions of the package did."""
     expected = index_bytes(records)
 
     def check(data: bytes | None) -> bool:
         if data is None or data == expected:
-            return data is not None
+            return may_lack or data is not None
         try:
             found = parse_index(data)
         except (VersionedError, ValueError, LookupError, OSError):

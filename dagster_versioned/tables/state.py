@@ -1,7 +1,7 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
@@ -37,24 +37,34 @@ class TableState:
 class StateCache:
     """The newest known state of one table, brought up to date by following the tail of its log.
 
-    A cold start lists the log once; later refreshes cost one read that misses. Thread-safe.
+    A cold start lists the log once; later refreshes cost one read that misses. ``near`` says from where on the log has
+    a checkpoint, if that is known. Thread-safe.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, near: Callable[[], int | None] = lambda: None) -> None:
         self._store = store
+        self._near = near
         self._state: TableState | None = None
         self._commits = StoredCommits(store)
         self._lock = ForkLock()
 
-    def refresh(self, *, to_commit: bool = False) -> TableState | None:
-        """The state at the end of the log, or ``None`` if the table has no log.
+    def begin(self, *, just_opened: bool = False) -> tuple[TableState | None, bool]:
+        """The state to commit on, and whether it is known to be that at the end of the log.
 
-        Who is going to commit asks ``to_commit``: is the newest known commit still the one that is known? A table that
-        was deleted and made anew would otherwise get a commit far beyond its end, and a log with a gap.
+        It need not be: who commits on an older one loses the put. But the newest known commit must still be there,
+        which is looked at unless the log was ``just_opened``: a table that was deleted and made anew would otherwise
+        get a commit far beyond its end, and a log with a gap.
         """
         with self._lock:
-            if to_commit and self._state is not None and not self._is_of_the_log(self._state):
+            if self._state is not None and not just_opened and not self._is_of_the_log(self._state):
                 self._forget()
+            if self._state is not None:
+                return self._state, False
+        return self.refresh(), True
+
+    def refresh(self) -> TableState | None:
+        """The state at the end of the log, or ``None`` if the table has no log."""
+        with self._lock:
             if self._state is None:
                 self._state = self._load()
             elif commits := commits_after(self._store, self._state.log_version):
@@ -115,7 +125,7 @@ class StateCache:
 
     def _load(self) -> TableState | None:
         try:
-            loaded = load_log(self._store)
+            loaded = load_log(self._store, self._near())
         except TableNotFound:
             return None
         return TableState(loaded.snapshot, load_history(loaded, self._commits))

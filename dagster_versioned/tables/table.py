@@ -58,6 +58,10 @@ _REPARTITIONS = 10
 """How often rows are read again that others wrote meanwhile."""
 
 
+_JUST_NOW = 10.0
+"""Seconds for which a log that was opened is surely the one that is there."""
+
+
 class VersionedTable:
     """A table whose every write is an immutable version; get one from `Project.table`.
 
@@ -89,9 +93,12 @@ class VersionedTable:
     @property
     def asset_key(self) -> tuple[str, ...]:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
+        return self._asset_key_of(self._operations.refresh) if self._asset_key is None else self._asset_key
+
+    def _asset_key_of(self, state_of: Callable[[], TableState | None]) -> tuple[str, ...]:
         if self._asset_key is not None:
             return self._asset_key
-        state = self._operations.refresh()
+        state = state_of()
         recorded = state.history.asset_key if state is not None else None
         return recorded or (str(self.name),)
 
@@ -150,6 +157,7 @@ class VersionedTable:
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
         clock = time.monotonic()
+        is_new = self._operations.cache.known is None
         self.project.check_write()
         options = options or TableOptions()
         if options.history is not None:
@@ -159,7 +167,7 @@ class VersionedTable:
             )
         check_partitions(frames)
         own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
-        described_key = asset_key if asset_key is not None else self.asset_key
+        described_key = asset_key if asset_key is not None else self._asset_key_of(self._operations.remembered)
         descriptions = {
             partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
@@ -183,7 +191,8 @@ class VersionedTable:
                 partitioning,
                 began,
             )
-            state = self._operations.change(writing.draft)
+            just_opened = is_new and time.monotonic() - clock < _JUST_NOW
+            state = self._operations.change(writing.draft, just_opened=just_opened)
         return _results(writing, state, clock)
 
     def append_events(
@@ -385,8 +394,9 @@ class VersionedTable:
 
     def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
         """The exact files of versions that were chosen."""
-        snapshot = self._snapshot(self._known(), chosen.log_version)
-        return version_files(self.store, snapshot, chosen, columns)
+        known = self._operations.cache.known  # by which they were chosen, most often: not asked for once more
+        state = known if known is not None and known.log_version == chosen.log_version else self._known()
+        return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
 
     def choose(
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
