@@ -80,8 +80,11 @@ class DatomDocuments:
             self._put_versions(history, after)
         if _HISTORY in wanted:
             self._put_history(history)
-        if _METADATA in wanted and (newest := _readable_head(history)) is not None:
-            self._put(METADATA_KEY, metadata_document(newest))
+        if _METADATA in wanted:
+            if (newest := _readable_head(history)) is not None:
+                self._put(METADATA_KEY, metadata_document(newest))
+            else:
+                self._store.delete([METADATA_KEY])
         if _MANIFEST in wanted:
             self._put_manifest(self._stored_listing() if _readable_head(history) is not None else None)
         return bool(wanted)
@@ -129,9 +132,10 @@ class DatomDocuments:
         at = history.log_version
         listed_from = due(at, _HISTORY)
         checks: dict[str, Check] = {}
+        were_cleared = _may_lack(history, listed_from)
         for version in versions:
             check = _is(metadata_document(version))
-            if version.log_version > listed_from:
+            if were_cleared or version.log_version > listed_from:
                 same = (v for v in history.versions if v.metadata_sha == version.metadata_sha and _is_one_part(v))
                 check = _is(None, *map(metadata_document, same))
             checks[f".metadata/{version.metadata_sha}.json"] = check
