@@ -5,6 +5,7 @@ import re
 import sys
 import zlib
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -741,6 +742,17 @@ class History:
                 continue
             known.append(version)
         return {partition: [one for one in known if one.gone is None] for partition, known in found.items()}
+
+    def before(self, versions: Many[Version]) -> dict[str | None, Version]:
+        """The newest older version of the partition of each of these, where there is one; in one pass."""
+        limits = {v.partition: v.log_version for v in versions if v.raw is not None and "previous" in v.raw["facts"]}
+        found: dict[str | None, Version] = {}
+        for version in self.backwards() if limits else ():
+            if version.log_version < limits.get(version.partition, 0) and version.metadata_sha is not None:
+                found.setdefault(version.partition, version)
+                if len(found) == len(limits):
+                    break
+        return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
