@@ -319,7 +319,7 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
         "rows": sum(v.identity.nrow for v in current) if current else None,
         "size_bytes": sum(v.facts.size_bytes for v in current) if current else None,
         "partitions": head.partitions if head else None,
-        "versions": sum(1 for v in state.history.versions if not v.is_foreign),
+        "versions": sum(1 for v in state.history.versions if v.raw is not None),
         "held": {"by": head.held.by, "why": head.held.why} if head and head.held else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,

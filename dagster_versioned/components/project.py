@@ -112,7 +112,9 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
     project: ProjectSettings
     governance: GovernanceSettings | None = Field(default=None, description="Who knows where the project is.")
     io_manager_key: str = Field(default="io_manager", description="The resource key of the IO manager.")
-    preview_rows: int = Field(default=5, description="Rows that a materialization shows in Dagster.")
+    preview_rows: int = Field(
+        default=0, description="Rows that a materialization shows in Dagster; they go into its event log."
+    )
     sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

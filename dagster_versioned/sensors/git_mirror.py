@@ -10,6 +10,7 @@ from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.governance.version_mirror import VersionMirror
 from dagster_versioned.identity.names import table_name_of
+from dagster_versioned.resources.field_values import value_of
 from dagster_versioned.resources.project import ProjectResource
 
 ENDED = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED)
@@ -54,7 +55,8 @@ def build_git_mirror_sensor(
             return dg.SensorResult(skip_reason="No run that ended made versions.", cursor=cursor)
         with project.process_config_and_initialize_cm() as resource:
             opened = cast("ProjectResource", resource).project()
-            mirror = VersionMirror.open(opened, _text(remote), Path(_text(clone)) if clone is not None else None)
+            folder = Path(_text("clone", clone)) if clone is not None else None
+            mirror = VersionMirror.open(opened, _text("remote", remote), folder)
             if since is None:
                 reports = [mirror.update()]
             else:
@@ -109,5 +111,5 @@ def _name(key: dg.AssetKey) -> str | None:
         return None  # not written by our IO manager, whatever its metadata says
 
 
-def _text(value: str | Path) -> str:
-    return str(value.get_value()) if isinstance(value, dg.EnvVar) else str(value)
+def _text(field: str, value: str | Path) -> str:
+    return str(value_of(field, value))

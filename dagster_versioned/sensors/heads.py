@@ -4,16 +4,16 @@ What is remembered between looks is a cache: a new `ProjectHeads` sees the same.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
-from dagster_versioned.identity.names import TableName, partition_key
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.head import (
@@ -21,15 +21,13 @@ from dagster_versioned.tables.head import (
     HEADS_FOLDER,
     UNREADABLE,
     HeadDocument,
+    held_in,
     partition_head,
-    partition_head_key,
-    partition_heads_folder,
     table_head,
 )
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.migration_mark import read_mark
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
-from dagster_versioned.tables.publish import CHECKPOINT_INTERVAL
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
 
@@ -38,8 +36,8 @@ logger = logging.getLogger("dagster_versioned")
 RESOLVE_AFTER = timedelta(minutes=1)
 """A commit takes a moment after its head was marked; a mark that is older is looked up in the log."""
 
-PAGE = 1000
-"""Objects that one call lists, on S3."""
+COMMITS = 100
+"""Commits since the last look up to which these are read; beyond, the table is opened from its checkpoint."""
 
 _READERS = 16
 
@@ -54,7 +52,6 @@ class _Known:
     document: HeadDocument = EMPTY
     heads: TableHeads = field(default_factory=TableHeads)
     seen: int = -1
-    etags: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -177,7 +174,7 @@ class ProjectHeads:
             document = self._resolved(table, known.document)
             whole = CellHead.of(document.head) if document.head else None
             if document.head is None or document.head.partitions is None:
-                known.heads, known.seen, known.etags = TableHeads(whole), document.log_version, {}
+                known.heads, known.seen = TableHeads(whole), document.log_version
                 return None
             partitions, touched = self._partitions(table, known, document)
             known.heads, known.seen = TableHeads(whole, partitions), document.log_version
@@ -186,7 +183,7 @@ class ProjectHeads:
             logger.warning(
                 "%s: its heads cannot be read, so nothing that depends on it is requested.", table, exc_info=True
             )
-            known.heads, known.seen, known.etags = TableHeads(unreadable=f"{table} cannot be read: {error}"), -1, {}
+            known.heads, known.seen = TableHeads(unreadable=f"{table} cannot be read: {error}"), -1
             return None
 
     def _resolved(self, table: TableName, document: HeadDocument) -> HeadDocument:
@@ -205,80 +202,43 @@ class ProjectHeads:
     def _partitions(
         self, table: TableName, known: _Known, document: HeadDocument
     ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        """The heads of the partitions, and those that changed.
+        """The heads of the partitions, and those that changed: by the commits since the last look, if they are few.
 
-        Where they are not those that the table's head is taken over, they are read from the whole log: the table was
-        deleted and made anew, a partition was dropped, stored heads were lost or lag behind.
+        Where these do not lead to the partitions that the table's head is taken over, they are read from the whole log:
+        the table was deleted and made anew, or a partition was dropped.
         """
         assert document.head is not None
-        heads, touched = self._remembered(table, known, document)
-        if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) != document.head.metadata_sha:
-            return self._from_log(table, document), None
-        return heads, touched
-
-    def _remembered(
-        self, table: TableName, known: _Known, document: HeadDocument
-    ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        """What is remembered, brought up to a document: by the log since the last look, or by the stored heads,
-        whichever takes fewer calls."""
-        assert document.head is not None
-        commits = document.log_version - known.seen
-        pages = 1 + (document.head.partitions or 0) // PAGE
-        if known.seen >= 0 and commits == 0:
-            return known.heads.partitions, ()
-        if commits < 0:  # the table was deleted and made anew
-            known.heads, known.seen, known.etags = TableHeads(), -1, {}
-        if known.seen >= 0 and commits <= pages + 1:
-            return self._by_log(table, known, document)
-        if known.seen < 0 and (document.head.partitions or 0) > document.log_version % CHECKPOINT_INTERVAL + pages + 5:
-            return self._from_log(table, document), None
-        listing = {info.key: info.etag for info in self._project.data.list(partition_heads_folder(table))}
-        self._reads += pages
-        changed = [key for key, etag in listing.items() if known.etags.get(key) != etag]
-        if known.seen >= 0 and commits < len(changed):
-            return self._by_log(table, known, document)
-        read = self._map(self._document, changed)
-        if any(one.head is None for one, _ in read):
-            return self._from_log(table, document), None
-        known.etags = {key: known.etags.get(key, "") for key in listing}
-        known.etags.update(zip(changed, (etag for _, etag in read), strict=True))
-        heads = {str(one.head.partition): CellHead.of(one.head) for one, _ in read if one.head is not None}
-        touched = heads.keys() | (known.heads.partitions.keys() - {_partition_of(key) for key in listing})
-        kept = {key: head for key, head in known.heads.partitions.items() if key not in touched}
-        return kept | heads, touched if known.seen >= 0 else None
+        before = known.heads.partitions
+        if known.seen >= 0 and 0 <= document.log_version - known.seen <= COMMITS:
+            heads, touched = self._by_log(table, known, document.log_version)
+            if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha:
+                return heads, touched
+        heads = self._from_log(table, document)
+        changed = {key for key in heads.keys() | before.keys() if heads.get(key) != before.get(key)}
+        return heads, changed if known.seen >= 0 else None
 
     def _by_log(
-        self, table: TableName, known: _Known, document: HeadDocument
-    ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        commits = read_commits(self._project.data.subfolder(str(table)), known.seen + 1, document.log_version)
+        self, table: TableName, known: _Known, log_version: int
+    ) -> tuple[Mapping[str, CellHead], Collection[str]]:
+        store = self._project.data.subfolder(str(table))
+        commits = read_commits(store, known.seen + 1, log_version) if known.seen < log_version else []
         self._reads += len(commits)
         heads = dict(known.heads.partitions)
         touched: set[str] = set()
         for commit in commits:
-            for partition, head in _committed(commit, heads):
-                heads[partition] = head
-                known.etags[partition_head_key(table, partition)] = ""  # what is stored is another one now
-                touched.add(partition)
-        held = sorted(_held_by(commits))
-        for partition, (document, _) in zip(
-            held, self._map(self._document, [partition_head_key(table, partition) for partition in held]), strict=True
-        ):
-            if document.head is None:
-                return self._from_log(table, document), None
-            heads[partition] = CellHead.of(document.head)
-            touched.add(partition)
+            made = dict(_committed(commit, heads))
+            held = {key: hold for key, hold in held_in(commit).items() if key in heads or key in made}
+            heads |= made
+            heads |= {key: replace(heads[key], held=hold) for key, hold in held.items()}
+            touched |= made.keys() | held.keys()
         return heads, touched
 
     def _from_log(self, table: TableName, document: HeadDocument) -> Mapping[str, CellHead]:
-        """From the whole log, by its checkpoint, as it was at a document; for the first look at many partitions."""
+        """From the whole log, by its checkpoint, as it was at a document."""
         self._reads += 1
         state = self._project.table(str(table)).state
         heads = state.history.until(document.log_version).heads
         return {key: CellHead.of(partition_head(table, one, state)) for key, one in heads.items() if key is not None}
-
-
-def _partition_of(key: str) -> str:
-    return partition_key(key.rpartition("/")[2].removesuffix(".json"))
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:
@@ -300,9 +260,3 @@ def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[
                     FeatureRecord.of(identity.get("custom", {})),
                 ),
             )
-
-
-def _held_by(commits: Iterable[Commit]) -> set[str]:
-    """The partitions whose hold one of the commits changed."""
-    held = [(CommitRecord.of(commit).info or {}).get("held", {}).get("partition") for commit in commits]
-    return {partition for partition in held if partition is not None}

@@ -39,7 +39,7 @@ IS_PARTED = {**SOURCES, **{name: parted for name, (parted, _) in GRAPH.items()}}
 CHECKED = {"rates": None, "clean": None, "daily": PARTS, "total": None}
 """Tables with a blocking check, and the partitions of the check itself."""
 CELLS = [(name, key) for name, (parted, _) in GRAPH.items() for key in (KEYS if parted else (None,))]
-MOMENTS = ("marked", "committed", "partition heads")
+MOMENTS = ("marked", "committed", "published")
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
@@ -265,7 +265,9 @@ class Walk:
         if self.table(name).exists() and key in self.table(name).state.history.heads:
             oldest = self.table(name).history(partition=key)[-1]
             is_held = name in GRAPH and self.random.random() < 0.5
-            self.table(name).revert(f"@{oldest.log_version}", partition=key, hold=is_held, why="a test" if is_held else None)
+            self.table(name).revert(
+                f"@{oldest.log_version}", partition=key, hold=is_held, why="a test" if is_held else None
+            )
 
     def release_all(self):
         for name, key in CELLS:

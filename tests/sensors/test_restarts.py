@@ -127,9 +127,8 @@ def test_a_mark_of_a_writer_whose_clock_is_ahead_is_looked_up_at_once(place, mon
     assert place.tick() == [None]
 
 
-@pytest.mark.parametrize("moment", ["committed", "partition heads"])
-def test_partitions_whose_writers_died_are_found_after_a_restart(parted, later, moment):
-    parted.die(moment, 1, partition="b")
+def test_partitions_whose_writers_died_are_found_after_a_restart(parted, later):
+    parted.die("committed", 1, partition="b")
     assert parted.tick() == []
     later()
     parted.load()
@@ -233,7 +232,6 @@ def test_a_table_that_was_deleted_and_made_anew_has_no_partitions_of_before(tmp_
     heads = ProjectHeads(Project("HOUSE", LocalStore(tmp_path)))
     seen(heads, "first")
     shutil.rmtree(tmp_path / "datom/first")
-    shutil.rmtree(tmp_path / "datom/.metadata/partition-heads/first")
     (tmp_path / "datom/.metadata/heads/first.json").unlink()
     table = Project.open("HOUSE", str(tmp_path)).table("first")
     for number in range(commits):
