@@ -109,6 +109,7 @@ class Walk:
             ["cells", "died", "restarts", "unjudged", "reexecuted", "young", "late", "blocked", "hidden"], 0
         )
         self.value = 0
+        self.tables = {name: self.daemon.project.table([name]) for name in IS_PARTED}
         self.deploy()
         for key in KEYS:
             self.daemon.write("raw", self.frame(), key)
@@ -128,7 +129,7 @@ class Walk:
     # What the oracle knows. A view is the log version up to which each table is seen.
 
     def table(self, name):
-        return self.daemon.project.table([name])
+        return self.tables[name]
 
     def view(self, is_young):
         """What a tick sees: each log to its end; but of a table with a young mark, what its head was derived from."""
