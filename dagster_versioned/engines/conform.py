@@ -6,6 +6,7 @@ reach a part's bytes (FORMAT "A part").
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -51,14 +52,17 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     """The batch as the stored schema has it: columns by name, cast without loss.
 
     Raises `UnsupportedType`, naming the column, for a value that the stored type cannot hold, such as a timestamp with
-    nanoseconds. Arrays that are canonical already are passed on, not copied.
+    nanoseconds, or text that is not UTF-8. Arrays that are canonical already are passed on, not copied.
     """
     target = schema_to_arrow(schema)
-    if batch.schema.equals(target, check_metadata=True):
-        return batch
-    fields = cast("list[pa.Field[Any]]", list(target))
-    columns = [_cast(batch.column(field.name), field) for field in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    if not batch.schema.equals(target, check_metadata=True):
+        fields = cast("list[pa.Field[Any]]", list(target))
+        columns = [_cast(batch.column(field.name), field) for field in fields]
+        batch = pa.RecordBatch.from_arrays(columns, schema=target)
+    for name, column in zip(target.names, batch.columns, strict=True):
+        if _holds_text(column.type):
+            _require_text(name, column)
+    return batch
 
 
 def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -66,6 +70,24 @@ def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterat
     for batch in batches:
         for piece in _split(batch):
             yield conform(piece, schema)
+
+
+def _require_text(name: str, column: Any) -> None:
+    # Arrow takes any bytes for text, so does Spark; who reads them again fails on the whole file.
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UnsupportedType(
+            f"Column {name!r} holds text that is not UTF-8 ({error}). Nothing was written. Decode it with the encoding "
+            "that it has, or cast the column to binary."
+        ) from error
+
+
+@cache
+def _holds_text(data_type: Any) -> bool:
+    return pa.types.is_string(data_type) or any(
+        _holds_text(data_type.field(i).type) for i in range(data_type.num_fields)
+    )
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
