@@ -27,7 +27,10 @@ def stored_schema(schema: pa.Schema, *, sort_columns: bool = False, columns: Seq
     `UnsupportedFrame` for column names that are equal but for case, and `EmptyTable` for a frame without columns.
     """
     if len(schema) == 0:
-        raise EmptyTable("The frame has no columns, so there is nothing to store. Nothing was written.")
+        raise EmptyTable(
+            "The frame has no columns, so there is nothing to store. Nothing was written. Give it the columns that the "
+            "table is to have; once there is a table, pandas may leave them out (with TableOptions(allow_empty=True))."
+        )
     stored = schema_from_arrow(schema).all_nullable()
     for name, data_type in zip(schema.names, cast("list[Any]", schema.types), strict=True):
         if _holds_inner_view(data_type):
@@ -44,7 +47,9 @@ def refuse_no_rows(nrow: int, *, allow_empty: bool) -> None:
     """Raise `EmptyTable` for a frame without rows, unless that was allowed."""
     if nrow == 0 and not allow_empty:
         raise EmptyTable(
-            "The frame has no rows. Nothing was written. Pass allow_empty=True if an empty table is what you mean."
+            "The frame has no rows. Nothing was written. If an empty table is what you mean, say so: give the write "
+            "options=TableOptions(allow_empty=True), or the asset "
+            "metadata=TableOptions(allow_empty=True).as_metadata()."
         )
 
 

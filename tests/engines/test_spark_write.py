@@ -350,3 +350,13 @@ def test_text_that_is_not_utf8_is_refused_by_column(spark, tmp_path, column):
     with pytest.raises(UnsupportedType, match="'note' holds text that is not UTF-8"):
         table.write(rows)
     assert not table.exists()
+
+
+def test_a_column_of_nulls_has_the_type_that_the_table_knows(spark, tmp_path):
+    table = Project.open("NYC", str(tmp_path / "store")).table("flights")
+    with pytest.raises(UnsupportedType, match="note"):
+        table.write(spark.sql("select 1 as n, null as note"))
+    table.write(spark.sql("select 1 as n, array('a') as note"))
+    table.write(spark.sql("select 2 as n, null as note"))
+    assert table.read().to_pydict() == {"n": [2], "note": [None]}
+    assert table.read().schema.field("note").type == pa.list_(pa.string())
