@@ -33,6 +33,7 @@ SURFACE = {
     "GovernanceResource",
     "HeadIntegrity",
     "Project",
+    "OneDefinition",
     "ProjectResource",
     "RowCountDrift",
     "S3CredentialsResource",

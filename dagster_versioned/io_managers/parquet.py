@@ -18,7 +18,13 @@ from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
-from dagster_versioned.io_managers.materialization import replay_text, table_metadata, version_metadata
+from dagster_versioned.io_managers.materialization import (
+    OTHER_DEFINITION_KEY,
+    other_writer,
+    replay_text,
+    table_metadata,
+    version_metadata,
+)
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
@@ -242,6 +248,12 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         history = None
         with omissions.leave_out("the history"):
             history = table.state.history
+        other = None
+        with omissions.leave_out("which definition wrote before"):
+            other = other_writer(history, results) if history is not None else None
+        if other is not None:
+            context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
+            context.add_output_metadata({OTHER_DEFINITION_KEY: other})
         for result in results:
             with omissions.leave_out("what is known of the version"):
                 metadata = version_metadata(table, history, result, self.preview_rows, omissions)
