@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.asset_graph.partitions import partitioning_of
+from dagster_versioned.asset_graph.places import external_table
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.incremental.feature_table import UpstreamFiles
 from dagster_versioned.io_managers.attempt import note, run_of
@@ -20,6 +22,7 @@ from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
+    PREVIEWED_PARTITIONS,
     other_writer,
     replay_text,
     table_metadata,
@@ -31,6 +34,7 @@ from dagster_versioned.io_managers.output_partitions import frames_by_partition,
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
@@ -145,6 +149,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 f"The {_reader(context)} is not an asset, so it has no table. Nothing was read. Give the output "
                 "that it comes from an IO manager of its own, such as dg.fs_io_manager."
             )
+        if (uri := _uri(context)) is not None:
+            return self._external(context, external_table(uri, context.asset_key, self.project))
         table = self.project.project().table(context.asset_key.path)
         step = _step(context)
         wish = self._wish(context)
@@ -171,6 +177,21 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             for partition, one in files.by_partition()
         }
 
+    def _external(self, context: dg.InputContext, table: ExternalTable) -> Any:
+        """The rows of a Delta table of no project, at the version that the input is to see."""
+        step = _step(context)
+        wish = self._wish(context)
+        if wish.by_partition or wish.frame_type is UpstreamFiles:
+            raise InvalidInput(
+                f"The {_reader(context)} is the Delta table at {table.uri}, which has neither partitions nor "
+                "samples here. Nothing was read. Annotate it with a frame."
+            )
+        columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
+        files = table.files(self._pin(context, table.name, step), columns=columns)
+        if step:
+            note(step, context.asset_key, table.upstream_of(files.version))
+        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
     ) -> VersionFiles | None:
@@ -180,7 +201,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         """
         # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
         wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
-        version = self._pin(context, table, step)
+        version = self._pin(context, table.name, step)
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
             if is_history(table):
@@ -204,12 +225,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             chosen = chosen.only(present)
         return table.files_of(chosen, columns=columns)
 
-    def _pin(
-        self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
-    ) -> str | int | None:
+    def _pin(self, context: dg.InputContext, table: TableName, step: "StepExecutionContext | None") -> str | int | None:
         """What the input is pinned to; ``None`` for the head."""
-        tagged = step.dagster_run.tags.get(PIN_TAG + table.name) if step else None
-        return tagged or self.pins.get(table.name) or plain(context.definition_metadata, VERSION_KEY)
+        tagged = step.dagster_run.tags.get(PIN_TAG + table) if step else None
+        return tagged or self.pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
 
     def _wish(self, context: dg.InputContext) -> "_Wish":
         annotation, is_optional = without_none(_annotation(context))
@@ -245,18 +264,20 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if more is not None:
             with omissions.leave_out("how it was computed"):
                 context.add_output_metadata(more())
-        history = None
+        history, before = None, None
         with omissions.leave_out("the history"):
             history = table.state.history
+            before = history.before([result.version for result in results])
         other = None
         with omissions.leave_out("which definition wrote before"):
             other = other_writer(history, results) if history is not None else None
         if other is not None:
             context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
             context.add_output_metadata({OTHER_DEFINITION_KEY: other})
-        for result in results:
+        for number, result in enumerate(results):
             with omissions.leave_out("what is known of the version"):
-                metadata = version_metadata(table, history, result, self.preview_rows, omissions)
+                rows = self.preview_rows if number < PREVIEWED_PARTITIONS else 0
+                metadata = version_metadata(table, history, result, rows, omissions, before)
                 if len(results) == 1:
                     context.add_output_metadata(metadata)
                 elif step:
@@ -375,6 +396,13 @@ def _never_materialized(context: dg.InputContext, table: VersionedTable, partiti
         f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
         f"--select 'key:\"{asset}\"'{option}`{allow}."
     )
+
+
+def _uri(context: dg.InputContext) -> str | None:
+    """Where the Delta table is that an input loads, if it is one of no project."""
+    above = context.upstream_output
+    uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
+    return None if uri is None else str(uri)
 
 
 def _step(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
