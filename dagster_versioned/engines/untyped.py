@@ -24,8 +24,10 @@ def typed(frame: Any, known: Callable[[], StructType | None]) -> Any:
         return frame if table is None else table
     target = schema_to_arrow(given)
     if guessed:
-        fields = [target.field(name) if name in target.names else schema.field(name) for name in schema.names]
-        return pa.schema(fields or list(target)).empty_table()
+        own, theirs = cast("list[Any]", list(schema)), cast("list[Any]", list(target))
+        by_name = {field.name: field for field in theirs}
+        fields = [by_name.get(field.name, field) for field in own]
+        return pa.schema(fields or theirs).empty_table()
     filled = _schema(schema, target)
     if table is not None:
         return table.cast(filled)
@@ -52,7 +54,7 @@ def _filled(data_type: Any, known: Any) -> Any:
         kind = pa.large_list if types.is_large_list(data_type) else pa.list_
         return kind(item.with_type(_filled(item.type, known.value_type)))
     if types.is_struct(data_type) and types.is_struct(known):
-        members = [data_type.field(i) for i in range(data_type.num_fields)]
+        members = cast("list[Any]", [data_type.field(i) for i in range(data_type.num_fields)])
         return pa.struct([_member(member, known) for member in members])
     if types.is_map(data_type) and types.is_map(known):
         return pa.map_(_filled(data_type.key_type, known.key_type), _filled(data_type.item_type, known.item_type))

@@ -128,10 +128,10 @@ def replay_text(table: TableName, results: Sequence[WriteResult]) -> str | None:
     )
 
 
-def other_writer(history: History, results: Sequence[WriteResult]) -> str | None:
+def other_writer(history: History | None, results: Sequence[WriteResult]) -> str | None:
     """Which other definition of the asset wrote the table before, as the materialization says it."""
     made = [result.version for result in results if result.change != "none"]
-    before = version_before(history, made[0]) if made else None
+    before = version_before(history, made[0]) if made and history is not None else None
     return None if before is None else other_definition(before, made[0])
 
 

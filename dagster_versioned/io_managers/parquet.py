@@ -270,7 +270,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             before = history.before([result.version for result in results])
         other = None
         with omissions.leave_out("which definition wrote before"):
-            other = other_writer(history, results) if history is not None else None
+            other = other_writer(history, results)
         if other is not None:
             context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
             context.add_output_metadata({OTHER_DEFINITION_KEY: other})

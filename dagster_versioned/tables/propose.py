@@ -108,11 +108,11 @@ def propose(
     options: TableOptions,
     constraints: Mapping[str, str],
     pinned: ExitStack,
-    known: Callable[[], StructType | None] = lambda: None,
+    table_schema: Callable[[], StructType | None] = lambda: None,
 ) -> Proposal:
     """The frame as a proposal, which can be used until ``pinned`` is closed.
 
-    ``known`` gives the table's schema, for columns of the frame that have no type.
+    ``table_schema`` gives the table's, for columns of the frame that have no type.
     """
     if isinstance(frame, SampleUpdate):
         if frame.gone is not None:
@@ -120,7 +120,7 @@ def propose(
         description, options = described_whole(frame, description, options)
         frame = frame.frame
     engine = engine_for(frame)
-    frame = engine.typed(frame, known)
+    frame = engine.typed(frame, table_schema)
     if constraints or options.mode != "replace":
         frame = pinned.enter_context(engine.pinned(frame))
     require_frame(engine, frame, constraints)

@@ -1,5 +1,7 @@
 """Columns without a type, all null or of a pandas frame without rows, have that of the table, once there is one."""
 
+from typing import Any
+
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -15,7 +17,7 @@ SCHEMA = pa.schema(
         "n": pa.int64(),
         "s": pa.string(),
         "l": pa.list_(pa.string()),
-        "r": pa.struct({"a": pa.int64(), "b": pa.string()}),
+        "r": pa.struct([("a", pa.int64()), ("b", pa.string())]),
         "m": pa.map_(pa.string(), pa.float64()),
         "t": pa.timestamp("us"),
     }
@@ -52,7 +54,8 @@ def test_a_column_of_nulls_has_the_type_that_the_table_knows(known: VersionedTab
 
 
 def test_so_has_what_is_null_inside_of_a_column(known: VersionedTable) -> None:
-    known.write(pd.DataFrame({"n": [2], "s": ["x"], "l": [[]], "r": [{"a": 3, "b": None}], "m": [None], "t": [None]}))
+    row: dict[str, list[Any]] = {"n": [2], "s": ["x"], "l": [[]], "r": [{"a": 3, "b": None}], "m": [None], "t": [None]}
+    known.write(pd.DataFrame(row))
     assert known.read().schema.equals(SCHEMA)
     assert known.read().to_pylist()[0]["r"] == {"a": 3, "b": None}
 
