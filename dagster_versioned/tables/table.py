@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
@@ -176,7 +177,7 @@ class VersionedTable:
         with staged(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
             proposals = [
-                propose(frame, key, descriptions[key], staging, options, constraints, pinned)
+                propose(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
                 for key, frame in frames.items()
             ]
             writing = Writing(
@@ -607,6 +608,11 @@ class VersionedTable:
             )
             writing.parted, writing.partitioning = parted, partitioning
             self._operations.change(writing.draft)
+
+    def _known_schema(self) -> StructType | None:
+        """The table's columns as of a moment ago; ``None`` where it has none yet."""
+        state = self._operations.cache.known
+        return state.snapshot.schema if state is not None and state.history.heads else None
 
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
