@@ -140,7 +140,8 @@ def known_shas(history: History) -> frozenset[str]:
 class _Names:
     """What a SHA that is named as a parent means in a history: one version, or a whole partitioned table.
 
-    ``lives`` are the own versions, newest first, each with the log version at which another took its place.
+    ``lives`` are the own versions, newest first, each with the log version at which another took its place,
+    or none did.
     """
 
     def __init__(self, history: History) -> None:
@@ -154,7 +155,8 @@ class _Names:
         ends: dict[str | None, int] = {}
         for version in reversed(history.versions):
             if not version.is_foreign:
-                self.lives.append((version, ends.get(version.partition)))
+                if not version.is_drop:
+                    self.lives.append((version, ends.get(version.partition)))
                 ends[version.partition] = version.log_version
 
 
