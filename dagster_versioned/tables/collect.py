@@ -130,6 +130,14 @@ class Claims:
             if key is not None
         }
 
+    def among(self, keys: Set[str]) -> "Claims":
+        """The same, for these paths and files of vectors alone; cheap to ask where they are few."""
+        few = Claims(self._store)
+        for path, lives in self._lives.items():
+            if chosen := [life for life in lives if path in keys or life.vector in keys]:
+                few._lives[path] = chosen
+        return few
+
     def _end(self, path: str, version: int) -> None:
         if (lives := self._lives.get(path)) and lives[-1].end is None:
             lives[-1].end = version
@@ -444,8 +452,9 @@ class Collector:
         wanted = claims.of(staying)
         leaving = set(staying)
         others = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        sharing = [v for v in others if claims.of([v]) & wanted] if claims.of(others) & wanted else []
-        if sharing:
+        if claims.of(others) & wanted:
+            shared = claims.among(wanted)
+            sharing = [version for version in others if shared.of([version]) & wanted]
             raise InvalidInput(
                 f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
                 f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
