@@ -224,7 +224,7 @@ def partition_costs(root: ObjectStore, partitions: int, rounds: int, figures: Fi
     figures.add_costs("write_all_but_parts", written, "calls")
     figures.add_costs("plan_whole", wholes, "seconds", LINEAR)
     figures.add_costs("plan_half", halves, "seconds", LINEAR)
-    figures.add_costs("plan_one", ones, "seconds")
+    figures.add_costs("plan_one", ones, "seconds", LINEAR)
 
 
 class Counted(ProjectResource):
