@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.event_history import EventHistory as EventHistory
     from dagster_versioned.tables.event_history import Ledger as Ledger
     from dagster_versioned.tables.event_history import Snapshot as Snapshot
+    from dagster_versioned.tables.external import ExternalTable as ExternalTable
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
@@ -60,6 +61,7 @@ _HOME = {
     "Append": "dagster_versioned.tables.event_history",
     "EventHistory": "dagster_versioned.tables.event_history",
     "EventTable": "dagster_versioned.chain.event_table",
+    "ExternalTable": "dagster_versioned.tables.external",
     "Ledger": "dagster_versioned.tables.event_history",
     "Snapshot": "dagster_versioned.tables.event_history",
     "Feature": "dagster_versioned.incremental.definitions",

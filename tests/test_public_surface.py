@@ -11,6 +11,7 @@ SURFACE = {
     "Append",
     "EventHistory",
     "EventTable",
+    "ExternalTable",
     "Ledger",
     "Snapshot",
     "Feature",

@@ -10,6 +10,8 @@ VERSION_KEY = "dagster_versioned/version"
 """`AssetIn` metadata that pins the input to a version, spelled as in `VersionedTable.read`."""
 COLUMNS_KEY = "dagster_versioned/columns"
 """`AssetIn` metadata that limits the input to some columns."""
+URI_KEY = "dagster_versioned/uri"
+"""Metadata of an external asset that is a Delta table of no project: where it is."""
 ALLOW_MISSING_KEY = "allow_missing_partitions"
 """`AssetIn` metadata that leaves out partitions that were never materialized; the key is Dagster's own."""
 

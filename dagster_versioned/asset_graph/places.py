@@ -6,23 +6,25 @@ from dataclasses import dataclass
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 
+from dagster_versioned.asset_graph.inputs import URI_KEY, plain
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.identity.names import TableName, table_name_of
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.project import Project
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an asset is stored: a table of a project."""
+    """Where an asset is stored: a table of a project, or a Delta table of none."""
 
-    project: Project
+    project: Project | ExternalTable
     table: TableName
 
     @property
     def key(self) -> tuple[str, str]:
         """As lineage names it."""
-        return self.project.name, str(self.table)
+        return self.project.key if isinstance(self.project, ExternalTable) else (self.project.name, str(self.table))
 
 
 class Places:
@@ -32,9 +34,13 @@ class Places:
         self._graph = graph
         self._managers: dict[int, tuple[dg.ResourceDefinition, ProjectResource | None, Mapping[str, str]]] = {}
         self._projects: dict[tuple[str, str], Project] = {}
+        self._external: dict[dg.AssetKey, ExternalTable] = {}
 
     def of(self, key: dg.AssetKey) -> Place | None:
         """Where an asset is stored; ``None`` if that is no versioned table."""
+        external = self.external(key)
+        if external is not None:
+            return Place(external, external.name)
         resource = self.resource(key)
         if resource is None:
             return None
@@ -44,6 +50,15 @@ class Places:
             return None  # no version of it can have been written
         project = resource.project()
         return Place(self._projects.setdefault((project.name, project.store.uri), project), table)
+
+    def external(self, key: dg.AssetKey) -> ExternalTable | None:
+        """The Delta table that a source is, if it is one of no project; reached as its IO manager reaches a project."""
+        uri = plain(self._graph.get(key).metadata, URI_KEY) if self._graph.has(key) else None
+        if uri is None:
+            return None
+        if key not in self._external:
+            self._external[key] = external_table(str(uri), key, self._manager(key)[0])
+        return self._external[key]
 
     def resource(self, key: dg.AssetKey) -> ProjectResource | None:
         """The project that an asset is stored in, without opening it; ``None`` as for `of`."""
@@ -88,6 +103,12 @@ class Places:
     def _definition(self, key: dg.AssetKey) -> dg.ResourceDefinition | None:
         assets = self._graph.get(key).assets_def
         return assets.resource_defs.get(assets.get_io_manager_key_for_asset_key(key))
+
+
+def external_table(uri: str, key: dg.AssetKey, resource: ProjectResource | None) -> ExternalTable:
+    """The table of a source, with the keys of the project that its IO manager is on, if it has one of ours."""
+    name = table_name_of(key.path)
+    return resource.external(uri, name) if resource is not None else ExternalTable(uri, name)
 
 
 def _made(

@@ -9,6 +9,7 @@ from dagster_versioned.asset_graph.inputs import VERSION_KEY, metadata_by_upstre
 from dagster_versioned.asset_graph.mapping import upstream_partitions
 from dagster_versioned.asset_graph.places import Places
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.errors import TableNotFound
 from dagster_versioned.tables.head import partition_head
 from dagster_versioned.tables.staleness import SHORT, CellHead, Need, On, TableHeads, TableKey, find, require_on
 
@@ -85,6 +86,14 @@ def _upstreams(look: Look) -> Iterator[_Upstream]:
     own, places, node = look.table.project, Places(look.graph), look.graph.get(look.asset_key)
     loaded = metadata_by_upstream(node)
     for key in sorted(node.parent_keys):
+        if (external := places.external(key)) is not None:
+            try:
+                then = external.version(places.pin(key, external.name) or plain(loaded.get(key), VERSION_KEY))
+            except TableNotFound:
+                continue
+            cell = CellHead(then.commit_sha, then.data_sha, then.log_version, then.timestamp)
+            yield _Upstream(key, external.key, TableHeads(cell))
+            continue
         project = places.project_for(key, look.asset_key, own)
         table = project.table(key.path)
         if table.exists() and table.state.history.asset_key == tuple(key.path):

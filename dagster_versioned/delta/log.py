@@ -194,6 +194,18 @@ def _versions_after(store: ObjectStore, version: int) -> list[int]:
     return [int(match[1]) for key in keys if (match := _COMMIT.fullmatch(key))]
 
 
+def commits_from(store: ObjectStore, version: int) -> list[tuple[int, ObjectInfo]]:
+    """The commits from ``version`` on that are in the log, up to the first gap: one listing, none is read."""
+    found: list[tuple[int, ObjectInfo]] = []
+    start = commit_key(version - 1) if version else ""
+    for info in store.list(LOG_FOLDER, start_after=start):
+        if match := _COMMIT.fullmatch(info.key):
+            if int(match[1]) != version + len(found):
+                break
+            found.append((int(match[1]), info))
+    return found
+
+
 def file_time_ms(info: ObjectInfo) -> int:
     """When the object was written, in milliseconds since the epoch."""
     return int(info.modified.timestamp() * 1000)

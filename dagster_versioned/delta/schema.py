@@ -65,7 +65,7 @@ class ArrayType:
     contains_null: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        return {"type": "array", "elementType": _type_json(self.element_type), "containsNull": self.contains_null}
+        return {"type": "array", "elementType": type_json(self.element_type), "containsNull": self.contains_null}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class MapType:
     def to_json(self) -> dict[str, Any]:
         return {
             "type": "map",
-            "keyType": _type_json(self.key_type),
-            "valueType": _type_json(self.value_type),
+            "keyType": type_json(self.key_type),
+            "valueType": type_json(self.value_type),
             "valueContainsNull": self.value_contains_null,
         }
 
@@ -97,7 +97,7 @@ class StructField:
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "type": _type_json(self.type),
+            "type": type_json(self.type),
             "nullable": self.nullable,
             "metadata": dict(self.metadata),
         }
@@ -165,8 +165,8 @@ class StructType:
                 added.append(theirs)
             elif known.name != theirs.name or _all_nullable(known.type) != _all_nullable(theirs.type):
                 raise UnsupportedType(
-                    f"Column {theirs.name!r} is {_type_json(theirs.type)} here, but the table's other rows have"
-                    f" {known.name!r} as {_type_json(known.type)}. Nothing was written. Convert the column, or write"
+                    f"Column {theirs.name!r} is {type_json(theirs.type)} here, but the table's other rows have"
+                    f" {known.name!r} as {type_json(known.type)}. Nothing was written. Convert the column, or write"
                     " all rows with the new type under another asset key."
                 )
         return StructType((*self.fields, *added))
@@ -280,7 +280,8 @@ def _flag(members: Mapping[str, object], key: str, path: tuple[str, ...]) -> boo
     return value
 
 
-def _type_json(data_type: DataType) -> str | dict[str, Any]:
+def type_json(data_type: DataType) -> str | dict[str, Any]:
+    """A type as a ``schemaString`` has it."""
     return data_type if isinstance(data_type, str) else data_type.to_json()
 
 

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import cast
 
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_versioned.delta.widening import is_wider, with_change
+from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType, type_json
+from dagster_versioned.delta.widening import common_type, is_wider, with_change
+from dagster_versioned.errors import UnsupportedType
 
 
 def merged_schema(table: StructType, rows: StructType, *, widen: bool) -> StructType:
@@ -27,6 +28,28 @@ def replaced_schema(table: StructType, rows: StructType) -> StructType:
             for field in rows.fields
         ]
     )
+
+
+def common_schema(table: StructType, rows: StructType) -> StructType:
+    """The table's columns, each of the narrowest type that holds its rows and the others, then those of the rows alone.
+
+    Raises `UnsupportedType` where no type holds both, or where names differ in case alone.
+    """
+    given = {field.name.casefold(): field for field in rows.fields}
+    fields: list[StructField] = []
+    for field in table.fields:
+        theirs = given.pop(field.name.casefold(), None)
+        found = field.type if theirs is None else common_type(field.type, theirs.type)
+        if found is None or (theirs is not None and theirs.name != field.name):
+            assert theirs is not None
+            raise UnsupportedType(
+                f"Column {theirs.name!r} is {type_json(theirs.type)} here, but the table's other rows have"
+                f" {field.name!r} as {type_json(field.type)}, and no type that either may widen to holds both. Nothing"
+                " was written. Convert the column, or replace the other rows in the same write: all partitions in one"
+                " write_partitions(), or by `dagster-versioned repartition TABLE`."
+            )
+        fields.append(replace(field, type=found))
+    return StructType([*fields, *given.values()])
 
 
 def _same(one: DataType, other: DataType) -> bool:

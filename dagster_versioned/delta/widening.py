@@ -1,6 +1,7 @@
 """Which types may become which without a file being rewritten. Protocol: *Type Widening*."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, decimal_of
@@ -16,8 +17,12 @@ _WIDER: dict[str, frozenset[str]] = {
     "float": frozenset({"double"}),
     "date": frozenset({"timestamp_ntz"}),
 }
+_WHOLE = frozenset({"byte", "short", "integer", "long"})
 _DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
 """Digits before the point that a decimal needs for every value of an integer type, as the protocol counts them."""
+
+MAX_DIGITS = 38
+"""Of a decimal. Protocol: *Primitive Types*."""
 
 _IN_ICEBERG = {("integer", "long"), ("float", "double")}
 
@@ -38,6 +43,58 @@ def is_wider(old: DataType, new: DataType) -> bool:
     return (
         before is not None and scale >= before[1] and precision - scale >= before[0] - before[1] and decimal != before
     )
+
+
+def common_type(one: DataType, other: DataType) -> DataType | None:
+    """The narrowest type that both are, or may become by `is_wider`, at any depth; ``None`` where there is none.
+
+    It does not depend on the order of the two, nor, for more than two, on the order in which they are taken.
+    """
+    match one, other:
+        case StructType(), StructType():
+            if one.names != other.names:
+                return None
+            types = [common_type(mine.type, theirs.type) for mine, theirs in zip(one.fields, other.fields, strict=True)]
+            fields = [replace(field, type=found) for field, found in zip(one.fields, types, strict=True) if found]
+            return StructType(fields) if len(fields) == len(types) else None
+        case ArrayType(), ArrayType():
+            element = common_type(one.element_type, other.element_type)
+            return None if element is None else replace(one, element_type=element)
+        case MapType(), MapType():
+            key, value = common_type(one.key_type, other.key_type), common_type(one.value_type, other.value_type)
+            return None if key is None or value is None else replace(one, key_type=key, value_type=value)
+        case str(), str():
+            candidates = [one, other, "double", *_decimals(one, other)]
+            return next((type_ for type_ in candidates if _becomes(one, type_) and _becomes(other, type_)), None)
+        case _:
+            return None
+
+
+def _becomes(old: DataType, new: DataType) -> bool:
+    return old == new or is_wider(old, new)
+
+
+def _decimals(one: str, other: str) -> Iterator[str]:
+    """The decimal that holds both, if each is a decimal or an integer."""
+    shapes = [decimal_of(side) or (_DIGITS.get(side, 0), 0) for side in (one, other)]
+    scale = max(scale for _, scale in shapes)
+    precision = scale + max(precision - scale for precision, scale in shapes)
+    if precision <= MAX_DIGITS:
+        yield f"decimal({precision},{scale})"
+
+
+def retyped_partition_columns(old: StructType, new: StructType, columns: Sequence[str]) -> list[str]:
+    """Those of a table's partition columns whose values, as they are written in the log, other readers cannot read in
+    the new type: all that change it, but for whole numbers of which a wider type holds more."""
+    types = {field.name: field.type for field in old.fields}
+    return [
+        name
+        for name in columns
+        if name in types
+        and name in new.names
+        and (types[name] != (now := new.field(name).type))
+        and not ({types[name], now} <= _WHOLE and is_wider(types[name], now))
+    ]
 
 
 def is_wider_for_iceberg(old: DataType, new: DataType) -> bool:

@@ -99,6 +99,10 @@ class ArrowEngine:
             table = pa.Table.from_batches(batches, schema)
         yield table
 
+    def widened(self, frame: Any, schema: StructType) -> pa.Table:
+        """The columns of the schema in its types."""
+        return _table(conform_all(frame.to_batches(), schema), schema)
+
     def measure(self, frame: Any, schema: StructType) -> Contents:
         """What the rows say, computed here."""
         tally = _Tally(schema, "ignored")

@@ -42,6 +42,10 @@ class Engine(Protocol):
         """The frame as one that can be used several times, until the block ends, and is the same every time."""
         ...
 
+    def widened(self, frame: Any, schema: StructType) -> Any:
+        """The columns of a pinned frame that the schema has, in its types, which are as wide or wider."""
+        ...
+
     def measure(self, frame: Any, schema: StructType) -> Contents:
         """What the rows of a pinned frame say without an order; its columns are those of ``schema`` by name."""
         ...

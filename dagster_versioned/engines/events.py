@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_versioned.engines.upsert import grown_schema
+from dagster_versioned.engines.upsert import require_all_columns
 from dagster_versioned.errors import InvalidInput
 
 EVENTS = "events"
@@ -121,7 +121,9 @@ class EventSchema:
                 f"The event time {columns.event_time!r} is a {time} in the frame, and a {known.time} in the history. "
                 "Nothing was written. Convert it."
             )
-        return cls(columns, known.time, grown_schema(known.data, data))
+        require_all_columns(known.data, data)
+        # No wider types: a chain gives a column one type, for all slices that there are.
+        return cls(columns, known.time, known.data.union(data))
 
     @classmethod
     def parse(cls, stored: StructType, columns: EventColumns) -> "EventSchema":

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.widening import common_type
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.dispatch import engine_for
@@ -47,7 +48,8 @@ def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
     """Match the rows of two frames by the ``key`` columns, and compare the other columns that both have.
 
     Null equals null, NaN equals NaN, 0.0 equals -0.0 and the order of a map's entries is nothing, in keys as in values.
-    A column that one side only has, or has with another stored type, is a difference of schemas and not compared here.
+    A column that one side has with a wider type is compared in that. One that one side only has, or has with a type
+    that is not to be compared with the other, is a difference of schemas and not compared here.
     The result is of pandas or Polars frames where both sides are of that type, else of `pyarrow.Table`; two Spark
     frames give lazy Spark frames, after a job each that checks the keys. Raises `InvalidInput` where the key does not
     identify the rows of each side (missing, of two types, nested, null or not unique), `UnsupportedFrame` and
@@ -72,8 +74,9 @@ def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
     return diff_frames(before, after, key)
 
 
-def compared_columns(before: StructType, after: StructType, key: Sequence[str]) -> list[str]:
-    """The columns other than the key that both schemas have with the same type, in the order of ``before``.
+def compared_columns(before: StructType, after: StructType, key: Sequence[str]) -> tuple[StructType, list[str]]:
+    """The columns that both schemas have and can be compared, in the order of ``before``, each in the type that holds
+    the values of both; and the names of those other than the key.
 
     Raises `InvalidInput` for a key that cannot match rows of these schemas.
     """
@@ -88,7 +91,7 @@ def compared_columns(before: StructType, after: StructType, key: Sequence[str]) 
                 f"Columns of both are: {', '.join(repr(column) for column in types[0] if column in types[1])}."
             )
         old, new = types[0][name], types[1][name]
-        if old != new:
+        if common_type(old, new) is None:
             raise InvalidInput(
                 f"The key column {name!r} has the type {old} before and {new} after. Nothing was compared. Cast it to "
                 "the same type on both sides."
@@ -97,7 +100,9 @@ def compared_columns(before: StructType, after: StructType, key: Sequence[str]) 
             raise InvalidInput(
                 f"The key column {name!r} is nested ({old}). Nothing was compared. Choose columns of plain types."
             )
-    return [name for name in types[0] if name not in key and types[0][name] == types[1].get(name)]
+    both = {name: common_type(types[0][name], types[1][name]) for name in types[0] if name in types[1]}
+    schema = StructType([StructField(name, found) for name, found in both.items() if found is not None])
+    return schema, [name for name in schema.names if name not in key]
 
 
 def refuse_bad_keys(
@@ -132,13 +137,10 @@ def _as_frames(diff: RowDiff[pa.Table], frame_type: type) -> RowDiff[Any]:
 
 def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDiff[pa.Table]:
     schemas = stored_schema(before.schema), stored_schema(after.schema)
-    compared = compared_columns(*schemas, key)
+    common, compared = compared_columns(*schemas, key)
     before, after = (_takeable(table, schema) for table, schema in zip((before, after), schemas, strict=True))
     # What is joined is narrow: keys, two hashes of the compared values, and where the row is.
-    old, new = (
-        _index(side, table, schema, key, compared)
-        for side, table, schema in (("before", before, schemas[0]), ("after", after, schemas[1]))
-    )
+    old, new = (_index(side, table, common, key, compared) for side, table in (("before", before), ("after", after)))
     joined = old.join(new, [f"k{i}" for i in range(len(key))], join_type="full outer")
     # Null, which filters drop, for a row without a partner.
     differs = _call(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.schema_merge import common_schema
 from dagster_versioned.engines.parts import Contents, Written
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput
@@ -115,16 +116,21 @@ def nothing(schema: StructType) -> Contents:
 
 
 def grown_schema(table: StructType, frame: StructType) -> StructType:
-    """The table's columns, then those that only the frame has.
+    """The table's columns, as wide as both need them, then those that only the frame has.
 
-    Raises `InvalidInput` where the frame lacks a column, and `UnsupportedType` where it has one with another type.
+    Raises `InvalidInput` where the frame lacks a column, and `UnsupportedType` where no type holds both.
     """
+    require_all_columns(table, frame)
+    return common_schema(table, frame)
+
+
+def require_all_columns(table: StructType, frame: StructType) -> None:
+    """Raise `InvalidInput` where the frame lacks a column of the table."""
     if missing := [name for name in table.names if name not in frame.names]:
         raise InvalidInput(
             f"The frame has no column {missing[0]!r}, which the table has. Nothing was written. Add it, with nulls if "
             f"there is nothing to say. The table has: {', '.join(map(repr, table.names))}."
         )
-    return table.union(frame)
 
 
 def require_key(schema: StructType, key: Sequence[str], named: str = "merge_key") -> None:

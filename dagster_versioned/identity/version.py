@@ -29,12 +29,18 @@ _PART = re.compile(r"[0-9a-f]{64}( [0-9a-f]{64})?")
 _CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCII)
 
 
+EXTERNAL = "external:delta"
+"""The ``source`` of a parent that is a Delta table of no project; no project can have this name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parent:
     """A version that this one was built from.
 
     ``source`` is the project. ``version`` is the parent's ``metadata_sha``, or, where a whole partitioned table was
-    read, its ``partitions_sha``. ``unknown`` holds members that a newer writer recorded.
+    read, its ``partitions_sha``. Of an external Delta table, ``source`` is `EXTERNAL`, ``version`` the SHA-256 of its
+    commit, ``table_id`` the table's own id and ``log_version`` the commit's number. ``unknown`` holds members that a
+    newer writer recorded.
     """
 
     source: str
@@ -42,10 +48,15 @@ class Parent:
     version: str
     data_sha: str
     partition: str | None = None
+    table_id: str | None = None
+    log_version: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
         _check_texts("a parent", source=self.source, table=self.table)
+        _check_optional_texts("a parent", table_id=self.table_id)
+        if self.log_version is not None:
+            _check_counts("a parent", log_version=self.log_version)
         _check_sha("version of a parent", self.version)
         _check_sha("data_sha of a parent", self.data_sha)
         if self.partition is not None:
@@ -60,6 +71,8 @@ class Parent:
                 "partition": self.partition,
                 "version": self.version,
                 "data_sha": self.data_sha,
+                "table_id": self.table_id,
+                "log_version": self.log_version,
             },
             self.unknown,
         )
@@ -67,9 +80,8 @@ class Parent:
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse an entry of ``parents``. Raises `InvalidInput`."""
-        known, unknown = _split(
-            members, {"source": str, "table": str, "partition": str, "version": str, "data_sha": str}
-        )
+        texts = dict.fromkeys(("source", "table", "partition", "version", "data_sha", "table_id"), str)
+        known, unknown = _split(members, {**texts, "log_version": int})
         return cls(**known, unknown=unknown)
 
 

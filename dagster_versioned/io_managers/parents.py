@@ -1,7 +1,7 @@
 """Which versions an output was built from, per partition that it writes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,9 @@ import dagster as dg
 
 from dagster_versioned.asset_graph.mapping import reads_whole, upstream_partitions
 from dagster_versioned.asset_graph.places import Places
-from dagster_versioned.errors import TableNotFound
+from dagster_versioned.errors import TableNotFound, VersionNotFound
 from dagster_versioned.io_managers.attempt import noted, started_at
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
 
@@ -45,6 +46,12 @@ def parents_of(
                 parents[partition] += _of(by_partition, wanted)
             continue
         moment = moment or datetime.fromtimestamp(started_at(step), UTC)
+        external = places.external(dependency)
+        if external is not None:
+            then = _external_as_of(external, moment)
+            for partition in partitions:
+                parents[partition] += then
+            continue
         where = places.project_for(dependency, asset_key, project)
         known = _as_of(where, dependency, moment)
         for partition, wanted in mapped.items():
@@ -73,6 +80,19 @@ def _of(by_partition: Mapping[str | None, Sequence[Upstream]], wanted: frozenset
     partitions = by_partition.keys() if wanted is None else [None, *sorted(wanted)]
     for partition in partitions:
         yield from by_partition.get(partition, ())
+
+
+def _external_as_of(table: ExternalTable, moment: datetime) -> list[Upstream]:
+    """An external table's version at a moment; none where it was not yet.
+
+    S3 rounds the times of files down to seconds, so there a commit counts from a second later on: never too early.
+    """
+    if table.store.local_path("_delta_log") is None:
+        moment -= timedelta(seconds=1)
+    try:
+        return table.upstream(moment)
+    except VersionNotFound:
+        return []
 
 
 def _as_of(

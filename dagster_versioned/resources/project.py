@@ -11,6 +11,7 @@ from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.project import Project
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
@@ -81,6 +82,11 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         if self._project is None:
             self._project = self._opened()
         return self._project
+
+    def external(self, uri: str, name: str) -> ExternalTable:
+        """A Delta table of no project, reached with the keys of this one. Raises `InvalidInput`."""
+        credentials = self.credentials.credentials if self.credentials else None
+        return ExternalTable(uri, name, profile=self.profile, credentials=credentials)
 
     def frame_type(self) -> type:
         """What the default engine reads as."""

@@ -9,11 +9,14 @@ from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
+from dagster_versioned.asset_graph.inputs import URI_KEY
 from dagster_versioned.asset_graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
 from dagster_versioned.asset_graph.places import Place, Places
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import SOURCE_KEY
 from dagster_versioned.sensors.heads import ProjectHeads
+from dagster_versioned.tables.external import ExternalTable, external_location
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import CellHead
 
@@ -24,6 +27,7 @@ MOST_EVENTS = 500
 def versioned_source(
     key: CoercibleToAssetKey,
     *,
+    uri: str | None = None,
     io_manager_key: str = "io_manager",
     partitions_def: dg.PartitionsDefinition[Any] | None = None,
     group_name: str | None = None,
@@ -38,13 +42,25 @@ def versioned_source(
     the table is in: it loads the table where an asset depends on it, and says where its head is. A target waits until a
     source has a version, and is stale when it has another one than the target was built from. That holds too for an
     asset that only lists it in ``deps``: it counts as built from the version that was current when its step started.
+
+    With ``uri`` it is a Delta table of no project, which any program writes: ``s3://bucket/prefix``, ``file:///…`` or
+    an absolute path, without credentials; the IO manager's project says with which keys S3 is reached. Its version is
+    the newest commit of its log, and its data that of the newest commit that changed data, which no compaction does.
+    It has no partitions here. Raises `InvalidInput`.
     """
+    if uri is not None:
+        uri = external_location(uri).uri
+        if partitions_def is not None:
+            raise InvalidInput(
+                f"The source {key!r} is a Delta table at a URI, whose versions are of the whole table, and has a"
+                " partitions_def. No source was made. Leave one of the two out."
+            )
     spec = dg.AssetSpec(
         key,
         partitions_def=partitions_def,
         group_name=group_name,
         description=description,
-        metadata={**(metadata or {}), SOURCE_KEY: True},
+        metadata={**(metadata or {}), SOURCE_KEY: True, **({URI_KEY: uri} if uri is not None else {})},
         tags=tags,
         owners=owners,
         kinds={"deltalake"},
@@ -85,7 +101,7 @@ class _Reporter:
         self._selection = selection
         self._repository: dg.RepositoryDefinition | None = None
         self._sources: dict[dg.AssetKey, Place] = {}
-        self._heads: dict[Project, ProjectHeads] = {}
+        self._heads: dict[Project | ExternalTable, ProjectHeads | ExternalHeads] = {}
         self._reported: dict[dg.AssetKey, dict[str | None, str]] = {}
         self._lock = threading.Lock()
 
@@ -114,7 +130,7 @@ class _Reporter:
         places = Places(graph)
         chosen = [key for key in self._selection.resolve(graph) if SOURCE_KEY in graph.get(key).metadata]
         self._sources = {key: place for key in sorted(chosen) if (place := places.of(key)) is not None}
-        self._heads = {place.project: ProjectHeads(place.project) for place in self._sources.values()}
+        self._heads = {place.project: heads_of(place.project) for place in self._sources.values()}
         self._reported = {}
         self._repository = repository
 

@@ -16,6 +16,7 @@ from dagster_versioned.asset_graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
+from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
@@ -50,7 +51,10 @@ class Watch:
         self._on_code_version = on_code_version
         places = [member.place for unit in units for member in unit.members]
         places += [edge.place for unit in units for member in unit.members for edge in member.edges]
-        self._heads: dict[int, ProjectHeads] = {id(place.project): ProjectHeads(place.project) for place in places}
+        self._heads: dict[int, ProjectHeads | ExternalHeads] = {}
+        for place in places:
+            if id(place.project) not in self._heads:
+                self._heads[id(place.project)] = heads_of(place.project)
         self._tables: dict[int, set[Any]] = {}
         for place in places:
             self._tables.setdefault(id(place.project), set()).add(place.table)

@@ -142,10 +142,17 @@ class Addition(Proposal):
             deletion_vectors=is_set(base.properties, DELETION_VECTORS),
             change_feed=is_set(base.properties, CHANGE_FEED),
         )
+        frame = self._widened(self._frame, scan.schema)
         if matching is not None:
-            return self._engine.merge(self._frame, scan, matching, self._staging, options)
-        written = self._engine.write(self._frame, self._staging, options)
+            return self._engine.merge(frame, scan, matching, self._staging, options)
+        written = self._engine.write(frame, self._staging, options)
         return Upsert(frozenset(), nothing(scan.schema), written, self._given.nrow, 0)
+
+    def _widened(self, frame: Any, schema: StructType) -> Any:
+        """A frame with columns of the schema's types, so that what is written has them, and its digest is of them."""
+        held = self._engine.schema(frame, replace(self._write_options, columns=(), sort_columns=False))
+        same = all(held.field(field.name).type == field.type for field in schema.fields)
+        return frame if same else self._engine.widened(frame, schema)
 
 
 def contents_of(head: Version | None, scan: Scan, engine: Engine) -> Contents:

@@ -501,8 +501,12 @@ def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bo
 
 
 def _old(history: History, keep_last: int | None, older_than: datetime | None) -> list[Version]:
-    """Versions beyond the retention, oldest first; never a head, never one that is gone already."""
+    """Versions beyond the retention, oldest first; never a head, never one that is gone already.
+
+    A drop counts as a version, and the one that it took away is as old as the drop.
+    """
     seen: dict[str | None, int] = defaultdict(int)
+    dropped: dict[str | None, datetime] = {}
     old: list[Version] = []
     heads = set(history.heads.values())
     newest_own = max((version.log_version for version in heads), default=-1)
@@ -510,8 +514,12 @@ def _old(history: History, keep_last: int | None, older_than: datetime | None) -
         if version.is_foreign and version.log_version > newest_own:
             continue  # nobody adopted it yet, and it is what the table holds now
         seen[version.partition] += 1
+        if version.is_drop:
+            dropped[version.partition] = version.timestamp
+            continue
+        since = dropped.pop(version.partition, version.timestamp)
         beyond_count = keep_last is None or seen[version.partition] > keep_last
-        beyond_age = older_than is None or version.timestamp < older_than
+        beyond_age = older_than is None or since < older_than
         if version.gone is None and version not in heads and beyond_count and beyond_age:
             old.append(version)
     return old[::-1]

@@ -29,7 +29,8 @@ class Version:
     """One version of a table (or of one of its partitions), as one commit recorded it.
 
     ``metadata_sha`` is ``None`` for a *foreign* commit, one that another Delta writer made and nobody adopted yet.
-    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``.
+    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``. Where ``change`` is
+    ``"dropped"`` it is none, but says that the table, or the partition, has no version from then on.
     """
 
     log_version: int
@@ -72,7 +73,12 @@ class Version:
     @property
     def is_foreign(self) -> bool:
         """Whether another Delta writer made the commit."""
-        return self.metadata_sha is None
+        return self.metadata_sha is None and not self.is_drop
+
+    @property
+    def is_drop(self) -> bool:
+        """Whether the table, or the partition, was dropped by the commit."""
+        return self.change == "dropped"
 
     @property
     def short(self) -> str:
@@ -205,6 +211,8 @@ def _check_member(own: Members) -> None:
             _check_partition(version)
     if "held" in own.value:
         _check_partition(own.members("held"))
+    for dropped in own.objects("dropped") if "dropped" in own.value else ():
+        _check_partition(dropped)
 
 
 def _check_sha(members: Members, name: str) -> None:
@@ -255,7 +263,7 @@ class History:
         self.versions = kept + tuple(v for record in (added if kept else self.records) for v in _versions(record, gone))
 
         if kept and before:  # once a history is long, only what is new may cost a commit anything
-            self.heads = before.heads | _heads(self.versions[len(kept) :])
+            self.heads = _heads(self.versions[len(kept) :], before.heads)
 
     def extends(self, earlier: "History") -> bool:
         """Whether the versions of an earlier history are still the first ones of this one, with nothing collected."""
@@ -299,7 +307,7 @@ class History:
     @property
     def unadopted(self) -> Version | None:
         """The last foreign commit with file actions that no own version came after, or ``None``."""
-        newest_own = max((version.log_version for version in self.heads.values()), default=-1)
+        newest_own = next((v.log_version for v in reversed(self.versions) if not v.is_foreign), -1)
         return self.foreign_since(newest_own)
 
     @property
@@ -336,7 +344,7 @@ class History:
         for version in reversed(self.versions):
             if count <= 0:
                 return
-            if version.partition == partition and not version.is_foreign:
+            if version.partition == partition and version.raw is not None:
                 count -= 1
                 if version.gone is None:
                     yield version
@@ -346,7 +354,7 @@ class History:
         found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
         left = dict.fromkeys(found, count)
         for version in reversed(self.versions):
-            if left.get(version.partition, 0) > 0 and not version.is_foreign:
+            if left.get(version.partition, 0) > 0 and version.raw is not None:
                 left[version.partition] -= 1
                 if version.gone is None:
                     found[version.partition].append(version)
@@ -357,7 +365,7 @@ class History:
         limits = {version.partition: version.log_version for version in versions}
         found: dict[str | None, Version] = {}
         for version in reversed(self.versions):
-            if version.log_version < limits.get(version.partition, 0) and not version.is_foreign:
+            if version.log_version < limits.get(version.partition, 0) and version.raw is not None:
                 found.setdefault(version.partition, version)
                 if len(found) == len(limits):
                     break
@@ -448,16 +456,27 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
-    return {version.partition: version for version in versions if not version.is_foreign}
+def _heads(
+    versions: Iterable[Version], before: Mapping[str | None, Version] | None = None
+) -> dict[str | None, Version]:
+    heads = dict(before or {})
+    for version in versions:
+        if version.is_drop:
+            heads.pop(version.partition, None)
+        elif not version.is_foreign:
+            heads[version.partition] = version
+    return heads
 
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
     timestamp = _time(record.timestamp_ms)
-    if record.info is None or (record.changes_files and "versions" not in record.info):
+    if record.info is None or (record.changes_files and not record.info.keys() & {"versions", "dropped"}):
         collected = gone.get((record.log_version, None))
         yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign", collected)
         return
+    for dropped in record.info.get("dropped", ()):
+        partition = dropped.get("partition")
+        yield Version(record.log_version, timestamp, record.operation, partition, None, None, "dropped")
     for raw in record.info.get("versions", ()):
         identity = raw["identity"]
         partition = identity.get("partition")

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.errors import GovernanceError, VersionedError
+from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
@@ -169,6 +169,6 @@ class TableOperations:
     def _may_write(self) -> bool:
         try:
             self.project.check_write()
-        except GovernanceError:
+        except (GovernanceError, InvalidInput):
             return False
         return True

@@ -6,6 +6,7 @@ of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a pow
 The exceptions: checkpoints and their index, which other programs and this one load a table from.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,8 @@ from dagster_versioned.tables.head import (
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key
+
+logger = logging.getLogger("dagster_versioned")
 
 CHECKPOINT_INTERVAL = 100
 MANIFEST_KEY = ".metadata/manifest.json"
@@ -358,11 +361,19 @@ def recorded_project(data: ObjectStore) -> str | None:
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
-    artifacts: Any = None
+    """The stored manifest, or an empty one of the project; the name that is recorded stays, whoever publishes."""
+    artifacts, recorded = None, None
     with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
-        artifacts = orjson.loads(data).get("artifacts") if data else None
+        manifest: dict[str, Any] = orjson.loads(data) if data else {}
+        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
+    if isinstance(recorded, str) and recorded != project:
+        logger.warning(
+            "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
+            recorded,
+            project,
+        )
     return {
         "schema_version": DATOM_SCHEMA_VERSION,
-        "project_name": project,
+        "project_name": recorded if isinstance(recorded, str) else project,
         "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
     }

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.schema import parse_schema
+from dagster_versioned.delta.schema import StructType, parse_schema
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
@@ -13,12 +14,15 @@ from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.drop import refuse_dropped
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write import CollectionInProgress
 
 
@@ -41,6 +45,7 @@ class Reversion:
         Raises `ExpiredVersion` where its bytes are not kept any more.
         """
         assert state is not None  # the target was found in it
+        record = refuse_dropped(self._target.identity.asset_key[-1], state)
         target, partition = self._target, self._target.partition
         known = next(
             v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
@@ -59,6 +64,7 @@ class Reversion:
         if is_current and self._hold_because is None:
             return None
         before = load_snapshot(self._store, target.log_version)
+        _check_partitions(target, TableRecord.of(before).partitioning, record.partitioning, state)
         wanted = parts_of(before, partition)
         if lost := missing_parts(self._store, wanted):
             raise VersionNotFound(
@@ -90,6 +96,8 @@ class Reversion:
         schema = parse_schema(target.entry.to_json()["identity"]["schema"])
         require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
         others = [p for p in state.history.heads if p != partition]
+        if others:
+            schema = union_of_versions(state.snapshot.schema, schema)
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return Draft(
@@ -97,9 +105,9 @@ class Reversion:
             actions=[
                 *table_actions(
                     state,
-                    union_of_versions(state.snapshot.schema, schema) if others else schema,
+                    schema,
                     timestamp,
-                    partition_columns=_partition_columns(state, before, alone=not others),
+                    partition_columns=_partition_columns(state, before, schema, alone=not others),
                 ),
                 *adds,
                 *removes,
@@ -116,11 +124,26 @@ class Reversion:
         )
 
 
-def _partition_columns(state: TableState, before: Snapshot, *, alone: bool) -> tuple[str, ...]:
+def _check_partitions(target: Version, then: Partitioning | None, now: Partitioning | None, state: TableState) -> None:
+    """Raise `InvalidInput` where the version is of partitions that the table does not have any more."""
+    is_partitioned = now is not None or state.history.is_partitioned
+    is_another = then is not None and now is not None and not then.means_the_same(now)
+    if is_another or (is_partitioned != (target.partition is not None) and (state.history.heads or now)):
+        raise InvalidInput(
+            f"Version {target.short} is of {then or target.partition or 'a whole table'}, and the table's partitions "
+            f"are {now or ('others' if is_partitioned else 'none')} by now: their rows would be in it twice. Nothing "
+            "was changed. Read the version and write its rows, or repartition the table first."
+        )
+
+
+def _partition_columns(state: TableState, before: Snapshot, schema: StructType, *, alone: bool) -> tuple[str, ...]:
     """Those of the version that is to be current again. Raises `InvalidInput` where rows of other partitions stay."""
     if before.partition_columns != state.snapshot.partition_columns and not alone:
         raise InvalidInput(
             f"The version is partitioned by {list(before.partition_columns)}, the table's other partitions by "
             f"{list(state.snapshot.partition_columns)}. Nothing was changed. Write the partition again instead."
         )
+    retyped = retyped_partition_columns(state.snapshot.schema, schema, before.partition_columns)
+    if retyped and not alone:
+        raise retyped_refusal(retyped, schema)
     return before.partition_columns

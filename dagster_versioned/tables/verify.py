@@ -100,7 +100,8 @@ def verify_table(
     versions: Sequence[Version] = ()
     gaps: list[str] = []
     try:
-        versions = state.history.versions if whole else table.files(reference, partition=partition).versions
+        every = tuple(version for version in state.history.versions if not version.is_drop)
+        versions = every if whole else table.files(reference, partition=partition).versions
     except InvalidInput:
         raise
     except ExpiredVersion as error:
@@ -193,7 +194,7 @@ def _identities(
         try:
             live.advance(commits[live.log_version + 1 : version.log_version + 1])
             adds = live.of(version.partition)
-            if not version.is_foreign:
+            if version.raw is not None:
                 _ = version.entry  # in its canonical form, too
                 check_parts(version, adds)
         except VersionedError as error:

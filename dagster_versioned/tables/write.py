@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import PROMOTERS, Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -31,16 +32,16 @@ from dagster_versioned.identity.version import (
     data_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.belonging import Taken, record_after
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import (
     SLICES,
-    has_untagged_parts,
     known_line,
     missing_parts,
     objects_of,
@@ -51,7 +52,17 @@ from dagster_versioned.tables.parts import (
 )
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_actions import add_of, cdc_of, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_actions import (
+    add_of,
+    cdc_of,
+    dropped_domains,
+    dropped_info,
+    retyped_refusal,
+    table_actions,
+    version_domain,
+    whole_sha,
+)
+from dagster_versioned.tables.table_record import TableRecord
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -202,6 +213,33 @@ class Planned:
     fresh: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Ended:
+    """Heads that end with a commit, and the parts that go with them."""
+
+    versions: tuple[Version, ...] = ()
+    parts: tuple[Add, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.versions)
+
+    def removes(self, timestamp: int) -> list[Remove]:
+        """The actions that take the parts out of the table."""
+        return [add.removed(timestamp) for add in self.parts]
+
+    @property
+    def domains(self) -> list[Action]:
+        """The actions that take the heads out of checkpoints."""
+        return dropped_domains(self.versions)
+
+    def info(self, state: TableState | None, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the commit says of them, beside the ``entries`` of its versions; nothing where there are none."""
+        if state is None or not self.versions:
+            return {}
+        new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
+        return dropped_info(state, self.versions, new)
+
+
 class _Met:
     """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
 
@@ -270,8 +308,11 @@ class Writing:
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
     under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
-    its constraints. ``satisfied`` are those that the rows of the proposals do.
+    its constraints. ``satisfied`` are those that the rows of the proposals do. ``partitioning`` is what the partitions
+    are, and ``began`` where the log ended when the write began, where these are known.
     """
+
+    operation = "WRITE"
 
     def __init__(
         self,
@@ -283,8 +324,12 @@ class Writing:
         satisfied: Mapping[str, str],
         run: Run | None = None,
         author: str | None = None,
+        partitioning: Partitioning | None = None,
+        began: int | None = None,
     ) -> None:
         self._store = store
+        self._partitioning = partitioning
+        self._began = began
         self._staging = staging
         self._proposals = proposals
         self._options = options
@@ -300,7 +345,7 @@ class Writing:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
         self._made = {}
-        _check_belong(self._proposals, state)
+        record = self._record(state)
         met = _Met(self._store, state, self._proposals, self._options.partition_columns)
         self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
@@ -309,27 +354,33 @@ class Writing:
         self._promote([plan for plan in self.planned if plan.fresh], history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
-        if not changing:
-            return _configuring(state, timestamp, properties)
+        ended = self._ended(state)
+        said = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
+        if not changing and not ended:
+            return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
+        schema = _merged_schema(state, changing)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
-            operation="WRITE",
+            operation=self.operation,
             actions=[
                 *table_actions(
                     state,
-                    _merged_schema(state, changing),
+                    schema,
                     timestamp,
                     properties,
-                    self._partition_columns(state, changing),
+                    self._partition_columns(state, changing, schema),
                 ),
+                *said,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
+                *ended.removes(timestamp),
                 *changes,
                 *(self._txn(plan.proposal, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+                *ended.domains,
             ],
-            info={"versions": entries, **whole_sha(history, entries)},
+            info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
         )
 
@@ -343,6 +394,35 @@ class Writing:
             promoted = [pool.submit(plan.proposal.promote, self._staging, plan.fresh, history) for plan in plans]
         for done in promoted:
             done.result()
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        """What the table is after the write. Raises what `record_after` does where that is another one."""
+        return record_after(self._taken(), state)
+
+    def _ended(self, state: TableState | None) -> Ended:
+        """The heads that end with the write, besides those that it replaces."""
+        return Ended()
+
+    def _unchanged(
+        self,
+        state: TableState | None,
+        timestamp: int,
+        properties: Mapping[str, str],
+        record: Sequence[DomainMetadata],
+    ) -> Draft | None:
+        """The draft where every proposal is the head already."""
+        return _configuring(state, timestamp, properties)
+
+    def _taken(self) -> Taken:
+        """What the proposals take the table for; they are all of one asset and of one kind."""
+        first = self._proposals[0]
+        return Taken(
+            first.description.asset_key,
+            [proposal.partition for proposal in self._proposals],
+            first.appends_events,
+            self._partitioning,
+            self._began,
+        )
 
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
         """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
@@ -382,14 +462,22 @@ class Writing:
             require_rows(self._store, state.snapshot.schema.all_nullable(), staying, new)
         return properties
 
-    def _partition_columns(self, state: TableState | None, changing: Sequence[Planned]) -> tuple[str, ...]:
-        """The table's partition columns after the write. Raises `InvalidInput` where others have rows that stay."""
+    def _partition_columns(
+        self, state: TableState | None, changing: Sequence[Planned], schema: StructType
+    ) -> tuple[str, ...]:
+        """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
+        have rows that stay."""
         columns = self._options.partition_columns
-        known = columns if state is None else state.snapshot.partition_columns
-        if state is not None and columns != known:
+        if state is None:
+            return columns
+        known = state.snapshot.partition_columns
+        retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
+        if columns != known or retyped:
             removed = {remove.key for plan in changing for remove in plan.removes}
             removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
+                if columns == known:
+                    raise retyped_refusal(retyped, schema)
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
                     "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
@@ -556,42 +644,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
         f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
         "release() it first."
     )
-
-
-def _check_belong(proposals: Sequence[Proposal], state: TableState | None) -> None:
-    """Refuse what would mix two assets, or partitions with a whole table, under one name."""
-    if state is None:
-        return
-    for proposal in proposals:
-        _check_belongs(proposal, state)
-    partition = next((proposal.partition for proposal in proposals if proposal.partition is not None), None)
-    if partition is not None and has_untagged_parts(state.snapshot):
-        raise CommitConflict(
-            f"Another program added files to the table that belong to no partition, so partition {partition!r} cannot "
-            "be replaced safely. Nothing was written. Look at history(), then adopt()."
-        )
-
-
-def _check_belongs(proposal: Proposal, state: TableState) -> None:
-    if proposal.appends_events != (chain_head(state.snapshot) is not None):
-        now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
-        raise InvalidInput(
-            f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
-            "another key, or the options that it had."
-        )
-    asset_key = state.history.asset_key
-    if asset_key is not None and asset_key != proposal.description.asset_key:
-        raise InvalidName(
-            f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
-            f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
-        )
-    known = next(iter(state.history.heads.values()), None)
-    if known is not None and (proposal.partition is None) != (known.partition is None):
-        now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
-        raise InvalidInput(
-            f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
-            "Give the asset another key, or restore its partitioning."
-        )
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:

@@ -1,6 +1,9 @@
 """Checks in real runs: each passes where it should, fails where it should, and says why."""
 
+import shutil
+
 import dagster as dg
+import deltalake
 import pyarrow as pa
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
@@ -11,9 +14,11 @@ from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy, differences
+from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.decorator import versioned_feature
 from dagster_versioned.incremental.definitions import Field, FieldDep
+from dagster_versioned.sensors.source import versioned_source
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
 
@@ -449,6 +454,32 @@ def test_an_upstream_that_came_to_be_later_makes_the_head_stale(house):
     house.run(down)
     house.project.table(["up"]).write(rows(1))
     assert not one_result(checked(house, down, checks=[FreshParents()], only_checks=True)).passed
+
+
+def test_a_delta_table_of_no_project_is_judged_by_its_log(house, tmp_path):
+    lake = str(tmp_path / "lake" / "rates")
+
+    @dg.asset
+    def down(rates: pa.Table) -> pa.Table:
+        return rates
+
+    source = versioned_source("rates", uri=lake)
+    deltalake.write_deltalake(lake, rows(3))
+    house.run(down, source)
+    (before,) = house.head("down").identity.parents
+    check, by_data = ([FreshParents(on)] for on in ("metadata_sha", "data_sha"))
+    assert one_result(checked(house, down, source, of=[down], checks=check, only_checks=True)).passed
+    Table(lake).set_properties({"my.note": "x"})
+    assert not one_result(checked(house, down, source, of=[down], checks=check, only_checks=True)).passed
+    assert one_result(checked(house, down, source, of=[down], checks=by_data, only_checks=True)).passed
+    deltalake.write_deltalake(lake, rows(4), mode="append")
+    result = one_result(checked(house, down, source, of=[down], checks=by_data, only_checks=True))
+    assert not result.passed
+    assert before.version[:8] in result.description
+    shutil.rmtree(lake)
+    result = one_result(checked(house, down, source, of=[down], checks=check, only_checks=True))
+    assert result.passed
+    assert result.metadata["not_judged"].value == "external:delta.rates"
 
 
 def test_partitions_are_judged_through_the_mapping(house, daily, frames):

@@ -9,7 +9,7 @@ from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Wr
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session, kept
-from dagster_versioned.engines.spark.types import stored_schema
+from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.engines.spark.write import write
 from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
@@ -57,6 +57,12 @@ class SparkEngine:
     def pinned(self, frame: Any) -> "AbstractContextManager[DataFrame]":
         """See `kept`."""
         return kept(frame)
+
+    def widened(self, frame: Any, schema: StructType) -> "DataFrame":
+        """The columns of the schema in its types: a plan, and no job."""
+        from dagster_versioned.engines.spark.delta_rows import quoted
+
+        return frame.select(*(quoted(field.name).cast(field.dataType) for field in spark_schema(schema).fields))
 
     def measure(self, frame: Any, schema: StructType) -> Contents:
         """What the rows say, computed by the frame's session."""
