@@ -44,11 +44,11 @@ class ExternalHeads:
         """See whether there is another version. A table that cannot be read is said to be so, and stops no other."""
         stamp = listing.get(str(self._table.name))
         if stamp == self._stamp and self._heads.unreadable is None:
-            return Look({}, listing, 0, ())
+            return Look({}, listing, 0, (), is_known=True)
         before, self._stamp = self._heads, stamp
         self._heads = self._read() if stamp is not None else TableHeads()
         changed = {self._table.name: None} if self._heads != before else {}
-        return Look(changed, listing, int(stamp is not None), ())
+        return Look(changed, listing, int(stamp is not None), (), is_known=self._heads.unreadable is None)
 
     def pins(self) -> Mapping[str, Pin]:
         """None: pins are of projects."""
