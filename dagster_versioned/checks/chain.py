@@ -81,7 +81,7 @@ def _witnessed(history: History, seen: Mapping[int, str]) -> Iterator[tuple[str,
 
 def _identities(history: History) -> Iterator[tuple[str, str]]:
     for version in history.versions:
-        if not version.is_foreign:
+        if version.raw is not None:
             try:
                 version.entry.to_json()
             except VersionedError as error:

@@ -54,7 +54,7 @@ class Look:
     def _by_partition(self) -> Mapping[str | None, Sequence[Version]]:
         grouped: dict[str | None, list[Version]] = {}
         for version in self.table.history():
-            if not version.is_foreign:
+            if version.raw is not None:
                 grouped.setdefault(version.partition, []).append(version)
         return grouped
 

@@ -24,8 +24,8 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def entry_of(version: Version) -> tuple[VersionEntry | None, str | None]:
-    """A version's entry, or what is wrong with it; neither for a foreign commit."""
-    if version.is_foreign:
+    """A version's entry, or what is wrong with it; neither for a foreign commit, nor for a drop."""
+    if version.raw is None:
         return None, None
     try:
         return version.entry, None
@@ -101,6 +101,7 @@ def collection_document(table: str, report: CollectionReport) -> dict[str, Any]:
         "keys": list(report.keys),
         "size_bytes": report.size_bytes,
         "kept": dict(report.kept),
+        "unfinished": list(report.unfinished),
     }
 
 

@@ -319,7 +319,7 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
         "rows": sum(v.identity.nrow for v in current) if current else None,
         "size_bytes": sum(v.facts.size_bytes for v in current) if current else None,
         "partitions": head.partitions if head else None,
-        "versions": sum(1 for v in state.history.versions if not v.is_foreign),
+        "versions": sum(1 for v in state.history.versions if v.raw is not None),
         "held": {"by": head.held.by, "why": head.held.why} if head and head.held else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,
@@ -404,7 +404,7 @@ def _show_one(document: dict[str, Any]) -> None:
     if parents := identity.get("parents"):
         show_table(
             ["parent", "project", "partition", "version"],
-            [(p["table"], p["source"], p.get("partition"), _short(p["version"])) for p in parents],
+            [(p["table"], p["source"], p.get("partition"), _version_of(p)) for p in parents],
         )
     if document["files"]:
         show_table(
@@ -412,6 +412,12 @@ def _show_one(document: dict[str, Any]) -> None:
             [(f["key"], f["rows"], human_size(f["size_bytes"])) for f in document["files"]],
             right=("rows", "size"),
         )
+
+
+def _version_of(parent: dict[str, Any]) -> str | None:
+    """The version of a parent; of an external table with its number, by which it is read again."""
+    number, short = parent.get("log_version"), _short(parent["version"])
+    return short if number is None else f"{short} (@{number})"
 
 
 def _row_differences(table: "VersionedTable", before: str | None, after: str | None, key: list[str]) -> dict[str, Any]:

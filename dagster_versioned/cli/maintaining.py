@@ -299,6 +299,7 @@ def _show_collections(session: Session, reports: "list[tuple[str, CollectionRepo
         say(*(f"  file {key}" for key in keys[:_KEYS_SHOWN]))
         if len(keys) > _KEYS_SHOWN:
             say(f"  and {len(keys) - _KEYS_SHOWN} more files; --json lists all")
+        say(*(f"  unfinished write of {key}" for key in report.unfinished))
         say(*(f"  kept {version}: {reason}" for version, reason in report.kept.items()))
     if not applied:
         session.note(dry)

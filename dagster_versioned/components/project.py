@@ -53,6 +53,9 @@ class SensorSettings(dg.Model, dg.Resolvable):
         default="metadata_sha", description="What of an upstream counts; data_sha: its data alone."
     )
     on_code_version: bool = Field(default=False, description="Whether another code version makes a target stale.")
+    wait_for_checks: bool = Field(
+        default=True, description="Whether a version is handed on only once its asset's blocking checks have passed."
+    )
     max_runs_per_tick: int = Field(default=25, description="The rest follows on later ticks.")
     minimum_interval_seconds: int = Field(default=30, description="Seconds between two ticks.")
     running: bool = Field(default=False, description="Whether the sensor runs before somebody turns it on.")
@@ -68,6 +71,7 @@ class SensorSettings(dg.Model, dg.Resolvable):
             dg.AssetSelection.from_string(self.target),
             on=self.compare,
             on_code_version=self.on_code_version,
+            wait_for_checks=self.wait_for_checks,
             max_runs_per_tick=self.max_runs_per_tick,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED,
@@ -108,7 +112,9 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
     project: ProjectSettings
     governance: GovernanceSettings | None = Field(default=None, description="Who knows where the project is.")
     io_manager_key: str = Field(default="io_manager", description="The resource key of the IO manager.")
-    preview_rows: int = Field(default=5, description="Rows that a materialization shows in Dagster.")
+    preview_rows: int = Field(
+        default=0, description="Rows that a materialization shows in Dagster; they go into its event log."
+    )
     sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

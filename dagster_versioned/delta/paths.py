@@ -59,6 +59,8 @@ def confined_key(path: str) -> str:
 
     Raises `UnsupportedFeature` for an absolute path and `LogCorrupt` for one that leaves the folder.
     """
+    if not _UNUSUAL_COMPILED.search(path):
+        return path
     if is_absolute(path):
         raise UnsupportedFeature(
             f"absolutePaths: the table refers to the file {path!r} outside its own folder, or by an absolute path. Such"

@@ -134,7 +134,7 @@ def table_documents(table: str, history: History) -> dict[str, bytes]:
 
 
 def _versions_documents(folder: str, versions: Iterable[Version]) -> dict[str, bytes]:
-    newest = {version.metadata_sha: version for version in versions if not version.is_foreign}
+    newest = {version.metadata_sha: version for version in versions if version.raw is not None}
     if not newest:
         return {}
     ordered = sorted(newest.values(), key=lambda version: -version.log_version)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypeVar, cast
 
+import orjson
+
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.names import check_partition_key
@@ -214,15 +216,26 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The Dagster step attempt that wrote a version."""
+    """The Dagster step attempt that wrote a version.
+
+    ``first_run_id`` is the run of the first attempt, where a later run made this one; all of them are attempts at one
+    computation, which is committed once.
+    """
 
     run_id: str
     step_key: str
     attempt: int
+    first_run_id: str | None = None
 
     def __post_init__(self) -> None:
         _check_texts("a run", run_id=self.run_id, step_key=self.step_key)
+        _check_optional_texts("a run", first_run_id=self.first_run_id)
         _check_counts("a run", attempt=self.attempt)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fact ``run`` as it is stored."""
+        first = {"first_run_id": self.first_run_id} if self.first_run_id is not None else {}
+        return {"run_id": self.run_id, "step_key": self.step_key, "attempt": self.attempt, **first}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,8 +308,7 @@ class Facts:
             {
                 "created_at": self.created_at,
                 "writer": {"name": self.writer.name, "version": self.writer.version},
-                "run": self.run
-                and {"run_id": self.run.run_id, "step_key": self.run.step_key, "attempt": self.run.attempt},
+                "run": self.run and self.run.to_json(),
                 "schema_version": self.schema_version,
                 "kind": self.kind,
                 "parquet_sha": self.parquet_sha,
@@ -342,7 +354,7 @@ class Facts:
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
         known["writer"] = Writer(**writer)
         if "run" in known:
-            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int})
+            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, "first_run_id": str})
             known["run"] = Run(**run)
         if "added" in known:
             counts = {"inserted": int, "updated": int, "removed": int}
@@ -403,6 +415,15 @@ class VersionEntry:
         if entry.change not in ("full", "metadata_only"):
             raise IntegrityError(f"Version {entry.metadata_sha} has the unknown change {entry.change!r:.100}.")
         return entry
+
+
+def has_sha(identity: Mapping[str, Any], metadata_sha: str) -> bool:
+    """Whether an identity as it is stored certainly has this SHA; much quicker than to parse the entry, which decides
+    where it does not.
+
+    Sorted JSON is the canonical text unless there are floats or keys beyond ASCII, so what has the SHA is the identity.
+    """
+    return hashlib.sha256(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS)).hexdigest() == metadata_sha
 
 
 def data_sha(part_shas: Sequence[str], row_order: RowOrder) -> str:

@@ -1,13 +1,17 @@
-"""What one attempt of a step was handed: the exact versions, by asset."""
+"""One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import dagster as dg
 from dagster._core.events import EngineEventData
+from dagster._core.execution.stats import StepEventStatus
 
-from dagster_versioned.identity.version import Parent, SourceVersion
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import Parent, Run, SourceVersion
+from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.lineage import Upstream
 
 if TYPE_CHECKING:
@@ -44,6 +48,41 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
     """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
     own = _noted.get(step, {})
     return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+
+
+def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
+    """The attempt as versions record it.
+
+    Attempts at one computation are those of one run, and those of the runs that executed a run again in which the step
+    did not succeed: Dagster's run retries, and re-executions from failure. What executes a step again that succeeded is
+    a computation of its own.
+
+    Raises `InvalidInput` where ``adds_rows`` and the first attempt is so old that a table has forgotten it: whether it
+    added its rows could not be known.
+    """
+    first = step.run_id
+    for run in _runs(step)[1:]:
+        stats = step.instance.get_run_step_stats(run.run_id, [step.step.key])
+        status = stats[0].status if stats else StepEventStatus.SKIPPED  # the run had other steps to do
+        if status is StepEventStatus.SUCCESS:
+            break
+        if status is not StepEventStatus.SKIPPED:
+            first = run.run_id
+    if adds_rows and first != step.run_id:
+        _require_remembered(step, first)
+    return Run(step.run_id, step.step.key, step.previous_attempt_count, first if first != step.run_id else None)
+
+
+def _require_remembered(step: "StepExecutionContext", first: str) -> None:
+    record = step.instance.get_run_record_by_id(first)
+    if record is None or datetime.now(UTC) - record.create_timestamp.astimezone(UTC) < TRANSACTIONS_KEPT:
+        return
+    raise InvalidInput(
+        f"The first attempt at the step {step.step.key!r} is of {record.create_timestamp:%Y-%m-%d} (run {first}), and "
+        f"a table remembers for {TRANSACTIONS_KEPT.days} days what a step has added to it. So it cannot be known "
+        "whether these rows are in the table. Nothing was written. Look for that run in history(); if it has no "
+        "version there, start a new run instead of executing this one again."
+    )
 
 
 def started_at(step: "StepExecutionContext") -> float:

@@ -1,5 +1,6 @@
 """What Dagster shows of a version: the metadata of a materialization."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,8 @@ import pyarrow as pa
 
 from dagster_versioned.asset_graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
@@ -36,35 +39,49 @@ def table_metadata(
     }
 
 
-def version_metadata(table: VersionedTable, history: History, result: WriteResult, preview_rows: int) -> dict[str, Any]:
-    """What a write came to; ``history`` is the table's, with the version in it.
+def version_metadata(
+    table: VersionedTable,
+    history: History | None,
+    result: WriteResult,
+    preview_rows: int,
+    omissions: Omissions | None = None,
+) -> dict[str, Any]:
+    """What a write came to; ``history`` is the table's, with the version in it, or ``None`` if it could not be read.
 
     ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
     of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history
     that lies outside of the table's store (`VersionedTable.verify`, ``witnesses``). ``size_bytes`` is a float, because
-    an integer in Dagster's GraphQL has 32 bits.
+    an integer in Dagster's GraphQL has 32 bits. What cannot be read is left out and noted in ``omissions``.
     """
+    omissions = omissions if omissions is not None else Omissions()
     version = result.version
     facts, identity = version.facts, version.identity
     rows = "dagster/row_count" if identity.partition is None else "dagster/partition_row_count"
     change = version.change if result.replayed else result.change
-    shown = {
+    shown: dict[str, Any] = {
         rows: identity.nrow,
         f"{OURS}/change": change,
         f"{OURS}/version": version.short,
         f"{OURS}/data": identity.data_sha[: len(version.short)],
-        f"{OURS}/diff": dg.MarkdownMetadataValue(diff_text(table.name, history, version, change)),
         METADATA_SHA_KEY: version.metadata_sha,
         f"{OURS}/data_sha": version.data_sha,
         LOG_VERSION_KEY: version.log_version,
-        COMMIT_KEY: history.records[version.log_version].sha256,
         f"{OURS}/size_bytes": float(facts.size_bytes),
         f"{OURS}/part_count": facts.part_count,
         **_added(result),
+        **_replayed(result),
         f"{OURS}/write_seconds": round(result.seconds, 3),
     }
-    preview = _preview(table, version, preview_rows) if preview_rows else None
-    return shown if preview is None else {**shown, f"{OURS}/preview": dg.MarkdownMetadataValue(preview)}
+    if history is not None:
+        with omissions.leave_out("the difference to the version before"):
+            shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(diff_text(table.name, history, version, change))
+        with omissions.leave_out("the SHA-256 of the commit"):
+            shown[COMMIT_KEY] = history.records[version.log_version].sha256
+    if preview_rows:
+        with omissions.leave_out("a preview of the rows"):
+            if (preview := _preview(table, version, preview_rows)) is not None:
+                shown[f"{OURS}/preview"] = dg.MarkdownMetadataValue(preview)
+    return shown
 
 
 def _added(result: WriteResult) -> dict[str, Any]:
@@ -75,6 +92,30 @@ def _added(result: WriteResult) -> dict[str, Any]:
     idle = result.change == "none" and not result.replayed
     counts = {"inserted": added.inserted, "updated": added.updated, "removed": added.removed}
     return {f"{OURS}/rows_{kind}": 0 if idle else count for kind, count in counts.items()}
+
+
+def _replayed(result: WriteResult) -> dict[str, Any]:
+    """By which run an earlier attempt had committed the version, and what became of this attempt's rows."""
+    run = result.version.facts.run
+    if not result.replayed or run is None:
+        return {}
+    left = {f"{OURS}/left_out": "rows other than the earlier attempt's"} if result.left_out else {}
+    return {f"{OURS}/committed_by": dg.DagsterRunMetadataValue(run.run_id), **left}
+
+
+def replay_text(table: TableName, results: Sequence[WriteResult]) -> str | None:
+    """What became of rows that an earlier attempt had others of, for the log; ``None`` where there are none."""
+    left = [result.version for result in results if result.left_out]
+    if not left:
+        return None
+    run = left[0].facts.run
+    which = f"version {left[0].short}" if len(left) == 1 else f"{len(left)} versions, {left[0].short} among them"
+    return (
+        f"{table}: an earlier attempt of this step (run {run.run_id if run is not None else 'unknown'}) has committed "
+        f"{which}, of other rows than this attempt has. Those stay, and this attempt's are left out, because they "
+        "would be there beside them. To append them too, start a new run; to have them instead, revert to the version "
+        "before it first."
+    )
 
 
 def type_text(data_type: DataType) -> str:

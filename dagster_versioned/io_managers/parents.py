@@ -1,7 +1,8 @@
 """Which versions an output was built from, per partition that it writes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -40,8 +41,9 @@ def parents_of(
     for dependency in sorted(graph.get(asset_key).parent_keys):
         mapped = {key: upstream_partitions(graph, asset_key, key, dependency, step.instance) for key in partitions}
         if dependency in read:
+            by_partition = _by_partition(read[dependency])
             for partition, wanted in mapped.items():
-                parents[partition] += [one for one in read[dependency] if _concerns(one, wanted)]
+                parents[partition] += _of(by_partition, wanted)
             continue
         moment = moment or datetime.fromtimestamp(started_at(step), UTC)
         external = places.external(dependency)
@@ -51,8 +53,9 @@ def parents_of(
                 parents[partition] += then
             continue
         where = places.project_for(dependency, asset_key, project)
+        known = _as_of(where, dependency, moment)
         for partition, wanted in mapped.items():
-            parents[partition] += _as_of(where, dependency, moment, wanted)
+            parents[partition] += known(wanted)
     return parents
 
 
@@ -65,8 +68,18 @@ def is_read_whole(step: "StepExecutionContext", dependency: dg.AssetKey) -> bool
     return all(reads_whole(graph.get_partition_mapping(key, dependency)) for key in readers)
 
 
-def _concerns(upstream: Upstream, wanted: frozenset[str] | None) -> bool:
-    return wanted is None or upstream.parent.partition is None or upstream.parent.partition in wanted
+def _by_partition(read: Iterable[Upstream]) -> dict[str | None, list[Upstream]]:
+    found: dict[str | None, list[Upstream]] = {}
+    for upstream in read:
+        found.setdefault(upstream.parent.partition, []).append(upstream)
+    return found
+
+
+def _of(by_partition: Mapping[str | None, Sequence[Upstream]], wanted: frozenset[str] | None) -> Iterator[Upstream]:
+    """Those of the wanted partitions (``None``: all), and of the table as a whole."""
+    partitions = by_partition.keys() if wanted is None else [None, *sorted(wanted)]
+    for partition in partitions:
+        yield from by_partition.get(partition, ())
 
 
 def _external_as_of(table: ExternalTable, moment: datetime) -> list[Upstream]:
@@ -83,9 +96,10 @@ def _external_as_of(table: ExternalTable, moment: datetime) -> list[Upstream]:
 
 
 def _as_of(
-    project: Project, dependency: dg.AssetKey, moment: datetime, wanted: frozenset[str] | None
-) -> list[Upstream]:
-    """The dependency's versions at a moment; none where it is not a table of the project, or was not yet.
+    project: Project, dependency: dg.AssetKey, moment: datetime
+) -> Callable[[frozenset[str] | None], Sequence[Upstream]]:
+    """The dependency's versions at a moment, by the partitions that are wanted; none where it is not a table of the
+    project, or was not yet.
 
     Whatever else keeps them from being known is an error: a version without its parents would look complete.
     """
@@ -93,13 +107,17 @@ def _as_of(
     try:
         first = table.state.history.versions[0]
     except TableNotFound:
-        return []
+        return lambda wanted: ()
     if first.timestamp > moment:
-        return []
+        return lambda wanted: ()
     then = table.choose(moment)
-    if any(tuple(version.identity.asset_key) != tuple(dependency.path) for version in then.versions):
-        return []
-    if wanted is None or not then.versions:
-        return table.upstream_of(then)
-    known = wanted & {version.partition for version in then.versions}
-    return table.upstream_of(table.choose(moment, partitions=sorted(known))) if known else []
+    if any(tuple(version.recorded["asset_key"]) != tuple(dependency.path) for version in then.versions):
+        return lambda wanted: ()
+    whole = cache(lambda: table.upstream_of(then))
+    known = frozenset(version.partition for version in then.versions if version.partition is not None)
+    by_partition = _by_partition(table.upstream_of(then.only(sorted(known)))) if known else {}
+
+    def of(wanted: frozenset[str] | None) -> Sequence[Upstream]:
+        return whole() if wanted is None or not then.versions else list(_of(by_partition, wanted & known))
+
+    return of

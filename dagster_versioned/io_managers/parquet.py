@@ -1,30 +1,34 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
 from pydantic import ConfigDict, Field
 
 from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
+from dagster_versioned.asset_graph.partitions import partitioning_of
 from dagster_versioned.asset_graph.places import external_table
 from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.chain.transform import Derivation
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.version import Run, partitions_sha
+from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.incremental.feature_table import UpstreamFiles
-from dagster_versioned.io_managers.attempt import note
+from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
-from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
+from dagster_versioned.io_managers.materialization import replay_text, table_metadata, version_metadata
+from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
@@ -74,7 +78,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     project: ProjectResource
     pins: dict[str, str] = Field(default={}, description="Versions to read instead of heads, by table name.")
     preview_rows: int = Field(
-        default=5, ge=0, le=100, description="Rows that a materialization shows in Dagster; they go into its event log."
+        default=0,
+        ge=0,
+        le=100,
+        description="Rows that a materialization shows in Dagster; they go into its event log, where they stay.",
     )
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
@@ -96,16 +103,17 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         options = TableOptions.from_metadata(context.definition_metadata)
         if isinstance(obj, Derivation):
             derived = obj.write(table, options=options, **_described(step, table, asset_key))
-            context.add_output_metadata(run_metadata(obj, derived))
-            self._report(context, step, table, [derived.result], None)
+            self._report(context, step, table, [derived.result], None, lambda: run_metadata(obj, derived))
             return
         if options.history is not None:
+            lineage = column_lineage(obj)
             result = _append_events(context, step, table, obj, options)
-            self._report(context, step, table, [result], column_lineage(obj))
+            self._report(context, step, table, [result], lineage)
             return
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
-            results = _write(step, table, asset_key, frames, options)
+            partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
+            results = _write(step, table, asset_key, frames, options, partitioning)
         self._report(context, step, table, results, lineage)
 
     def write_updates(
@@ -118,7 +126,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         asset_key = context.asset_key
         options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
         table = self.project.project().table(asset_key.path)
-        return _write(context.get_step_execution_context(), table, asset_key, updates, options)
+        definition = context.assets_def.partitions_def if context.has_partition_key_range else None
+        partitioning = partitioning_of(definition) if definition is not None else None
+        return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
@@ -151,12 +161,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         refuse_times(context)
         if not by_partition:
             return as_source(table.read_files(files, frame_type), context.asset_key)
-        columns = files.scan.columns
-        frames: dict[str | None, Any] = {}
-        for version in sorted(files.versions, key=lambda version: version.partition or ""):
-            one = table.files(files.log_version, columns=columns, partition=version.partition)
-            frames[version.partition] = as_source(table.read_files(one, frame_type), context.asset_key)
-        return frames
+        return {
+            partition: as_source(table.read_files(one, frame_type), context.asset_key)
+            for partition, one in files.by_partition()
+        }
 
     def _external(self, context: dg.InputContext, table: ExternalTable) -> Any:
         """The rows of a Delta table of no project, at the version that the input is to see."""
@@ -182,23 +190,25 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         try:
             if is_history(table):
                 return table.files(version)  # whose rows are those of no partition, and need all columns to be known
-            files = table.files(version, columns=columns)
+            chosen = table.choose(version)
         except TableNotFound as error:
             raise TableNotFound(_never_materialized(context, table, [])) from error
         if not context.has_asset_partitions:
-            return files
+            return table.files_of(chosen, columns=columns)
         # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
         wanted = sorted(map(str, context.asset_partition_keys))
         if not wanted and context.dagster_type.typing_type is UpstreamFiles:
-            return files.of_no_partition()  # a feature has no samples then; any other function would not expect that
-        known = {one.partition for one in files.versions}
+            return table.files_of(
+                chosen
+            ).of_no_partition()  # a feature has no samples then; any other function would not expect that
+        known = {one.partition for one in chosen.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
         if missing and not (present and plain(context.definition_metadata, ALLOW_MISSING_KEY)):
             raise VersionNotFound(_never_materialized(context, table, missing))
-        if known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key)):
-            return files
-        return table.files(version, columns=columns, partitions=present)
+        if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
+            chosen = chosen.only(present)
+        return table.files_of(chosen, columns=columns)
 
     def _pin(self, context: dg.InputContext, table: TableName, step: "StepExecutionContext | None") -> str | int | None:
         """What the input is pinned to; ``None`` for the head."""
@@ -222,24 +232,36 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         table: VersionedTable,
         results: Sequence[WriteResult],
         lineage: dg.TableColumnLineage | None,
+        more: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
-        """Tell Dagster what was written, and later outputs of the same step."""
+        """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
         asset_key = context.asset_key
-        context.add_output_metadata(table_metadata(table, results[0].version, lineage))
-        history = table.state.history
+        if step is not None:
+            versions = [result.version for result in results]
+            shas = {one.partition: one.entry.metadata_sha for one in versions}
+            by_key = {key: sha for key, sha in shas.items() if key is not None}
+            set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
+            if len(context.step_context.op_def.output_defs) > 1:
+                note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
+        if (text := replay_text(table.name, results)) is not None:
+            context.log.warning(text)
+        omissions = Omissions()
+        with omissions.leave_out("what is known of the table"):
+            context.add_output_metadata(table_metadata(table, results[0].version, lineage))
+        if more is not None:
+            with omissions.leave_out("how it was computed"):
+                context.add_output_metadata(more())
+        history = None
+        with omissions.leave_out("the history"):
+            history = table.state.history
         for result in results:
-            metadata = version_metadata(table, history, result, self.preview_rows)
-            if len(results) == 1:
-                context.add_output_metadata(metadata)
-            elif step:
-                step.add_asset_metadata(metadata, asset_key, result.version.partition)
-        if step is None:
-            return
-        shas = {result.version.partition: result.version.entry.metadata_sha for result in results}
-        whole = partitions_sha({key: sha for key, sha in shas.items() if key is not None}) if len(shas) > 1 else None
-        set_data_version(asset_key, whole or next(iter(shas.values())))
-        if len(context.step_context.op_def.output_defs) > 1:
-            note(step, asset_key, [one for sha in shas.values() for one in table.upstream(sha)])
+            with omissions.leave_out("what is known of the version"):
+                metadata = version_metadata(table, history, result, self.preview_rows, omissions)
+                if len(results) == 1:
+                    context.add_output_metadata(metadata)
+                elif step:
+                    step.add_asset_metadata(metadata, asset_key, result.version.partition)
+        omissions.log(context.log, table.name)
 
 
 def _write(
@@ -248,6 +270,7 @@ def _write(
     asset_key: dg.AssetKey,
     frames: Mapping[str | None, Any],
     options: TableOptions,
+    partitioning: Partitioning | None,
 ) -> list[WriteResult]:
     """Make the frames current, with all that the step knows of how they came about."""
     return table.write_partitions(
@@ -257,7 +280,8 @@ def _write(
         code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
-        run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+        run=run_of(step, adds_rows=options.mode == "append") if step else None,
+        partitioning=partitioning,
     )
 
 
@@ -268,7 +292,7 @@ def _described(step: "StepExecutionContext | None", table: VersionedTable, asset
         "parents": parents_of(step, asset_key, [None], table.project).get(None, ()) if step else (),
         "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
         "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-        "run": Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+        "run": run_of(step) if step else None,
     }
 
 
@@ -297,7 +321,7 @@ def _append_events(
         code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
         message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
         options=options,
-        run=Run(step.run_id, step.step.key, step.previous_attempt_count) if step else None,
+        run=run_of(step, adds_rows=True) if step else None,
     )
 
 

@@ -38,7 +38,7 @@ def diff_text(table: TableName, history: History, version: Version, change: str)
 def _before(history: History, version: Version) -> Version | None:
     """The newest version of the table or partition that is older."""
     for one in reversed(history.versions):
-        if one.log_version < version.log_version and one.partition == version.partition and not one.is_foreign:
+        if one.log_version < version.log_version and one.partition == version.partition and one.raw is not None:
             return one
     return None
 

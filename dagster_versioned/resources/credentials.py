@@ -3,8 +3,9 @@
 from typing import Any, NoReturn
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 
+from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.storage.credentials import S3Credentials
 
 
@@ -21,9 +22,18 @@ class S3CredentialsResource(dg.ConfigurableResource[Any]):
     secret_key: str = Field(repr=False, description="The secret access key; a dg.EnvVar.")
     session_token: str | None = Field(default=None, repr=False, description="A session token; a dg.EnvVar.")
 
+    @field_validator("access_key", "secret_key", "session_token", mode="wrap")
+    @classmethod
+    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        return text if is_variable(text) else parse(text)
+
     def credentials(self) -> S3Credentials:
-        """The keys; called when they are first needed."""
-        return S3Credentials(self.access_key, self.secret_key, self.session_token)
+        """The keys; called when they are first needed. Raises `InvalidInput` for a variable that is not set."""
+        return S3Credentials(
+            value_of("access_key", self.access_key),
+            value_of("secret_key", self.secret_key),
+            value_of("session_token", self.session_token),
+        )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(

@@ -1,6 +1,12 @@
 """What the fields of resources hold before a run: values, or the names of environment variables that will hold them."""
 
+from typing import TypeVar, cast
+
 import dagster as dg
+
+from dagster_versioned.errors import InvalidInput
+
+T = TypeVar("T")
 
 _VARIABLES = (dg.EnvVar, type(dg.EnvVar.int("_")))  # the second class has no public name
 
@@ -11,3 +17,21 @@ def is_variable(value: object) -> bool:
     To be asked of what a ``mode="wrap"`` validator is given: pydantic makes plain text of a variable, its name.
     """
     return isinstance(value, _VARIABLES)
+
+
+def value_of(field: str, value: T) -> T:
+    """The value of a field, outside of a run too: of a variable, what the environment holds.
+
+    Within a run Dagster has put values in the place of variables. Raises `InvalidInput`, naming the field and the
+    variable, where that is not set.
+    """
+    if not is_variable(value):
+        return value
+    variable = cast("dg.EnvVar", value)
+    found = variable.get_value()
+    if found is None:
+        raise InvalidInput(
+            f"{field} is the environment variable {variable.env_var_name!r}, which is not set. Nothing was read and "
+            f"nothing was written. Set it where this code runs, or give {field} a value."
+        )
+    return cast("T", found)

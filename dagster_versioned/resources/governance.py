@@ -11,7 +11,7 @@ from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.connect import STALE_AFTER, Governance, Role
 from dagster_versioned.governance.git_remote import remote_url
 from dagster_versioned.resources.credentials import S3CredentialsResource
-from dagster_versioned.resources.field_values import is_variable
+from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.storage.location import Location
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
         if not is_variable(storage):
             Location.parse(parse(storage))
         return storage
+
+    @field_validator("profile", mode="wrap")
+    @classmethod
+    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        return text if is_variable(text) else parse(text)
 
     @field_validator("role", mode="wrap")
     @classmethod
@@ -95,13 +100,13 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
     def governance(self) -> Governance:
         """The governance; opened once per resource. Raises `GovernanceError`, `RegistryUnavailable`, `InvalidInput`."""
         if self._governance is None:
-            role: Role = "developer" if self.role == "developer" else "reader"
+            role: Role = "developer" if value_of("role", self.role) == "developer" else "reader"
             self._governance = Governance(
-                self.storage,
+                value_of("storage", self.storage),
                 role=role,
                 registry=self._registry() if role == "developer" else None,
-                stale_after=timedelta(hours=self.stale_after_hours),
-                profile=self.profile,
+                stale_after=timedelta(hours=value_of("stale_after_hours", self.stale_after_hours)),
+                profile=value_of("profile", self.profile),
                 credentials=self.credentials.credentials if self.credentials else None,
             )
         return self._governance
@@ -110,8 +115,7 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
         """The developer's clone; a network is only used to make it."""
         from dagster_versioned.governance.registry import Registry  # a reader needs no git
 
-        if self.registry is None:
-            return Registry.open(Path(str(self.clone)))
-        return Registry.clone(
-            self.registry, Path(self.clone) if self.clone else cached_clone("registries", self.registry)
-        )
+        remote, clone = value_of("registry", self.registry), value_of("clone", self.clone)
+        if remote is None:
+            return Registry.open(Path(str(clone)))
+        return Registry.clone(remote, Path(clone) if clone else cached_clone("registries", remote))

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from dagster_versioned.resources.credentials import S3CredentialsResource
-from dagster_versioned.resources.field_values import is_variable
+from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.storage.location import Location, open_store
 from dagster_versioned.tables.external import ExternalTable
@@ -61,6 +61,11 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             Project.open(parse(name), ".")  # whose constructor knows what a name is; nothing is read yet
         return name
 
+    @field_validator("profile", "author", mode="wrap")
+    @classmethod
+    def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        return text if is_variable(text) else parse(text)
+
     @field_validator("location", mode="wrap")
     @classmethod
     def _a_place(cls, location: Any, parse: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -89,11 +94,12 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         return getattr(import_module(module), name)
 
     def _opened(self) -> Project:
+        name, location = value_of("name", self.name), value_of("location", self.location)
+        profile, author = value_of("profile", self.profile), value_of("author", self.author)
         credentials = self.credentials.credentials if self.credentials else None
         if self.governance is not None:
             return self.governance.governance().project(
-                self.name, location=self.location, author=self.author, profile=self.profile, credentials=credentials
+                name, location=location, author=author, profile=profile, credentials=credentials
             )
-        assert self.location is not None  # the validator of a project without governance
-        store = open_store(self.location, profile=self.profile, credentials=credentials)
-        return Project(self.name, store, author=self.author)
+        assert location is not None  # the validator of a project without governance
+        return Project(name, open_store(location, profile=profile, credentials=credentials), author=author)

@@ -10,6 +10,7 @@ from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of
 from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
@@ -17,7 +18,9 @@ from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.staleness import Finding, On, require_on
 
 
-def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -> dg.AutomationCondition[dg.AssetKey]:
+def version_changed(
+    *, on: On = "metadata_sha", on_code_version: bool = False, wait_for_checks: bool = True
+) -> dg.AutomationCondition[dg.AssetKey]:
     """True for what is not built from the current versions of its upstreams, as `build_version_sensor` judges it.
 
     For ``automation_condition=version_changed()`` on an asset that is a versioned table. It needs the asset's IO
@@ -32,15 +35,16 @@ def version_changed(*, on: On = "metadata_sha", on_code_version: bool = False) -
     combined with other conditions by ``&``, it stays true until the asset is requested.
     """
     require_on(on, "condition")
-    return VersionChanged(on, on_code_version)
+    return VersionChanged(on, on_code_version, wait_for_checks)
 
 
 class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
     """The condition that `version_changed` makes."""
 
-    def __init__(self, on: On, on_code_version: bool) -> None:
+    def __init__(self, on: On, on_code_version: bool, wait_for_checks: bool) -> None:
         self._on: On = on
         self._on_code_version = on_code_version
+        self._wait_for_checks = wait_for_checks
 
     @property
     def name(self) -> str:
@@ -57,7 +61,8 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """The stale partitions of the asset that no run is asked for, or is under way for, or must wait."""
-        watch, decisions = _look(context.asset_graph_view, self._on, self._on_code_version)
+        options = (self._on, self._on_code_version, self._wait_for_checks)
+        watch, decisions = _look(context.asset_graph_view, options)
         found = watch.finding(context.key)
         memory = _parse(context.cursor)
         before = context.get_previous_requested_subset(context.key)
@@ -71,7 +76,8 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
             if decisions[watch.name(context.key), partition].standing == "ready"
             and memory["asked"].get(partition or "") != states[partition or ""]
         }
-        asked = {key: state for key, state in memory["asked"].items() if states.get(key) == state}
+        unread = {partition or "" for partition, finding in found.items() if finding.unreadable is not None}
+        asked = {key: state for key, state in memory["asked"].items() if key in unread or states.get(key) == state}
         cursor = orjson.dumps({"asked": asked, "offered": {key: states[key] for key in sorted(ready)}}).decode()
         if not ready:
             subset = context.get_empty_subset()
@@ -84,11 +90,14 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
         return dg.AutomationResult(context, subset, cursor=cursor)
 
 
-_watches: "WeakKeyDictionary[AssetGraph, dict[tuple[On, bool], Watch]]" = WeakKeyDictionary()
-_looks: "WeakKeyDictionary[AssetGraphView, dict[tuple[On, bool], dict[Cell, Decision]]]" = WeakKeyDictionary()
+Options = tuple[On, bool, bool]
+"""Of a condition: ``on``, ``on_code_version``, ``wait_for_checks``."""
+
+_watches: "WeakKeyDictionary[AssetGraph, dict[Options, tuple[Watch, BlockingChecks | None]]]" = WeakKeyDictionary()
+_looks: "WeakKeyDictionary[AssetGraphView, dict[Options, dict[Cell, Decision]]]" = WeakKeyDictionary()
 
 
-def _look(view: AssetGraphView, on: On, on_code_version: bool) -> tuple[Watch, Mapping[Cell, Decision]]:
+def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, Decision]]:
     """What is stale of everything in the graph; looked at once an evaluation, for all assets that ask."""
     graph = view.asset_graph
     if not isinstance(graph, AssetGraph):
@@ -96,15 +105,19 @@ def _look(view: AssetGraphView, on: On, on_code_version: bool) -> tuple[Watch, M
             "version_changed() is evaluated in user code only. Nothing was requested. Give the assets an "
             "AutomationConditionSensorDefinition with use_user_code_server=True."
         )
-    options = (on, on_code_version)
+    on, on_code_version, wait_for_checks = options
     watches, looks = _watches.setdefault(graph, {}), _looks.setdefault(view, {})
     if options not in watches:
-        watches[options] = Watch(units_of(graph, graph.materializable_asset_keys), on, on_code_version=on_code_version)
-    watch = watches[options]
+        units = units_of(graph, graph.materializable_asset_keys)
+        watches[options] = (
+            Watch(units, on, on_code_version=on_code_version),
+            BlockingChecks() if wait_for_checks else None,
+        )
+    watch, checks = watches[options]
     if options not in looks:
         runs = RunsInProgress(view.instance, None)
         watch.look(view.instance)
-        looks[options] = watch.decide(runs, _untried)
+        looks[options] = watch.decide(runs, _untried, checks)
     return watch, looks[options]
 
 

@@ -10,6 +10,7 @@ from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.governance.version_mirror import VersionMirror
 from dagster_versioned.identity.names import table_name_of
+from dagster_versioned.resources.field_values import value_of
 from dagster_versioned.resources.project import ProjectResource
 
 ENDED = (dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RUN_FAILURE, dg.DagsterEventType.RUN_CANCELED)
@@ -48,13 +49,14 @@ def build_git_mirror_sensor(
         since = int(context.cursor) if context.cursor else None
         ended = _ended(context.instance, since, max_runs_per_tick)
         cursor = str(ended[-1].storage_id) if ended else context.cursor or "0"
-        runs = list(dict.fromkeys(record.run_id for record in ended)) if since is not None else []
-        touched = {run: tables for run in runs if (tables := _tables(context.instance, run))}
+        runs = {record.run_id: record for record in ended} if since is not None else {}
+        touched = {run: tables for run, end in runs.items() if (tables := _tables(context.instance, end))}
         if since is not None and not touched:
             return dg.SensorResult(skip_reason="No run that ended made versions.", cursor=cursor)
         with project.process_config_and_initialize_cm() as resource:
             opened = cast("ProjectResource", resource).project()
-            mirror = VersionMirror.open(opened, _text(remote), Path(_text(clone)) if clone is not None else None)
+            folder = Path(_text("clone", clone)) if clone is not None else None
+            mirror = VersionMirror.open(opened, _text("remote", remote), folder)
             if since is None:
                 reports = [mirror.update()]
             else:
@@ -86,14 +88,19 @@ def _ended(instance: dg.DagsterInstance, since: int | None, limit: int) -> Seque
     return found[:limit] if since is not None else found[-1:]
 
 
-def _tables(instance: dg.DagsterInstance, run: str) -> list[str]:
-    """The tables that a run made versions of, or found unchanged."""
-    entries = instance.all_logs(run, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
-    keys = {
-        one.asset_key
-        for e in entries
-        if (one := e.asset_materialization) is not None and METADATA_SHA_KEY in one.metadata
-    }
+def _tables(instance: dg.DagsterInstance, end: dg.EventLogRecord) -> list[str]:
+    """The tables that a run made versions of, or found unchanged; of one that did not succeed, all that it was to make.
+
+    Between a commit and Dagster's event of it, a run may be killed.
+    """
+    kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION}
+    if end.event_log_entry.dagster_event_type is not dg.DagsterEventType.RUN_SUCCESS:
+        kinds.add(dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    keys: set[dg.AssetKey] = set()
+    for entry in instance.all_logs(end.run_id, of_type=kinds):
+        one = entry.asset_materialization
+        if (one is None or METADATA_SHA_KEY in one.metadata) and (key := entry.get_dagster_event().asset_key):
+            keys.add(key)
     return sorted(str(name) for key in keys if (name := _name(key)))
 
 
@@ -104,5 +111,5 @@ def _name(key: dg.AssetKey) -> str | None:
         return None  # not written by our IO manager, whatever its metadata says
 
 
-def _text(value: str | Path) -> str:
-    return str(value.get_value()) if isinstance(value, dg.EnvVar) else str(value)
+def _text(field: str, value: str | Path) -> str:
+    return str(value_of(field, value))

@@ -57,7 +57,7 @@ class Edge:
     """One upstream of an asset: where it is, how partitions map, what a missing one means, what it is pinned to.
 
     ``is_optional``: an external asset that is not loaded, and of which nobody said that it is a versioned table; it
-    counts once it is one.
+    counts once it is one. ``checks`` are the upstream's blocking ones.
     """
 
     upstream: dg.AssetKey
@@ -68,6 +68,7 @@ class Edge:
     pinned: str | None
     is_optional: bool
     is_own: bool
+    checks: tuple[dg.AssetCheckKey, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +166,7 @@ def _edges(
             pinned=None if pinned is None or missing == "unread" else str(pinned),
             is_optional=above.is_external and missing == "unread" and SOURCE_KEY not in above.metadata,
             is_own=upstream in unit and upstream != node.key,
+            checks=tuple(sorted(check for check in above.check_keys if graph.get(check).blocking)),
         )
 
 
@@ -227,6 +229,15 @@ class Links:
         if self._is_same:
             return set(changed)
         return {partition for key in changed for partition in self._back.get(key, ())}
+
+
+def is_known(mapping: dg.PartitionMapping) -> bool:
+    """Whether a mapping is one of Dagster's own, which does what it looks like."""
+    if isinstance(mapping, dg.MultiPartitionMapping):
+        return all(
+            is_known(one.partition_mapping) for one in mapping.downstream_mappings_by_upstream_dimension.values()
+        )
+    return type(mapping).__module__.startswith("dagster.")
 
 
 def _is_identity(mapping: dg.PartitionMapping) -> bool:

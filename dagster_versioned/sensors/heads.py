@@ -4,30 +4,30 @@ What is remembered between looks is a cache: a new `ProjectHeads` sees the same.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
-from dagster_versioned.identity.names import TableName, partition_key
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.head import (
     EMPTY,
     HEADS_FOLDER,
     UNREADABLE,
     HeadDocument,
+    held_in,
     partition_head,
-    partition_head_key,
-    partition_heads_folder,
     table_head,
 )
 from dagster_versioned.tables.history import CommitRecord
+from dagster_versioned.tables.migration_mark import read_mark
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
-from dagster_versioned.tables.publish import CHECKPOINT_INTERVAL
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
 
@@ -36,8 +36,8 @@ logger = logging.getLogger("dagster_versioned")
 RESOLVE_AFTER = timedelta(minutes=1)
 """A commit takes a moment after its head was marked; a mark that is older is looked up in the log."""
 
-PAGE = 1000
-"""Objects that one call lists, on S3."""
+COMMITS = 100
+"""Commits since the last look up to which these are read; beyond, the table is opened from its checkpoint."""
 
 _READERS = 16
 
@@ -52,7 +52,6 @@ class _Known:
     document: HeadDocument = EMPTY
     heads: TableHeads = field(default_factory=TableHeads)
     seen: int = -1
-    etags: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,16 @@ class Look:
     """What one look at a project found.
 
     ``changed`` holds, for each table whose head changed since the look before, the partitions that did; ``None`` means
-    any of them. ``listing`` is what the store said, by table; ``reads`` counts documents and commits that were read.
+    any of them. ``etags`` are those that the documents were read under, by table; ``reads`` counts documents and
+    commits that were read. ``is_known`` says that what was read can only change together with an ETag: every head was
+    read, and none is pending, because under a mark a commit may come without any change of the document.
     """
 
     changed: Mapping[TableName, Collection[str] | None]
-    listing: Mapping[str, str]
+    etags: Mapping[str, str]
     reads: int
     pending: tuple[TableName, ...]
+    is_known: bool
 
 
 class ProjectHeads:
@@ -105,19 +107,23 @@ class ProjectHeads:
         changed: dict[TableName, Collection[str] | None] = dict.fromkeys(gone)
         for table in gone:
             del self._known[table]
-        for table, read in zip(stale, self._map(self._read, stale), strict=True):
-            self._known[table].document, self._known[table].etag = read
-        pending = [table for table in present if self._known[table].document.pending is not None]
-        retried = [table for table in present if self._known[table].heads.unreadable is not None]
-        for table in dict.fromkeys((*stale, *pending, *retried)):
-            known = self._known[table]
+        read = dict(zip(stale, self._map(self._read, stale), strict=True))
+        for table, known in [(table, self._known[table]) for table in present]:
+            if table not in read and known.document.pending is None and known.heads.unreadable is None:
+                continue
             before = known.heads
+            known.document, etag = read.get(table, (known.document, known.etag))
+            known.etag = ""  # until what the document stands for is read: what breaks off here is begun again
             touched = self._update(table, known)
+            known.etag = etag
             if known.heads != before:
                 changed[table] = touched
+        pending = tuple(table for table in present if self._known[table].document.pending is not None)
         for table in self._resolving.keys() - set(pending):
             del self._resolving[table]
-        return Look(changed, listing, self._reads, tuple(pending))
+        etags = {str(table): self._known[table].etag for table in present}
+        unread = (not known.etag or known.heads.unreadable is not None for known in self._known.values())
+        return Look(changed, etags, self._reads, pending, not pending and not any(unread))
 
     def pins(self) -> Mapping[str, Pin]:
         """The project's pins. Raises `IntegrityError` where they cannot be read."""
@@ -134,6 +140,9 @@ class ProjectHeads:
         store = self._opened.custody.relocated() if self._opened.custody is not None else None
         uri = store.uri if store is not None else self._opened.store.uri
         if uri != self._project.store.uri:
+            mark = read_mark(self._opened.data) if store is None else None
+            if mark is not None and mark.state == "leaving":
+                return  # governance did not answer: whoever came back would have lifted the fence
             self._project = self._opened.at(store) if store is not None else self._opened
             self._known, self._resolving, self._pins = {}, {}, ("", {})
 
@@ -165,7 +174,7 @@ class ProjectHeads:
             document = self._resolved(table, known.document)
             whole = CellHead.of(document.head) if document.head else None
             if document.head is None or document.head.partitions is None:
-                known.heads, known.seen, known.etags = TableHeads(whole), document.log_version, {}
+                known.heads, known.seen = TableHeads(whole), document.log_version
                 return None
             partitions, touched = self._partitions(table, known, document)
             known.heads, known.seen = TableHeads(whole, partitions), document.log_version
@@ -179,7 +188,7 @@ class ProjectHeads:
 
     def _resolved(self, table: TableName, document: HeadDocument) -> HeadDocument:
         """The document, brought up to the log where a commit was announced and its head did not follow."""
-        if document.pending is None or document.pending.age(datetime.now(UTC)) < RESOLVE_AFTER:
+        if document.pending is None or timedelta(0) <= document.pending.age(datetime.now(UTC)) < RESOLVE_AFTER:
             return document
         opened = self._resolving.setdefault(table, self._project.table(str(table)))
         self._reads += 1
@@ -193,67 +202,44 @@ class ProjectHeads:
     def _partitions(
         self, table: TableName, known: _Known, document: HeadDocument
     ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        """The heads of the partitions, and those that changed: from the log since the last look, or from the stored
-        heads, whichever takes fewer calls."""
+        """The heads of the partitions, and those that changed: by the commits since the last look, if they are few.
+
+        Where these do not lead to the partitions that the table's head is taken over, they are read from the whole log:
+        the table was deleted and made anew, or a partition was dropped.
+        """
         assert document.head is not None
-        commits = document.log_version - known.seen
-        pages = 1 + (document.head.partitions or 0) // PAGE
-        if known.seen >= 0 and commits == 0:
-            return known.heads.partitions, ()
-        if commits < 0:  # the table was deleted and made anew
-            known.seen, known.etags = -1, {}
-        if known.seen >= 0 and commits <= pages + 1:
-            return self._by_log(table, known, document.log_version)
-        if known.seen < 0 and (document.head.partitions or 0) > document.log_version % CHECKPOINT_INTERVAL + pages + 5:
-            return self._from_state(table), None
-        listing = {info.key: info.etag for info in self._project.data.list(partition_heads_folder(table))}
-        self._reads += pages
-        changed = [key for key, etag in listing.items() if known.etags.get(key) != etag]
-        if known.seen >= 0 and commits < len(changed):
-            return self._by_log(table, known, document.log_version)
-        read = self._map(self._document, changed)
-        if any(one.head is None for one, _ in read):
-            return self._from_state(table), None
-        known.etags = {key: known.etags.get(key, "") for key in listing}
-        known.etags.update(zip(changed, (etag for _, etag in read), strict=True))
-        heads = {str(one.head.partition): CellHead.of(one.head) for one, _ in read if one.head is not None}
-        touched = heads.keys() | (known.heads.partitions.keys() - {_partition_of(key) for key in listing})
-        kept = {key: head for key, head in known.heads.partitions.items() if key not in touched}
-        return kept | heads, touched if known.seen >= 0 else None
+        before = known.heads.partitions
+        if known.seen >= 0 and 0 <= document.log_version - known.seen <= COMMITS:
+            heads, touched = self._by_log(table, known, document.log_version)
+            if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha:
+                return heads, touched
+        heads = self._from_state(table)
+        changed = {key for key in heads.keys() | before.keys() if heads.get(key) != before.get(key)}
+        return heads, changed if known.seen >= 0 else None
 
     def _by_log(
         self, table: TableName, known: _Known, log_version: int
-    ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        commits = read_commits(self._project.data.subfolder(str(table)), known.seen + 1, log_version)
+    ) -> tuple[Mapping[str, CellHead], Collection[str]]:
+        store = self._project.data.subfolder(str(table))
+        commits = read_commits(store, known.seen + 1, log_version) if known.seen < log_version else []
         self._reads += len(commits)
         heads = dict(known.heads.partitions)
         touched: set[str] = set()
         for commit in commits:
-            for partition, head in _committed(commit, heads):
-                heads[partition] = head
-                known.etags[partition_head_key(table, partition)] = ""  # what is stored is another one now
-                touched.add(partition)
-        held = sorted(_held_by(commits))
-        for partition, (document, _) in zip(
-            held, self._map(self._document, [partition_head_key(table, partition) for partition in held]), strict=True
-        ):
-            if document.head is None:
-                return self._from_state(table), None
-            heads[partition] = CellHead.of(document.head)
-            touched.add(partition)
+            made = dict(_committed(commit, heads))
+            held = {key: hold for key, hold in held_in(commit).items() if key in heads or key in made}
+            heads |= made
+            heads |= {key: replace(heads[key], held=hold) for key, hold in held.items()}
+            touched |= made.keys() | held.keys()
         return heads, touched
 
     def _from_state(self, table: TableName) -> Mapping[str, CellHead]:
-        """From the whole log, by its checkpoint; for the first look at many partitions."""
+        """From the whole log, by its checkpoint."""
         opened = self._project.table(str(table))
         state = opened.state
         self._reads += 1
         versions = {key: version for key, version in state.history.heads.items() if key is not None}
         return {key: CellHead.of(partition_head(table, version, state)) for key, version in versions.items()}
-
-
-def _partition_of(key: str) -> str:
-    return partition_key(key.rpartition("/")[2].removesuffix(".json"))
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:
@@ -275,9 +261,3 @@ def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[
                     FeatureRecord.of(identity.get("custom", {})),
                 ),
             )
-
-
-def _held_by(commits: Iterable[Commit]) -> set[str]:
-    """The partitions whose hold one of the commits changed."""
-    held = [(CommitRecord.of(commit).info or {}).get("held", {}).get("partition") for commit in commits]
-    return {partition for partition in held if partition is not None}

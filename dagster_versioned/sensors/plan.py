@@ -12,9 +12,10 @@ from dagster_versioned.tables.staleness import Finding, cell_text
 Cell = tuple[str, str | None]
 """A unit (assets that run together) or an upstream by name, and a partition of it."""
 
-Standing = Literal["ready", "waiting", "running", "tried", "absent", "held", "unreadable"]
+Standing = Literal["ready", "waiting", "running", "tried", "unchecked", "absent", "held", "unreadable"]
 """What becomes of a stale cell now: it runs; it waits for an upstream; a run of it is under way; a run for this very
-state has ended, so that something must change first; an upstream does not exist; it is held; it cannot be read."""
+state has ended, so that something must change first; a blocking check has not passed for a version that it would read;
+an upstream does not exist; it is held; it cannot be read."""
 
 ABOUT_TO_CHANGE: frozenset[Standing] = frozenset({"ready", "waiting", "running"})
 
@@ -32,12 +33,14 @@ def plan(
     upstreams: Callable[[Cell], Iterable[Cell]],
     running: Callable[[Cell], str | None],
     tried: Callable[[Cell, Finding], str | None],
+    unchecked: Callable[[Cell], str | None] = lambda _: None,
 ) -> dict[Cell, Decision]:
     """What becomes of each stale cell.
 
     ``findings`` come upstream first. A cell waits for its direct upstreams alone: were it to wait for all that is
     above it, a source that changes faster than a long chain runs would keep the end of the chain from ever running.
-    What nobody is going to run (it is held, or was tried) is not waited for. ``running`` and ``tried`` say which run.
+    What nobody is going to run (it is held, was tried, or waits for a check) is not waited for. ``running`` and
+    ``tried`` say which run, ``unchecked`` which check.
     """
     decisions: dict[Cell, Decision] = {}
     busy: dict[Cell, str | None] = {}
@@ -60,6 +63,8 @@ def plan(
                 decision = Decision("waiting", cell_text(*above))
             elif (run := tried(cell, finding)) is not None:
                 decision = Decision("tried", run)
+            elif (why := unchecked(cell)) is not None:
+                decision = Decision("unchecked", why)
         decisions[cell] = decision or Decision("ready")
     return decisions
 

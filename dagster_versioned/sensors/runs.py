@@ -38,6 +38,7 @@ class RunsInProgress:
     """
 
     def __init__(self, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition | None) -> None:
+        self.ids: set[str] = set()
         self._all: dict[dg.AssetKey, str] = {}
         self._one: dict[dg.AssetKey, dict[str, str]] = {}
         self._ranges: dict[dg.AssetKey, list[tuple[str, str, str]]] = {}
@@ -69,6 +70,7 @@ class RunsInProgress:
         return None
 
     def _add(self, run: dg.DagsterRun, keys: Iterable[dg.AssetKey]) -> None:
+        self.ids.add(run.run_id)
         first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
         partition = run.tags.get(PARTITION_NAME_TAG)
         for key in keys:

@@ -142,6 +142,7 @@ class _Reporter:
             if _missing(current, self._reported.get(key, {})):
                 self._reported[key] = _reported(instance, key, list(current))
                 for partition in _missing(current, self._reported[key]):
+                    self._reported[key].pop(partition, None)  # the last one is another now, or will be asked for again
                     yield _observation(key, partition, current[partition])
 
 

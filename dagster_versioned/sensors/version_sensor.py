@@ -17,6 +17,7 @@ from dagster._core.storage.tags import (
 )
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import Unit, units_of
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
 from dagster_versioned.sensors.runs import (
@@ -39,6 +40,7 @@ _SAYS: Mapping[Standing, str] = {
     "waiting": "waiting for an upstream that is about to change",
     "running": "being built by a run in progress",
     "tried": "built from older versions; a run for just this state has ended, and the next change requests another",
+    "unchecked": "waiting for a blocking check of what it would read",
     "absent": "waiting for an upstream that has no version",
     "held": "held",
     "unreadable": "not judged, because heads cannot be read",
@@ -51,6 +53,7 @@ def build_version_sensor(
     *,
     on: On = "metadata_sha",
     on_code_version: bool = False,
+    wait_for_checks: bool = True,
     max_runs_per_tick: int = 25,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -67,9 +70,11 @@ def build_version_sensor(
 
     ``target``: the assets to keep current; those that are not versioned tables are left out. ``on``: what of an
     upstream counts, ``"data_sha"`` being its data alone. ``on_code_version``: whether a target whose asset states
-    another code version than its head is stale. ``max_runs_per_tick``: the rest follows on later ticks. Partitions that
-    lie side by side are one run where the asset's backfill policy is single-run, unless a partition is built from
-    another one of the same asset; else each is a run.
+    another code version than its head is stale. ``wait_for_checks``: whether a version is handed on only once every
+    blocking check of its asset that the definitions hold has passed for it (a failure with severity WARN counts as
+    passed). ``max_runs_per_tick``: the rest follows on later ticks. Partitions that lie side by side are one run where
+    the asset's backfill policy is single-run, unless a partition is built from another one of the same asset; else each
+    is a run.
 
     Inputs that are pinned (in `AssetIn` metadata, or in the configuration of the IO manager) are current as they are. A
     version pinned by a run alone lasts until the next tick: hold the head to keep it.
@@ -78,7 +83,8 @@ def build_version_sensor(
         raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
     require_on(on, "sensor")
     selection = dg.AssetSelection.from_coercible(target)
-    trigger = _Trigger(selection, on, on_code_version, max_runs_per_tick, dict(run_tags or {}))
+    checks = BlockingChecks() if wait_for_checks else None
+    trigger = _Trigger(selection, on, on_code_version, checks, max_runs_per_tick, dict(run_tags or {}))
     return dg.SensorDefinition(
         name=name,
         evaluation_fn=trigger.tick,
@@ -104,11 +110,18 @@ class _Trigger:
     """The sensor's evaluation, and what it remembers between ticks of one process: a cache."""
 
     def __init__(
-        self, selection: dg.AssetSelection, on: On, on_code_version: bool, max_runs: int, run_tags: Mapping[str, str]
+        self,
+        selection: dg.AssetSelection,
+        on: On,
+        on_code_version: bool,
+        checks: BlockingChecks | None,
+        max_runs: int,
+        run_tags: Mapping[str, str],
     ) -> None:
         self._selection = selection
         self._on: On = on
         self._on_code_version = on_code_version
+        self._checks = checks
         self._max_runs = max_runs
         self._run_tags = run_tags
         self._repository: dg.RepositoryDefinition | None = None
@@ -128,7 +141,7 @@ class _Trigger:
             runs = RunsInProgress(context.instance, repository)  # before the heads, see there
             seen = watch.look(context.instance, _settled(context.cursor))
             if watch.is_settled:
-                cursor = orjson.dumps({"settled": seen.digest}).decode()
+                cursor = orjson.dumps({"settled": seen.digest} if seen.digest else {}).decode()
                 return dg.SensorResult(
                     skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
                 )
@@ -138,7 +151,7 @@ class _Trigger:
             def tried(cell: Cell, finding: Finding) -> str | None:
                 return self._tried.tried(context.instance, cell[0], finding.state)
 
-            decisions = watch.decide(runs, tried)
+            decisions = watch.decide(runs, tried, self._checks)
             requests = [
                 one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
             ]

@@ -15,24 +15,31 @@ import orjson
 from dagster_versioned.asset_graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
-from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit
+from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.project import Pin
 from dagster_versioned.tables.staleness import Finding, Need, On, TableHeads, find
 
+FORM = 2
+"""Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""
+
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look came to: how much was looked at, and a digest of all that the answer depends on."""
+    """What one look came to: how much was looked at, and a digest of all that the answer depends on.
+
+    ``digest`` is ``None`` where the answer may change and no digest would: a head is pending or was not read.
+    """
 
     units: int
     tables: int
     reads: int
     pending: tuple[str, ...]
-    digest: str
+    digest: str | None
 
 
 class Watch:
@@ -66,15 +73,16 @@ class Watch:
         self._findings: dict[int, dict[str | None, Finding]] = {}
         self._pins: dict[int, Mapping[str, Pin]] = {}
         self._is_new = True
-        self._structure = _digest([_described(unit) for unit in units] + [on, on_code_version])
+        # A mapping of the user's own may do something else tomorrow and look the same.
+        self._is_described = all(is_known(edge.mapping) for edge in edges)
+        self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version])
 
     def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
         """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read."""
         try:
             listings = {number: heads.listing() for number, heads in self._heads.items()}
             moved = self._refresh(instance)
-            digest = self._digest(listings)
-            if self._is_new and digest == settled:
+            if self._is_new and self._is_described and settled == (digest := self._digest(listings)):
                 return self._seen(0, (), digest)
             looks = {
                 number: heads.look(listings[number], self._tables[number]) for number, heads in self._heads.items()
@@ -89,16 +97,17 @@ class Watch:
             for number, cells in affected.items():
                 self._judge(number, cells)
         except BaseException:
-            self._is_new = True  # what changed was taken note of and not judged, so everything is judged next time
+            # What changed was taken note of and not judged, so next time everything is judged, by nothing remembered.
+            self._is_new, self._findings, self._links, self._pins = True, {}, {}, {}
             raise
         self._is_new = False
-        reads, pending = (
-            sum(look.reads for look in looks.values()),
-            [t for look in looks.values() for t in look.pending],
-        )
-        return self._seen(reads, pending, digest)
+        reads = sum(look.reads for look in looks.values())
+        pending = [table for look in looks.values() for table in look.pending]
+        is_known = self._is_described and all(look.is_known for look in looks.values())
+        etags = {number: look.etags for number, look in looks.items()}
+        return self._seen(reads, pending, self._digest(etags) if is_known else None)
 
-    def _seen(self, reads: int, pending: Sequence[str], digest: str) -> Seen:
+    def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> Seen:
         return Seen(len(self.units), sum(map(len, self._tables.values())), reads, tuple(pending), digest)
 
     @property
@@ -114,15 +123,66 @@ class Watch:
             for partition in sorted(found, key=lambda one: order.get(one, 0) if one is not None else 0):
                 yield (self.units[number].name, partition), found[partition]
 
-    def decide(self, runs: RunsInProgress, tried: Callable[[Cell, Finding], str | None]) -> dict[Cell, Decision]:
-        """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended."""
+    def decide(
+        self,
+        runs: RunsInProgress,
+        tried: Callable[[Cell, Finding], str | None],
+        checks: BlockingChecks | None = None,
+    ) -> dict[Cell, Decision]:
+        """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended.
+
+        With ``checks``, what would read a version that a blocking check has not passed for waits.
+        """
 
         def running(cell: Cell) -> str | None:
             order = self.order(cell[0])
             found = (runs.running(key, cell[1], order) for key in self.keys(cell[0]))
             return next((run for run in found if run is not None), None)
 
-        return plan(self.findings(), self.upstreams, running, tried)
+        if checks is None:
+            return plan(self.findings(), self.upstreams, running, tried)
+        could_run = [cell for cell, one in self.findings() if not (one.held or one.unreadable or one.absent)]
+        readings = {reading: edge.checks for edge, some in self._readings(could_run) for reading in some}
+        if readings:
+            checks.look(self._instance, readings, runs.ids)
+        found: dict[tuple[Edge, str | None], str | None] = {}
+
+        def unchecked(cell: Cell) -> str | None:
+            for edge, member, key in self._checked_edges(cell):
+                if (edge, key) not in found:
+                    whys = (checks.hindrance(one, edge.checks) for one in self._read_by(edge, member, key))
+                    found[edge, key] = next((why for why in whys if why is not None), None)
+                if found[edge, key] is not None:
+                    return found[edge, key]
+            return None
+
+        return plan(self.findings(), self.upstreams, running, tried, unchecked)
+
+    def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[Reading]]]:
+        """The versions with blocking checks that runs of these cells would read; what all of them read, once."""
+        seen: set[tuple[Edge, str | None]] = set()
+        for cell in cells:
+            for edge, member, key in self._checked_edges(cell):
+                if (edge, key) not in seen:
+                    seen.add((edge, key))
+                    yield edge, self._read_by(edge, member, key)
+
+    def _checked_edges(self, cell: Cell) -> Iterator[tuple[Edge, Member, str | None]]:
+        """The edges of a cell whose upstreams have blocking checks, and the partition that matters to what they read.
+
+        A version that an input is pinned to is somebody's decision, and what the same run makes is none of ours.
+        """
+        for member in self._names[cell[0]].members:
+            for edge in member.edges:
+                if edge.checks and edge.pinned is None and not edge.is_own:
+                    is_shared = edge.partitions is None or self._link(edge, member).whole
+                    yield edge, member, None if is_shared else cell[1]
+
+    def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[Reading]:
+        heads = self._table(edge.place)
+        for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
+            if (head := heads.cell(key)) is not None:
+                yield Reading(edge.upstream, key, head.metadata_sha, head.timestamp)
 
     def name(self, key: dg.AssetKey) -> str:
         """The name of the unit that an asset belongs to."""
@@ -182,12 +242,14 @@ class Watch:
                 dirty |= {number for number, edge in named if id(edge.place.project) == project}
         return dirty
 
-    def _digest(self, listings: Mapping[int, Mapping[str, str]]) -> str:
+    def _digest(self, etags: Mapping[int, Mapping[str, str]]) -> str:
+        """Of all that the judgement depends on: how it is made, partition keys, pins, and heads by their ETags."""
         stamps = sorted(f"{one.text} {one.stamp!r}" for one in self._partitions)
         seen: list[Any] = []
         for number, heads in self._heads.items():
-            listing = listings[number]
-            found = sorted((str(table), listing[table]) for table in self._tables[number] if table in listing)
+            found = sorted(
+                (str(table), etags[number][table]) for table in self._tables[number] if table in etags[number]
+            )
             pins = sorted((name, pin.version) for name, pin in self._pins.get(number, {}).items())
             seen.append([heads.project.store.uri, found, pins])
         return _digest([self._structure, stamps, seen])
@@ -200,7 +262,9 @@ class Watch:
 
     def _link(self, edge: Edge, member: Member) -> Links:
         assert edge.partitions is not None
-        key = (repr(edge.mapping), edge.partitions, member.partitions)  # some mappings cannot be hashed
+        # Some mappings cannot be hashed, and one of the user's own need not look like what it does.
+        mapping = repr(edge.mapping) if is_known(edge.mapping) else f"{id(edge.mapping)}"
+        key = (mapping, edge.partitions, member.partitions)
         if key not in self._links:
             self._links[key] = Links(edge.mapping, edge.partitions, member.partitions, self._instance)
         return self._links[key]

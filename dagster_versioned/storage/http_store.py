@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 from dagster_versioned.errors import AccessDenied, IntegrityError, InvalidInput, StorageError
 from dagster_versioned.storage.http import HttpClient, check_url, last_modified
 from dagster_versioned.storage.keys import check_key
-from dagster_versioned.storage.object_store import Durability, ObjectInfo
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 WHOLE_BYTES = 64 * 1024**2
 """The most that is read of an object that is asked for whole; larger ones are read through `HttpStore.chunks`."""
@@ -105,6 +105,13 @@ class HttpStore:
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._refuse("delete", key)
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        return iter(())
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        for write in writes:
+            self._refuse("abort", write.key or write.id)
 
     def _refuse(self, operation: str, key: str) -> NoReturn:
         raise AccessDenied(

@@ -33,7 +33,7 @@ from dagster_versioned.storage.keys import (
     check_start,
     is_key,
 )
-from dagster_versioned.storage.object_store import Durability, ObjectInfo
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -183,6 +183,21 @@ class LocalStore:
         for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             self._prune(folder)
 
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """As the protocol says: files in the making, which all folders below the outer root share."""
+        for entry in self._in_the_making():
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                # Not the modification time: a link has that of its source.
+                yield UnfinishedWrite(entry.name, datetime.fromtimestamp(status.st_ctime, UTC), size=status.st_size)
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        wanted = {write.id for write in writes}
+        for entry in self._in_the_making() if wanted else ():
+            if entry.name in wanted:
+                with self._translated("delete", entry.name), suppress(FileNotFoundError):
+                    Path(entry.path).unlink()
+
     def _confined(self, relative: str) -> Path:
         path = self._root / relative
         if self._meets_link(str(path)) and not path.resolve().is_relative_to(self._top):
@@ -318,14 +333,15 @@ class LocalStore:
 
     def _sweep(self) -> None:
         """Remove what killed processes left in the making; a live write touches its file long before that age."""
+        before = datetime.fromtimestamp(time.time() - _ABANDONED_SECONDS, UTC)
+        self.abort(write for write in self.unfinished() if write.begun < before)
+
+    def _in_the_making(self) -> Iterator[os.DirEntry[str]]:
+        if self._temporary.is_symlink():  # what is there is not ours
+            return
         for entry in _entries(self._temporary):
-            if not _MADE_HERE.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
-                continue
-            with suppress(FileNotFoundError):
-                # Not the modification time: a link has that of its source.
-                old = entry.stat(follow_symlinks=False).st_ctime < time.time() - _ABANDONED_SECONDS
-                if old:
-                    Path(entry.path).unlink()
+            if _MADE_HERE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield entry
 
     @contextmanager
     def _locked(self, path: Path) -> Generator[None]:

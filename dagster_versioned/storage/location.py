@@ -15,6 +15,8 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
+_NO_FOLDER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\\\\")
+"""What a URI or a drive begins with: ``dbfs:/x``, ``s3:/bucket`` (a slash is missing), ``C:`` and a server's share."""
 _ADVICE = (
     "Nothing was touched. Use 's3://bucket/prefix?region=…&endpoint_url=…', 'file:///absolute/path' or a local path; "
     "credentials come from the environment, a named profile or a callable, never from a location."
@@ -76,13 +78,14 @@ class Location(BaseModel):
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read ``s3://bucket/prefix?region=…&endpoint_url=…``, ``file:///…`` or a local path (relative: to the working
-        directory). Raises `InvalidInput`."""
+        """Read ``s3://bucket/prefix?region=…&endpoint_url=…``, ``file:///…`` or a local path.
+
+        A path that is relative is so to the working directory, and ``~`` is the user's home, as a shell has it. What
+        begins as a URI or a drive does is no path. Raises `InvalidInput`.
+        """
         scheme, colon, rest = uri.partition("://")
         if not colon:
-            if not uri:
-                raise InvalidInput(f"An empty location. {_ADVICE}")
-            return cls.from_json({"type": "local", "root": str(Path(uri).expanduser().absolute())})
+            return cls._parse_path(uri)
         match scheme.lower():
             case "s3":
                 return cls._parse_s3(rest)
@@ -94,6 +97,22 @@ class Location(BaseModel):
                 # What stands before "://" may be part of a secret that was pasted in, so only a plain word is repeated.
                 shown = f" {scheme!r}" if re.fullmatch(r"[a-z0-9+]{1,12}", scheme) else ""
                 raise InvalidInput(f"A location with the unknown scheme{shown}. {_ADVICE}")
+
+    @classmethod
+    def _parse_path(cls, path: str) -> Self:
+        if not path.strip():
+            raise InvalidInput(f"An empty location. {_ADVICE}")
+        if path[0].isspace():
+            raise InvalidInput(f"A location begins with a space. {_ADVICE}")
+        if _NO_FOLDER.match(path):
+            raise InvalidInput(
+                f"A location begins as a URI or a drive does, so it is not taken for a folder. {_ADVICE} A folder with "
+                "such a name is './name'."
+            )
+        try:
+            return cls.from_json({"type": "local", "root": str(Path(path).expanduser().absolute())})
+        except RuntimeError:  # what pathlib raises
+            raise InvalidInput(f"A location begins with '~' and a user who has no home here. {_ADVICE}") from None
 
     @classmethod
     def _parse_s3(cls, rest: str) -> Self:

@@ -26,6 +26,20 @@ class ObjectInfo:
     modified: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class UnfinishedWrite:
+    """A write that began and did not end, of a process that died or is at it still; `ObjectStore.list` shows none.
+
+    ``key`` is what it would become, where that is known (an S3 multipart upload), ``size`` the bytes it has, where that
+    is known (a file of a local disk). ``id`` is the store's own.
+    """
+
+    id: str
+    begun: datetime
+    key: str | None = None
+    size: int | None = None
+
+
 class ObjectStore(Protocol):
     """Bytes under keys, below one root.
 
@@ -119,4 +133,12 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the objects; keys without an object are passed over."""
+        ...
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """The unfinished writes to keys of this store; also those to its outer root, where keys are not known."""
+        ...
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        """Discard the bytes of unfinished writes; one of a living process fails. Those that ended are passed over."""
         ...

@@ -50,7 +50,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.location import Location
-from dagster_versioned.storage.object_store import Durability, ObjectInfo
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 _WRITE_ID = "write-id"
 _DELETE_BATCH = 1000  # S3's limit
@@ -261,6 +261,28 @@ class S3Store:
         checked = [check_key(key) for key in keys]  # all of them before the first is touched
         for first in range(0, len(checked), _DELETE_BATCH):
             self._delete(checked[first : first + _DELETE_BATCH])
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """As the protocol says: multipart uploads that were neither completed nor aborted."""
+        outer = len(self._location.prefix)
+        with self._translated("unfinished", ""):
+            paginator = self._client.get_paginator("list_multipart_uploads")
+            for page in paginator.paginate(Bucket=self._location.root, Prefix=self._location.prefix):
+                for upload in page.get("Uploads", ()):
+                    # Some servers take no prefix.
+                    if upload["Key"].startswith(self._location.prefix) and is_key(key := upload["Key"][outer:]):
+                        yield UnfinishedWrite(upload["UploadId"], upload["Initiated"].astimezone(UTC), key)
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        for write in writes:
+            if write.key is None:
+                continue
+            with self._translated("abort", write.key):
+                try:
+                    self._client.abort_multipart_upload(**self._at(write.key), UploadId=write.id)
+                except ClientError as error:
+                    if _code(error) != "NoSuchUpload":
+                        raise
 
     @property
     def _client(self) -> Any:

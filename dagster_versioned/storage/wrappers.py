@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, cast
 
 from dagster_versioned.errors import StoreUnavailable
-from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore, UnfinishedWrite
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ Verb = Literal[
     "put_if_match",
     "copy",
     "delete",
+    "unfinished",
+    "abort",
 ]
 
 
@@ -104,6 +106,13 @@ class StoreWrapper:
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)
         return self._call("delete", keys[0] if keys else "", lambda: self._store.delete(keys))
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        return self._call("unfinished", "", self._store.unfinished)
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        writes = list(writes)
+        return self._call("abort", writes[0].id if writes else "", lambda: self._store.abort(writes))
 
     def _call(self, verb: Verb, key: str, action: Callable[[], T], size: int = 0) -> T:
         return self._around(verb, self._folder + key, size, action)

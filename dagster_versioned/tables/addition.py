@@ -22,14 +22,14 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import change_key
 from dagster_versioned.tables.read import scan_of
-from dagster_versioned.tables.write import Base, Description, Proposal
+from dagster_versioned.tables.write import Base, Description, Proposal, Repetition
 
 
 class Addition(Proposal):
     """Rows on their way into the head of a table, or of one of its partitions, as `TableOptions.mode` says.
 
     What comes of them depends on the head, so it is computed anew where that has moved. ``frame`` is pinned
-    (`Engine.pinned`). ``mode`` is what the facts call it. Raises `EmptyTable`, `UnsupportedType`.
+    (`Engine.pinned`). ``mode`` is what the facts call it. Raises `UnsupportedType`.
     """
 
     def __init__(
@@ -50,8 +50,6 @@ class Addition(Proposal):
         self._write_options = options.write_options(partition)
         self._schema = engine.schema(frame, self._write_options)
         self._measured: Contents | None = None
-        if not options.allow_empty:
-            refuse_no_rows(self._given.nrow, allow_empty=False)
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
         self._changes: Callable[[], Written] | None = None
@@ -64,24 +62,21 @@ class Addition(Proposal):
             self._measured = self._engine.measure(self._frame, self._schema)
         return self._measured
 
-    def repeats(self, own: Version) -> bool:
-        """Whether an earlier attempt of the step committed these very rows.
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether an earlier attempt of the step committed these very rows, or others that stay alone.
 
-        Raises `CommitConflict` where it appended others, which a retry was to replace, not to add to.
+        Rows cannot be appended in the place of others, so what was committed first is what the step appended.
         """
         known = own.facts.added
         if known is not None and (known.mode, known.digest) == (self._mode, self._given.digest.text):
-            return True
-        if self._mode == "append":
-            raise CommitConflict(
-                f"An earlier attempt of this step has committed version {own.short}, of other rows than this one would "
-                "append. Nothing was written. Start a new run to append these too; to have them instead of the others, "
-                "revert to the version before it first."
-            )
-        return False
+            return Repetition.SAME_ROWS
+        return Repetition.OTHER_ROWS if self._mode == "append" else None
 
     def onto(self, base: Base) -> tuple[Add, ...]:
-        """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known."""
+        """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known.
+
+        Raises `EmptyTable`, and `CommitConflict` after a foreign commit.
+        """
         what = tuple(add.identity for add in base.parts), self._switches(base)
         if what != self._onto:
             _require_own(base)
@@ -97,6 +92,8 @@ class Addition(Proposal):
         return self.change_files
 
     def _add_to(self, base: Base) -> tuple[Add, ...]:
+        if not self._options.allow_empty:
+            refuse_no_rows(self._given.nrow, allow_empty=False)
         known = None if base.head is None else _recorded_schema(base.head)
         scan = scan_of(self._staging.store, self._schema_beside(known), base.parts)
         # What goes onto nothing is what is written, and need not be measured beside that.

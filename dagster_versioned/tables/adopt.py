@@ -18,6 +18,7 @@ from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_actions import table_actions, version_domain
+from dagster_versioned.tables.table_record import TableRecord
 
 
 class Adoption:
@@ -86,9 +87,15 @@ class Adoption:
             null_counts=tuple(nulls),
         )
         entry = VersionEntry.of(identity, facts, "full")
+        record = TableRecord.of(state.snapshot)
         return Draft(
             operation="ADOPT",
-            actions=[*table_actions(state, state.snapshot.schema, timestamp), *adds, version_domain(entry, state)],
+            actions=[
+                *table_actions(state, state.snapshot.schema, timestamp),
+                *record.with_partitioning(None).actions(record),
+                *adds,
+                version_domain(entry, state),
+            ],
             info={"versions": [entry.to_json()]},
         )
 

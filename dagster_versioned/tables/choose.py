@@ -24,6 +24,12 @@ class ChosenVersions:
     log_version: int
     whole: bool
 
+    def only(self, partitions: Names[str]) -> "ChosenVersions":
+        """Those of some partitions, in the order of these. Raises `VersionNotFound` where one has none."""
+        return ChosenVersions(
+            _of_partitions(self.versions, partitions, self.log_version), self.log_version, whole=False
+        )
+
 
 def choose_versions(
     history: History, selection: Selection, partition: str | None, partitions: Names[str] | None
@@ -48,7 +54,7 @@ def choose_versions(
     wanted_keys = [partition] if partition is not None else partitions
     if wanted_keys is None:
         return ChosenVersions(tuple(current), selection.log_version, whole=True)
-    return ChosenVersions(_of_partitions(current, wanted_keys, selection.log_version), selection.log_version, False)
+    return ChosenVersions(tuple(current), selection.log_version, whole=True).only(wanted_keys)
 
 
 def choose_version(table: TableName, history: History, selection: Selection, partition: str | None) -> Version:

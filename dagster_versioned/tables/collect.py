@@ -22,13 +22,13 @@ from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
-from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
 from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.parts import objects_of, parts_of, vector_object
-from dagster_versioned.tables.protection import Protection, with_own_parents
+from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
+from dagster_versioned.tables.protection import Protectors, with_own_parents
 from dagster_versioned.tables.state import StateCache, TableState
 
 MIN_AGE = timedelta(days=7)
@@ -47,7 +47,8 @@ class CollectionReport:
     """What a collection deleted, or (dry run) would delete.
 
     ``versions`` lost their claim; ``keys`` are the deleted objects below the table's folder, ``size_bytes`` their
-    sum; ``kept`` says for each version that stays although it is old, why.
+    sum; ``kept`` says for each version that stays although it is old, why. ``unfinished`` are the keys (or, on a local
+    disk, the names) of writes that did not end, whose bytes were discarded.
     """
 
     kind: Kind
@@ -56,6 +57,7 @@ class CollectionReport:
     keys: tuple[str, ...]
     size_bytes: int
     kept: Mapping[str, str]
+    unfinished: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,10 +137,11 @@ class _Intent:
     """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease.
 
     It takes the claim of all the versions at once, because a version must have lost it before its first byte goes.
+    The lease is taken with each attempt to commit it, once the plan, which may take long, is made.
     """
 
     def __init__(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
-        self.id = str(uuid.uuid4())
+        self.lease = Lease(str(uuid.uuid4()))
         self.collection: Collection | None = None
         self.planned = _Plan((), {}, {})
         self._kind = kind
@@ -153,8 +156,9 @@ class _Intent:
         paths = frozenset(sorted(self.planned.sizes)[:PATHS_PER_INTENT])
         if not paths and not self.planned.versions:
             return None
+        self.lease.begin()
         self.collection = Collection(
-            id=self.id,
+            id=self.lease.collection_id,
             kind=self._kind,
             log_version=state.log_version + 1,
             done=False,
@@ -167,11 +171,20 @@ class _Intent:
         return Draft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
 
 
+@dataclass(frozen=True)
+class _Round:
+    """What one intent planned and named, and what of it was deleted; nothing where it was cancelled."""
+
+    planned: _Plan
+    named: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
+    cancelled: bool = False
+
+
 class Collector:
     """Runs collections on one table.
 
-    ``commit`` commits a draft; ``protected`` maps a ``metadata_sha`` to the reason why it must be kept (a pin, a
-    retained child in another table), read anew whenever it is called.
+    ``commit`` commits a draft; ``protectors`` know what lies outside of the table and keeps its versions.
     """
 
     def __init__(
@@ -179,12 +192,12 @@ class Collector:
         store: ObjectStore,
         cache: StateCache,
         commit: Callable[[Callable[[TableState | None, int], Draft | None]], TableState | None],
-        protected: Callable[[], Mapping[str, Protection]],
+        protectors: Protectors,
     ) -> None:
         self._store = store
         self._cache = cache
         self._commit = commit
-        self._protected = protected
+        self._protectors = protectors
         self._claimed = Claims(store)
 
     def expire(
@@ -221,17 +234,25 @@ class Collector:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
         Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head. Versions
-        that are gone already lose what an earlier collection of them left behind.
+        that are gone already lose what an earlier collection of them left behind. Copies of the bytes in staging
+        folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
 
         def plan(state: TableState) -> _Plan:
             return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
 
-        return self._collect("purge", plan, dry_run, by, why)
+        report = self._collect("purge", plan, dry_run, by, why)
+        erased = self._erased(wanted)
+        return self._discard(
+            report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
+        )
 
     def vacuum(self, *, min_age: timedelta, dry_run: bool, by: str | None) -> CollectionReport:
-        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes."""
+        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes.
+
+        Unfinished uploads to a bucket go at the same age; a local disk is tidied by every process that writes to it.
+        """
         before = datetime.now(UTC) - min_age
 
         def plan(state: TableState) -> _Plan:
@@ -239,13 +260,8 @@ class Collector:
 
         report = self._collect("vacuum", plan, dry_run, by, None)
         staged = [info for info in self._store.list(_STAGING) if info.modified < before]
-        if not dry_run:
-            self._store.delete([info.key for info in staged])
-        return replace(
-            report,
-            keys=(*report.keys, *(info.key for info in staged)),
-            size_bytes=report.size_bytes + sum(info.size for info in staged),
-        )
+        uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
+        return self._discard(report, staged, uploads)
 
     def settle(self, collection: Collection) -> None:
         """Wait for an open collection to end, or end it where its owner is gone and collect its paths anew.
@@ -271,23 +287,38 @@ class Collector:
     def _collect(
         self, kind: Kind, plan: Callable[[TableState], _Plan], dry_run: bool, by: str | None, why: str | None
     ) -> CollectionReport:
-        state = self._cache.require()
-        planned = plan(state)
-        if not dry_run:
+        if dry_run:
+            planned = plan(self._cache.require())
+        else:
             self.settle_all()
             planned = self._run(kind, plan, by, why)
         return CollectionReport(
             kind, dry_run, planned.versions, tuple(sorted(planned.sizes)), sum(planned.sizes.values()), planned.kept
         )
 
+    def _discard(
+        self, report: CollectionReport, staged: Sequence[ObjectInfo], unfinished: Sequence[UnfinishedWrite]
+    ) -> CollectionReport:
+        """Delete what no version can claim, so that no intent has to name it, unless it is a dry run."""
+        if not report.dry_run:
+            self._store.delete([info.key for info in staged])
+            self._store.abort(unfinished)
+        return replace(
+            report,
+            keys=(*report.keys, *(info.key for info in staged)),
+            size_bytes=report.size_bytes + sum(info.size for info in staged) + sum(one.size or 0 for one in unfinished),
+            unfinished=tuple(sorted(one.key or one.id for one in unfinished)),
+        )
+
     def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
         """Collect what the plan says, in intents of bounded size; returns what was collected."""
-        first, named = self._round(kind, plan, by, why)
-        while named is None:  # cancelled, and the plan knows now what for
-            first, named = self._round(kind, plan, by, why)
-        done = {path: first.sizes[path] for path in named}
-        rest = {path: size for path, size in first.sizes.items() if path not in named}
-        return _Plan(first.versions, {**done, **self._delete_all(kind, rest, by, why)}, first.kept)
+        first = self._round(kind, plan, by, why)
+        while first.cancelled:  # and the plan knows now what for
+            first = self._round(kind, plan, by, why)
+        sizes = first.planned.sizes
+        done = {path: sizes[path] for path in first.deleted}
+        rest = {path: size for path, size in sizes.items() if path not in first.deleted}
+        return replace(first.planned, sizes={**done, **self._delete_all(kind, rest, by, why)})
 
     def _delete_all(self, kind: str, sizes: Mapping[str, int], by: str | None, why: str | None) -> dict[str, int]:
         """Collect paths that no version claims any more, but for those that are needed again; returns the deleted."""
@@ -298,45 +329,50 @@ class Collector:
             needed = self._needed(state)
             return _Plan((), {path: size for path, size in waiting.items() if path not in needed}, {})
 
-        while waiting:
-            _, named = self._round(kind, plan, by, why)
-            if not named:
-                break
-            done.update((path, waiting.pop(path)) for path in named)
+        while waiting and (found := self._round(kind, plan, by, why)).named:
+            done.update((path, waiting.pop(path)) for path in found.deleted)
         return done
 
-    def _round(
-        self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None
-    ) -> tuple[_Plan, frozenset[str] | None]:
-        """One intent with its deletion: what was planned and which of its paths were named; ``None``: cancelled."""
-        announced = _Intent(kind, plan, by, why)
-        with Lease(announced.id) as lease:
-            if self._commit(announced.draft) is None or announced.collection is None:
-                return announced.planned, frozenset()
-            if self._delete_and_finish(announced.collection, lease):
-                return announced.planned, None
-        return announced.planned, announced.collection.paths
+    def _round(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Round:
+        """One intent with its deletion.
 
-    def _delete_and_finish(self, collection: Collection, lease: Lease) -> bool:
-        """Delete an intent's paths and commit that it is done; returns whether it was cancelled instead.
+        The deletion ends with the lease, and so does the collection: what is left then is announced anew, by an intent
+        with a lease of its own.
+        """
+        announced = _Intent(kind, plan, by, why)
+        with announced.lease as lease:
+            if self._commit(announced.draft) is None or announced.collection is None:
+                return _Round(announced.planned)
+            deleted = self._delete_and_finish(announced.collection, lease)
+        if deleted is None:
+            return _Round(announced.planned, cancelled=True)
+        return _Round(announced.planned, announced.collection.paths, deleted)
+
+    def _delete_and_finish(self, collection: Collection, lease: Lease) -> frozenset[str] | None:
+        """Delete an intent's paths and commit that it is done; returns the deleted paths, ``None`` if it was cancelled.
 
         It is cancelled where a version was pinned, or (expire) named as a parent, between the plan and the intent.
         """
-        cancelled = self._is_cancelled(collection)
-        if not cancelled:
+        deleted: frozenset[str] | None = None
+        if not self._is_cancelled(collection):
             # Nothing that is needed was named, but for what a foreign commit added since.
-            self._delete(sorted(collection.paths - self._needed(self._cache.require())), lease)
-        self._finish(collection, cancelled=cancelled)
-        return cancelled
+            going = sorted(collection.paths - self._needed(self._cache.require()))
+            deleted = self._delete(going, lease)
+            if going and not deleted and not collection.versions:
+                raise CommitConflict(
+                    f"The collection of {len(going)} paths stalled after its intent, so it was stopped before it "
+                    "deleted any of them. The next collection, or write, that needs them finishes it."
+                )
+        self._finish(collection, cancelled=deleted is None)
+        return deleted
 
     def _is_cancelled(self, collection: Collection) -> bool:
         if not collection.versions:
             return False
-        keeping = ("pin", "parent") if collection.kind == "expire" else ("pin",)
-        protected = {sha for sha, why in self._protected().items() if why.kind in keeping}
+        history = self._cache.require().history
+        protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.pins()
         pairs = set(collection.versions)
-        versions = self._cache.require().history.versions
-        return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in versions)
+        return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in history.versions)
 
     def _is_untouched(self, collection: Collection) -> bool:
         return collection.paths <= {info.key for info in self._data_objects()}
@@ -352,25 +388,24 @@ class Collector:
 
         return self._commit(draft) is not None
 
-    def _delete(self, paths: Sequence[str], lease: Lease) -> None:
+    def _delete(self, paths: Sequence[str], lease: Lease) -> frozenset[str]:
+        """Delete paths for as long as the lease holds; returns those that were."""
         for first in range(0, len(paths), PATHS_PER_DELETE):
             if not lease.is_valid:
-                raise CommitConflict(
-                    f"The collection of {len(paths)} paths stalled after its intent, so it was stopped. {first} of "
-                    f"{len(paths)} paths are deleted; the next collection, or write, that needs the others finishes it."
-                )
+                return frozenset(paths[:first])
             self._store.delete(paths[first : first + PATHS_PER_DELETE])
+        return frozenset(paths)
 
     def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
         candidates = _old(state.history, keep_last, older_than)
-        protected = with_own_parents(state.history, candidates, self._protected())
+        protected = with_own_parents(state.history, candidates, self._protectors.all(state.history))
         versions = tuple(v for v in candidates if v.metadata_sha not in protected)
         kept = {v.short: protected[v.metadata_sha].text for v in candidates if v.metadata_sha in protected}
         return _Plan(versions, self._only_claimed_by(state, versions), kept)
 
     def _purged(self, state: TableState, chosen: Sequence[Version]) -> _Plan:
         heads = set(state.history.heads.values())
-        protected = self._protected()
+        pinned = self._protectors.pins()
         staying = [v for v in chosen if v.gone is None]
         for version in staying:
             if version in heads:
@@ -378,8 +413,8 @@ class Collector:
                     f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
                     "Nothing was deleted. Write a version without the data first."
                 )
-            reason = protected.get(version.metadata_sha or "")
-            if reason is not None and reason.kind == "pin":
+            reason = pinned.get(version.metadata_sha or "")
+            if reason is not None:
                 raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. Unpin it first.")
         claims = self._claims(state)
         wanted = claims.of(staying)
@@ -399,6 +434,24 @@ class Collector:
             left |= claims.changes.telling_of(gone, state.history.versions).keys()
             wanted |= left & {info.key for info in self._data_objects()} if left else set()
         return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
+
+    def _erased(self, purged: Set[tuple[int, str | None]]) -> dict[str, int]:
+        """The paths of purged versions that nothing needs, with their sizes; whether their objects are there or not."""
+        state = self._cache.require()
+        chosen = {v for v in state.history.versions if (v.log_version, v.partition) in purged}
+        claims = self._claims(state)
+        had = claims.of(chosen) | claims.changes.telling_of(chosen, state.history.versions).keys()
+        return {path: claims.sizes[path] for path in had - self._needed(state, leaving=chosen)}
+
+    def _copies(self, erased: Mapping[str, int]) -> list[ObjectInfo]:
+        """The staged objects with the bytes of any of these paths, whose names are the SHA-256 of their bytes."""
+        shas = {sha for path in erased if (sha := named_sha(path)) is not None}
+        sizes = set(erased.values())
+        return [
+            info
+            for info in self._store.list(_STAGING)
+            if info.size in sizes and sha256_of(self._store, info.key, info.size) in shas
+        ]
 
     def _only_claimed_by(self, state: TableState, versions: Sequence[Version]) -> dict[str, int]:
         """Paths that these versions need and no other, with their sizes."""
@@ -432,13 +485,28 @@ class Collector:
         return (info for info in self._store.list() if is_data_key(info.key))
 
 
+def _may_hold(write: UnfinishedWrite, erased: Mapping[str, int]) -> bool:
+    """Whether an unfinished write may hold bytes of these paths.
+
+    An upload may if it is to one of them or to a staging folder; a file of a local disk, which may be another table's,
+    if it has the size of one of them.
+    """
+    if write.key is not None:
+        return bool(erased) and (write.key in erased or write.key.startswith(_STAGING))
+    return write.size in erased.values()
+
+
 def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:
     return info.key not in needed and info.modified < before
 
 
 def _old(history: History, keep_last: int | None, older_than: datetime | None) -> list[Version]:
-    """Versions beyond the retention, oldest first; never a head, never one that is gone already."""
+    """Versions beyond the retention, oldest first; never a head, never one that is gone already.
+
+    A drop counts as a version, and the one that it took away is as old as the drop.
+    """
     seen: dict[str | None, int] = defaultdict(int)
+    dropped: dict[str | None, datetime] = {}
     old: list[Version] = []
     heads = set(history.heads.values())
     newest_own = max((version.log_version for version in heads), default=-1)
@@ -446,8 +514,12 @@ def _old(history: History, keep_last: int | None, older_than: datetime | None) -
         if version.is_foreign and version.log_version > newest_own:
             continue  # nobody adopted it yet, and it is what the table holds now
         seen[version.partition] += 1
+        if version.is_drop:
+            dropped[version.partition] = version.timestamp
+            continue
+        since = dropped.pop(version.partition, version.timestamp)
         beyond_count = keep_last is None or seen[version.partition] > keep_last
-        beyond_age = older_than is None or version.timestamp < older_than
+        beyond_age = older_than is None or since < older_than
         if version.gone is None and version not in heads and beyond_count and beyond_age:
             old.append(version)
     return old[::-1]

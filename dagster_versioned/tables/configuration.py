@@ -1,6 +1,7 @@
 """What a table says of itself beside its schema: properties, and constraints that its rows satisfy."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 
 from dagster_versioned.delta.actions import Metadata
 from dagster_versioned.delta.changes import ENABLED as CHANGE_FEED
@@ -9,11 +10,14 @@ from dagster_versioned.delta.properties import require_values
 CONSTRAINT = "delta.constraints."
 """Prefix of the properties that hold a constraint's SQL. Protocol: *CHECK Constraints*."""
 
+TRANSACTIONS_KEPT = timedelta(days=30)
+"""How long a table remembers which steps have committed."""
+
 OWN = {
     "delta.enableInCommitTimestamps": "true",
     "delta.deletedFileRetentionDuration": "interval 36500 days",
     "delta.logRetentionDuration": "interval 36500 days",
-    "delta.setTransactionRetentionDuration": "interval 30 days",
+    "delta.setTransactionRetentionDuration": f"interval {TRANSACTIONS_KEPT.days} days",
 }
 """Properties from version 0 on: commit times that survive a migration, and no foreign vacuum of history."""
 

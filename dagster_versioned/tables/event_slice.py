@@ -21,7 +21,7 @@ from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write import Base, Description, Proposal, Writing
+from dagster_versioned.tables.write import Base, Description, Proposal, Repetition, Writing
 
 
 @dataclass(frozen=True)
@@ -72,20 +72,16 @@ class SliceProposal(Proposal):
         self._onto: Base | None = None
         self._kept: tuple[Add, ...] = ()
 
-    def repeats(self, own: Version) -> bool:
-        """Whether an earlier attempt of the step committed these very rows.
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether an earlier attempt of the step committed these very rows, or others that stay alone.
 
-        Raises `CommitConflict` where it appended others, which a retry was to replace, not to add to.
+        What is appended to a history stays, so what was committed first is what the step appended.
         """
-        known = own.facts.added
         if self.events.given is None:
-            return False
-        if known is not None and known.digest == self._digest:
-            return True
-        raise CommitConflict(
-            f"An earlier attempt of this step has committed version {own.short}, of other rows than this one would "
-            "append. Nothing was written, and what is appended to a history stays. Start a new run to append these too."
-        )
+            return None
+        known = own.facts.added
+        is_same = known is not None and known.digest == self._digest
+        return Repetition.SAME_ROWS if is_same else Repetition.OTHER_ROWS
 
     def onto(self, base: Base) -> tuple[Add, ...]:
         """All parts of the head, which stay. Raises `CommitConflict` after a foreign commit."""
@@ -121,7 +117,7 @@ def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> Dr
             )
         drafted = writing.draft(state, timestamp)
         entry = events.entry
-        if entry is None or writing.planned[0].replayed:
+        if entry is None or writing.planned[0].repetition is not None:
             return drafted
         for name, data in entry.blocks.items():
             store.put(f"{BLOCKS}{name}", data)

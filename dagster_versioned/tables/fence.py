@@ -24,7 +24,7 @@ from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.head import HEADS_FOLDER, head_key, partition_heads_folder
+from dagster_versioned.tables.head import HEADS_FOLDER, head_key
 from dagster_versioned.tables.migration_mark import (
     MARK_KEY,
     MOVE,
@@ -87,7 +87,7 @@ def is_moved_with(project: Project) -> Callable[[str], bool]:
     Left behind: marks, what running writes stage, and what the fence made of tables whose creator came too late.
     """
     void = [name for name in project.tables() if project.table(str(name)).is_void]
-    left = tuple(f"{name}/" for name in void) + tuple(partition_heads_folder(name) for name in void)
+    left = tuple(f"{name}/" for name in void)
     alone = {MARK_KEY, *(head_key(name) for name in void)}
 
     def belongs(key: str) -> bool:

@@ -6,11 +6,13 @@ head is at N or later, or carries a mark for N or later. So a mark is only taken
 or later, or by `resolve` after the log has shown for a whole day that the announced commit never came.
 
 It holds through a power failure: a mark is durable before its commit is attempted. The head after the commit need not
-be: where it is lost the mark is there again, and where it cannot be read it counts as marked. Heads of partitions carry
-no mark, so they are durable before the table's head moves on.
+be: where it is lost the mark is there again, and where it cannot be read it counts as marked.
+
+Partitions have no documents of their own: their heads are in the commits, and the table's head says how far to read.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -18,8 +20,9 @@ from typing import Any, Self
 import orjson
 
 from dagster_versioned.delta.actions import Members
-from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
-from dagster_versioned.identity.names import TableName, partition_path
+from dagster_versioned.delta.log import Commit
+from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
+from dagster_versioned.identity.names import TableName, partition_key, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.feature_record import FeatureRecord
@@ -65,7 +68,8 @@ class Head:
     """The current version of a table, or of one of its partitions, without reading its log.
 
     For a partitioned table as a whole, ``metadata_sha`` and ``data_sha`` are taken over its partitions' and
-    ``parents`` is empty: each partition has a head of its own. ``feature`` says how a version of a feature came about.
+    ``parents`` is empty: each partition has a head of its own, in the log. ``feature`` says how a version of a
+    feature came about.
     """
 
     table: str
@@ -169,13 +173,8 @@ def head_key(table: TableName) -> str:
     return f"{HEADS_FOLDER}{table}.json"
 
 
-def partition_head_key(table: TableName, partition: str) -> str:
-    """Where a partition's head is stored, below the project's data folder."""
-    return f"{partition_heads_folder(table)}{partition_path(partition)}.json"
-
-
-def partition_heads_folder(table: TableName) -> str:
-    """Where the heads of a table's partitions are stored, below the project's data folder."""
+def former_partition_heads(table: TableName) -> str:
+    """Where each partition once had a document of its own, below the project's data folder; nothing reads them."""
     return f".metadata/partition-heads/{table}/"
 
 
@@ -203,6 +202,17 @@ def table_head(table: TableName, state: TableState) -> Head | None:
 def partition_head(table: TableName, version: Version, state: TableState) -> Head:
     """The head that the log implies for one partition."""
     return _head(table, version, state, version.partition)
+
+
+def held_in(commit: Commit) -> dict[str, Held | None]:
+    """The partitions on whose heads a commit put a hold, or (``None``) took it off."""
+    holds: dict[str, Held | None] = {}
+    for action in commit.domains:
+        if action.domain.startswith(f"{HELD_DOMAIN}/"):
+            with suppress(InvalidName):  # a domain of another program, which is no partition's
+                partition = partition_key(action.domain.removeprefix(f"{HELD_DOMAIN}/"))
+                holds[partition] = None if action.removed else _held(action.configuration)
+    return holds
 
 
 def held_domain(partition: str | None) -> str:

@@ -1,6 +1,7 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +13,7 @@ from dagster_versioned.delta.log import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
-from dagster_versioned.identity.version import Facts, Identity, VersionEntry, partitions_sha
+from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 
 MEMBER = "dagsterVersioned"
@@ -27,7 +28,8 @@ class Version:
     """One version of a table (or of one of its partitions), as one commit recorded it.
 
     ``metadata_sha`` is ``None`` for a *foreign* commit, one that another Delta writer made and nobody adopted yet.
-    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``.
+    ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``. Where ``change`` is
+    ``"dropped"`` it is none, but says that the table, or the partition, has no version from then on.
     """
 
     log_version: int
@@ -56,6 +58,13 @@ class Version:
         return self.entry.identity
 
     @property
+    def recorded(self) -> Mapping[str, Any]:
+        """The identity as it is stored; for who looks at thousands. Raises as `entry` does."""
+        if self.raw is not None and has_sha(self.raw["identity"], self.raw["metadata_sha"]):
+            return self.raw["identity"]
+        return self.entry.to_json()["identity"]
+
+    @property
     def facts(self) -> Facts:
         """How the version came to be (not hashed)."""
         return self.entry.facts
@@ -63,7 +72,12 @@ class Version:
     @property
     def is_foreign(self) -> bool:
         """Whether another Delta writer made the commit."""
-        return self.metadata_sha is None
+        return self.metadata_sha is None and not self.is_drop
+
+    @property
+    def is_drop(self) -> bool:
+        """Whether the table, or the partition, was dropped by the commit."""
+        return self.change == "dropped"
 
     @property
     def short(self) -> str:
@@ -196,6 +210,8 @@ def _check_member(own: Members) -> None:
             _check_partition(version)
     if "held" in own.value:
         _check_partition(own.members("held"))
+    for dropped in own.objects("dropped") if "dropped" in own.value else ():
+        _check_partition(dropped)
 
 
 def _check_sha(members: Members, name: str) -> None:
@@ -246,7 +262,8 @@ class History:
         self.versions = kept + tuple(v for record in (added if kept else self.records) for v in _versions(record, gone))
 
         if kept and before:  # once a history is long, only what is new may cost a commit anything
-            self.heads = before.heads | _heads(self.versions[len(kept) :])
+            self.heads = _heads(self.versions[len(kept) :], before.heads)
+            self.ended = _ended(self.versions[len(kept) :], self.heads, before.ended)
 
     def extends(self, earlier: "History") -> bool:
         """Whether the versions of an earlier history are still the first ones of this one, with nothing collected."""
@@ -287,10 +304,15 @@ class History:
         """The newest own version of each partition; key ``None`` for a table without partitions."""
         return _heads(self.versions)
 
+    @cached_property
+    def ended(self) -> dict[str | None, int]:
+        """The partitions, ``None`` for the table, that have no version since they were dropped, with when that was."""
+        return _ended(self.versions, self.heads)
+
     @property
     def unadopted(self) -> Version | None:
         """The last foreign commit with file actions that no own version came after, or ``None``."""
-        newest_own = max((version.log_version for version in self.heads.values()), default=-1)
+        newest_own = next((v.log_version for v in reversed(self.versions) if not v.is_foreign), -1)
         return self.foreign_since(newest_own)
 
     @property
@@ -307,14 +329,6 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def versions_of(self, sha: str) -> set[str]:
-        """The versions that a full SHA means: itself, or every partition's if it is a ``partitions_sha``."""
-        if any(version.metadata_sha == sha for version in self.versions):
-            return {sha}
-        whole = [r.log_version for r in self.records if r.info is not None and r.info.get("partitions_sha") == sha]
-        heads = self.until(whole[-1]).heads.values() if whole else ()
-        return {version.metadata_sha for version in heads if version.metadata_sha is not None}
-
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""
         for version in reversed(self.versions):
@@ -324,15 +338,32 @@ class History:
                 return version
         return None
 
+    def made_by(self, log_version: int) -> dict[str | None, Version]:
+        """The versions that one commit made, by partition."""
+        begin = bisect_left(self.versions, log_version, key=lambda version: version.log_version)
+        end = bisect_right(self.versions, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in self.versions[begin:end]}
+
     def recent(self, partition: str | None, count: int) -> Iterator[Version]:
         """Up to ``count`` versions of a partition whose bytes are kept, newest first."""
         for version in reversed(self.versions):
             if count <= 0:
                 return
-            if version.partition == partition and not version.is_foreign:
+            if version.partition == partition and version.raw is not None:
                 count -= 1
                 if version.gone is None:
                     yield version
+
+    def recent_of(self, partitions: Iterable[str | None], count: int) -> dict[str | None, list[Version]]:
+        """`recent` of several partitions, in one pass."""
+        found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
+        left = dict.fromkeys(found, count)
+        for version in reversed(self.versions):
+            if left.get(version.partition, 0) > 0 and version.raw is not None:
+                left[version.partition] -= 1
+                if version.gone is None:
+                    found[version.partition].append(version)
+        return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
@@ -419,16 +450,36 @@ def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def _heads(versions: Iterable[Version]) -> dict[str | None, Version]:
-    return {version.partition: version for version in versions if not version.is_foreign}
+def _heads(
+    versions: Iterable[Version], before: Mapping[str | None, Version] | None = None
+) -> dict[str | None, Version]:
+    heads = dict(before or {})
+    for version in versions:
+        if version.is_drop:
+            heads.pop(version.partition, None)
+        elif not version.is_foreign:
+            heads[version.partition] = version
+    return heads
+
+
+def _ended(
+    versions: Iterable[Version],
+    heads: Mapping[str | None, Version],
+    before: Mapping[str | None, int] | None = None,
+) -> dict[str | None, int]:
+    drops = {**(before or {}), **{version.partition: version.log_version for version in versions if version.is_drop}}
+    return {partition: at for partition, at in drops.items() if partition not in heads}
 
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
     timestamp = _time(record.timestamp_ms)
-    if record.info is None or (record.changes_files and "versions" not in record.info):
+    if record.info is None or (record.changes_files and not record.info.keys() & {"versions", "dropped"}):
         collected = gone.get((record.log_version, None))
         yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign", collected)
         return
+    for dropped in record.info.get("dropped", ()):
+        partition = dropped.get("partition")
+        yield Version(record.log_version, timestamp, record.operation, partition, None, None, "dropped")
     for raw in record.info.get("versions", ()):
         identity = raw["identity"]
         partition = identity.get("partition")

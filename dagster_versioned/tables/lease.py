@@ -38,10 +38,14 @@ def owner() -> str:
 
 
 class Lease:
-    """The right to delete the paths of one collection, from the moment before its intent is committed."""
+    """The right to delete the paths of one collection, from the moment before its intent is committed (`begin`)."""
 
     def __init__(self, collection_id: str) -> None:
         self.collection_id = collection_id
+        self._began = _now()
+
+    def begin(self) -> None:
+        """Take the lease now: the next thing that is done is to commit the intent."""
         self._began = _now()
 
     def __enter__(self) -> "Lease":

@@ -32,18 +32,18 @@ def upstreams(project: str, table: TableName, history: History, chosen: ChosenVe
         whole = history.until(chosen.log_version).whole
         parent = Parent(project, str(table), whole.metadata_sha, whole.data_sha)
         return [Upstream(parent, tuple(s for version in chosen.versions for s in _sources(project, table, version)))]
-    return [
-        Upstream(
-            Parent(project, str(table), version.entry.metadata_sha, version.identity.data_sha, version.partition),
-            _sources(project, table, version),
-        )
-        for version in chosen.versions
-    ]
+    return [upstream_of_version(project, table, version) for version in chosen.versions]
+
+
+def upstream_of_version(project: str, table: TableName, version: Version) -> Upstream:
+    """The lineage of what is built from one version."""
+    parent = Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition)
+    return Upstream(parent, _sources(project, table, version))
 
 
 def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVersion, ...]:
     """Where a version's data comes from in the end: an imported version is its own source."""
-    identity = version.identity
-    if identity.table_type == "imported":
-        return (SourceVersion(project, str(table), version.entry.metadata_sha),)
-    return tuple(identity.source_lineage)
+    identity = version.recorded
+    if identity["table_type"] == "imported":
+        return (SourceVersion(project, str(table), str(version.metadata_sha)),)
+    return tuple(map(SourceVersion.from_json, identity.get("source_lineage", ())))

@@ -7,22 +7,23 @@ import logging
 from typing import TYPE_CHECKING
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.errors import GovernanceError, VersionedError
+from dagster_versioned.errors import GovernanceError, InvalidInput, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.collect import Collector
 from dagster_versioned.tables.commit import DraftOf, commit
 from dagster_versioned.tables.head import (
+    EMPTY,
     HeadDocument,
     announce,
     head_key,
-    partition_head_key,
+    partition_head,
     read_head,
     table_head,
     withdraw_stale_mark,
 )
-from dagster_versioned.tables.protection import Protection, protections
+from dagster_versioned.tables.protection import Protectors
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
@@ -93,15 +94,21 @@ class TableOperations:
 
     def collector(self) -> Collector:
         """What runs collections on the table, and ends those that others left open."""
-        return Collector(self.store, self.cache, self.change, self._protections)
+        return Collector(self.store, self.cache, self.change, Protectors(self.project, self.name))
 
     # What is derived
 
     def head(self, partition: str | None = None) -> HeadDocument:
-        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
+        from the log."""
+        if partition is not None:
+            state = self.refresh()
+            version = state.history.heads.get(partition) if state is not None else None
+            if state is None or version is None:
+                return EMPTY
+            return HeadDocument(state.log_version, partition_head(self.name, version, state))
         self.arrive()
-        key = head_key(self.name) if partition is None else partition_head_key(self.name, partition)
-        return read_head(self.project.data, key)
+        return read_head(self.project.data, head_key(self.name))
 
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
@@ -162,9 +169,6 @@ class TableOperations:
     def _may_write(self) -> bool:
         try:
             self.project.check_write()
-        except GovernanceError:
+        except (GovernanceError, InvalidInput):
             return False
         return True
-
-    def _protections(self) -> dict[str, Protection]:
-        return protections(self.project, self.name, self.require().history)

@@ -1,7 +1,8 @@
 """A version's parts as the log lists them: which belong to a partition, in which order, and whether they are there."""
 
+import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from dagster_versioned.storage.keys import is_key
 from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
+_CHUNK = 8 * 1024 * 1024
 _NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
 
 
@@ -47,10 +49,21 @@ def part_sha(add: Add | Cdc) -> str | None:
     ``None`` for a file of another program that was not adopted.
     """
     tagged = (add.tags or {}).get(SHA_TAG)
-    if tagged is not None:
-        return tagged
-    named = _NAMED_BY_SHA.fullmatch(add.key)
+    return tagged if tagged is not None else named_sha(add.key)
+
+
+def named_sha(key: str) -> str | None:
+    """The SHA-256 that the bytes of a part, or of a file of changes, must have by its name."""
+    named = _NAMED_BY_SHA.fullmatch(key)
     return named[1] if named else None
+
+
+def sha256_of(store: ObjectStore, key: str, size: int) -> str:
+    """The SHA-256 of an object's bytes, a piece of which is held in memory at a time. Raises `ObjectNotFound`."""
+    digest = hashlib.sha256()
+    for start in range(0, size, _CHUNK):
+        digest.update(store.get_range(key, start, _CHUNK))
+    return digest.hexdigest()
 
 
 def refuse_foreign_features(snapshot: Snapshot) -> None:
@@ -109,6 +122,11 @@ def objects_of(store: ObjectStore, adds: Iterable[Add]) -> set[str]:
     return {key for add in adds for key in (add.key, vector_object(store, add)) if key is not None}
 
 
+def partition_of(add: Add) -> str | None:
+    """The partition that a part belongs to; ``None`` for one of a table without, and of other programs."""
+    return (add.tags or {}).get(PARTITION_TAG)
+
+
 def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...]:
     """The parts of one partition, or (``None``) of the whole table, in the order in which their rows are read.
 
@@ -119,6 +137,24 @@ def parts_of(snapshot: Snapshot, partition: str | None = None) -> tuple[Add, ...
     if partition is not None:
         files = files.filter(pc.equal(_tag(files, PARTITION_TAG), pa.scalar(partition)))
     return tuple(sorted(to_adds(files), key=part_order))
+
+
+def parts_by_partition(
+    snapshot: Snapshot, partitions: Collection[str] | None = None
+) -> dict[str | None, tuple[Add, ...]]:
+    """The parts of each of these partitions, or (``None``) of all that have any, each as `parts_of` gives them.
+
+    One pass over the files, whatever the number of partitions. Under the key ``None``: what belongs to no partition.
+    """
+    refuse_foreign_features(snapshot)
+    files = snapshot.files
+    grouped: dict[str | None, list[Add]] = {}
+    if partitions is not None:
+        files = files.filter(pc.is_in(_tag(files, PARTITION_TAG), value_set=pa.array(partitions, pa.string())))
+        grouped = {partition: [] for partition in partitions}
+    for add in sorted(to_adds(files), key=part_order):
+        grouped.setdefault(partition_of(add), []).append(add)
+    return {partition: tuple(adds) for partition, adds in grouped.items()}
 
 
 def has_untagged_parts(snapshot: Snapshot) -> bool:

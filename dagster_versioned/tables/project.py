@@ -60,6 +60,7 @@ class Project:
         self.author = author
         self.custody = custody
         self.data = store.subfolder(DATA_FOLDER)
+        self._is_named = False  # this process saw that the place is the project's own
 
     @classmethod
     def open(
@@ -81,9 +82,13 @@ class Project:
         return Project(self.name, store, author=self.author, custody=self.custody)
 
     def check_write(self) -> None:
-        """Ask governance, if there is any, whether this is the place to write to. Raises `GovernanceError`."""
+        """Whether this is the place to write to, by its name and, if there is any, by governance.
+
+        Raises `InvalidInput` where the place holds a project of another name, and `GovernanceError`.
+        """
         if self.custody is not None:
             self.custody.check_write()
+        self._check_name()
 
     def check_unmarked(self) -> None:
         """Refuse a place that a migration is leaving, or is not done arriving at. Raises `ProjectMoved`."""
@@ -110,17 +115,10 @@ class Project:
         return VersionedTable(self, table_name_of(name), asset_key=name)
 
     def check_new_table(self, name: TableName) -> None:
-        """Refuse to create a table under a wrong project name, or beside one whose name differs only in case.
+        """Refuse to create a table beside one whose name differs only in case. Raises `InvalidName`.
 
-        Lineage names its project for ever; and many file systems cannot tell such table names apart. Raises
-        `InvalidInput`, `InvalidName`.
+        Many file systems cannot tell such names apart.
         """
-        known = recorded_project(self.data)
-        if known is not None and known != self.name:
-            raise InvalidInput(
-                f"{self.store.uri} holds the project {known!r}, but was opened as {self.name!r}. "
-                "Nothing was written. Open it by its own name, or choose another location."
-            )
         for folder in self.data.folders():
             if folder != name and folder.casefold() == name.casefold():
                 raise InvalidName(
@@ -192,6 +190,21 @@ class Project:
             of = "" if pin is None else f" It names a version of {pin.table}."
             raise VersionNotFound(f"No pin {name!r} of table {table}.{of} Nothing was read; `pins` lists them.")
         return pin.version
+
+    def _check_name(self) -> None:
+        """Refuse a place that holds a project of another name, because lineage names its project for ever.
+
+        Asked until the name was seen, so that it costs a process one read.
+        """
+        if self._is_named:
+            return
+        known = recorded_project(self.data)
+        if known is not None and known != self.name:
+            raise InvalidInput(
+                f"{self.store.uri} holds the project {known!r}, but was opened as {self.name!r}. "
+                "Nothing was written. Open it by its own name, or choose another location."
+            )
+        self._is_named = known is not None
 
     def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
         self.check_write()

@@ -60,7 +60,7 @@ def parents_by_partition(
 
     Raises `InvalidInput` for what is no `Upstream`.
     """
-    partitions = list(partitions)
+    partitions = dict.fromkeys(partitions)
     if isinstance(parents, Mapping):
         parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
     else:

@@ -1,16 +1,22 @@
 """Why a version must be kept: a pin names it, or a version that is kept was built from it."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+import hashlib
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Literal
 
-from dagster_versioned.identity.names import TableName
+from dagster_versioned.delta.log import commit_key, commits_after
+from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
+from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
+
+_TABLES_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -21,25 +27,80 @@ class Protection:
     text: str
 
 
-def protections(project: "Project", table: TableName, history: History) -> dict[str, Protection]:
-    """Why a version of a table must be kept, by its ``metadata_sha``, for what lies outside of the table.
+@dataclass(frozen=True)
+class _OtherTable:
+    """Another table as of one commit: the SHAs that its kept versions name as parents, with a text that names one."""
 
-    That is pins, and kept versions of the project's other tables, whose parents are looked up in ``history``.
+    store: ObjectStore
+    log_version: int
+    commit_sha: str
+    parents: Mapping[str, str]
+
+    def is_current(self) -> bool:
+        """Whether the log still ends with that commit."""
+        try:
+            newest = self.store.get(commit_key(self.log_version))
+        except ObjectNotFound:
+            return False
+        return hashlib.sha256(newest).hexdigest() == self.commit_sha and not commits_after(self.store, self.log_version)
+
+
+class Protectors:
+    """What lies outside of a table and keeps its versions: pins, and kept versions of the project's other tables.
+
+    Every method looks anew. Each other table is opened once, and again only where it was committed to since.
     """
-    reasons: dict[str, Protection] = {}
-    for other in project.tables():
-        if other == table:
-            continue
-        for child in project.table(str(other)).history():
-            if child.gone is None and child.raw is not None:
-                for parent in child.raw["identity"].get("parents", ()):
-                    # By SHA alone: whoever opens the project under another name must not lose parents by that.
-                    for sha in history.versions_of(parent["version"]):
-                        reasons[sha] = Protection("parent", f"a parent of {other} {child.short}")
-    for pin in project.pins().values():
-        if pin.table == table:
-            reasons[pin.version] = Protection("pin", f"pinned as {pin.name!r}")
-    return reasons
+
+    def __init__(self, project: "Project", table: TableName) -> None:
+        self._project = project
+        self._table = table
+        self._others: dict[TableName, _OtherTable] = {}
+
+    def pins(self) -> dict[str, Protection]:
+        """The pinned versions, by ``metadata_sha``."""
+        pins = self._project.pins().values()
+        return {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table == self._table}
+
+    def all(self, history: History) -> dict[str, Protection]:
+        """The versions of ``history`` that a pin names, or that are parents of kept versions of other tables."""
+        folders = map(_name, self._project.data.folders())
+        self._others = dict(self._look([name for name in folders if name is not None and name != self._table]))
+        named = {
+            sha: Protection("parent", f"a parent of {name} {child}")
+            for name, other in self._others.items()
+            for sha, child in other.parents.items()
+        }
+        return named_versions(history, named) | self.pins()
+
+    def _look(self, names: Sequence[TableName]) -> Iterator[tuple[TableName, _OtherTable]]:
+        if not names or self._project.data.local_path(names[0]) is not None:
+            found = [self._other(name) for name in names]
+        else:
+            with ThreadPoolExecutor(min(_TABLES_AT_ONCE, len(names)), thread_name_prefix="parents") as pool:
+                found = list(pool.map(self._other, names))
+        return ((name, other) for name, other in zip(names, found, strict=True) if other is not None)
+
+    def _other(self, name: TableName) -> _OtherTable | None:
+        known = self._others.get(name)
+        if known is not None and known.is_current():
+            return known
+        table = self._project.table(str(name))
+        try:
+            history = table.state.history
+        except TableNotFound:
+            return None  # a folder that is no table
+        parents = {sha: child.short for child in history.versions if child.gone is None for sha in _parents(child)}
+        return _OtherTable(table.store, history.log_version, history.records[-1].sha256, parents)
+
+
+def named_versions(history: History, reasons: Mapping[str, Protection]) -> dict[str, Protection]:
+    """The versions, by ``metadata_sha``, that are meant by SHAs of versions and of the whole table, with the reason."""
+    names = _Names(history)
+    named = _Named(names)
+    for sha, reason in reasons.items():
+        named.add(sha, reason)
+    found = ((version.metadata_sha, named.reason(version, end)) for version, end in names.lives)
+    return {sha: reason for sha, reason in found if sha is not None and reason is not None}
 
 
 def with_own_parents(
@@ -47,17 +108,94 @@ def with_own_parents(
 ) -> dict[str | None, Protection]:
     """The protected versions, with those that a staying version of this table names as parents, and theirs in turn."""
     reasons: dict[str | None, Protection] = {**protected}
-    leaving: dict[str | None, list[Version]] = defaultdict(list)
-    for version in candidates:
-        if version.metadata_sha not in reasons:
-            leaving[version.metadata_sha].append(version)
-    going = {version for versions in leaving.values() for version in versions}
-    staying = [v for v in history.versions if v.gone is None and v not in going]
-    versions_of = cache(history.versions_of)
-    while staying:
-        child = staying.pop()
-        for parent in child.raw["identity"].get("parents", ()) if child.raw is not None else ():
-            for sha in versions_of(parent["version"]) & leaving.keys():
-                reasons[sha] = Protection("parent", f"a parent of {child.short} (@{child.log_version})")
-                staying += leaving.pop(sha)
+    going = {(version.log_version, version.partition) for version in candidates}
+    names = _Names(history)
+    named = _Named(names)
+    size = -1
+    # A parent is older than its child, so one pass from the newest finds all; only a log that was forged takes more.
+    while size < named.size:
+        size = named.size
+        for version, end in names.lives:
+            if version.gone is not None:
+                continue
+            if (version.log_version, version.partition) in going and version.metadata_sha not in reasons:
+                reason = named.reason(version, end)
+                if reason is None:
+                    continue
+                reasons[version.metadata_sha] = reason
+            reason = Protection("parent", f"a parent of {version.short} (@{version.log_version})")
+            for parent in _parents(version):
+                named.add(parent, reason)
     return reasons
+
+
+def known_shas(history: History) -> frozenset[str]:
+    """What a parent may name: the SHAs of the versions of a history, and of the whole partitioned table."""
+    names = _Names(history)
+    return frozenset(names.wholes) | {sha for sha in names.shas if sha is not None}
+
+
+class _Names:
+    """What a SHA that is named as a parent means in a history: one version, or a whole partitioned table.
+
+    ``lives`` are the own versions, newest first, each with the log version at which another took its place.
+    """
+
+    def __init__(self, history: History) -> None:
+        self.shas = {version.metadata_sha for version in history.versions}
+        self.wholes = {
+            record.info["partitions_sha"]: record.log_version
+            for record in history.records
+            if record.info is not None and "partitions_sha" in record.info
+        }
+        self.lives: list[tuple[Version, int | None]] = []
+        ends: dict[str | None, int] = {}
+        for version in reversed(history.versions):
+            if not version.is_foreign:
+                self.lives.append((version, ends.get(version.partition)))
+                ends[version.partition] = version.log_version
+
+
+class _Named:
+    """The versions that are named as parents so far, each with the reason that names it first."""
+
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+        self._versions: dict[str, Protection] = {}
+        self._wholes: dict[int, Protection] = {}
+        self._at: list[int] = []
+
+    @property
+    def size(self) -> int:
+        """How many are named."""
+        return len(self._versions) + len(self._wholes)
+
+    def add(self, sha: str, reason: Protection) -> None:
+        """Name the version, or the whole table, of a SHA; one that the history does not know is passed over."""
+        if sha in self._names.shas:
+            self._versions.setdefault(sha, reason)
+        elif (at := self._names.wholes.get(sha)) is not None and at not in self._wholes:
+            self._wholes[at] = reason
+            insort(self._at, at)
+
+    def reason(self, version: Version, end: int | None) -> Protection | None:
+        """Why a version that was in the table until ``end`` is named, or ``None``."""
+        if (reason := self._versions.get(version.metadata_sha or "")) is not None:
+            return reason
+        position = bisect_left(self._at, version.log_version)
+        if position < len(self._at) and (end is None or self._at[position] < end):
+            return self._wholes[self._at[position]]
+        return None
+
+
+def _parents(version: Version) -> Iterator[str]:
+    # By SHA alone: whoever opens the project under another name must not lose parents by that.
+    if version.raw is not None:
+        yield from (parent["version"] for parent in version.raw["identity"].get("parents", ()))
+
+
+def _name(folder: str) -> TableName | None:
+    try:
+        return table_name(folder)
+    except InvalidName:
+        return None

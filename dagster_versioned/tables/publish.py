@@ -3,10 +3,10 @@
 Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
 commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
 of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does, `repair` mends.
-The exceptions: heads of partitions (see `head`), and checkpoints and their index, which other programs and this one
-load a table from.
+The exceptions: checkpoints and their index, which other programs and this one load a table from.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,12 +24,9 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.head import (
-    Head,
     HeadDocument,
+    former_partition_heads,
     head_key,
-    partition_head,
-    partition_head_key,
-    partition_heads_folder,
     publish_head,
     read_head,
     table_head,
@@ -37,6 +34,8 @@ from dagster_versioned.tables.head import (
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key
+
+logger = logging.getLogger("dagster_versioned")
 
 CHECKPOINT_INTERVAL = 100
 MANIFEST_KEY = ".metadata/manifest.json"
@@ -80,7 +79,7 @@ class Publisher:
         therefore each looks at the head once more afterwards and, if it was overtaken, publishes what is current.
         """
         while True:
-            if self._publish_heads(state) > state.log_version:
+            if self._publish_head(state) > state.log_version:
                 return
             self._publish_datom(state.history)
             self._publish_ref(state)
@@ -91,11 +90,10 @@ class Publisher:
 
     def rebuild(self, cache: StateCache) -> None:
         """Write every derived document again from the commits alone, whatever is there now."""
-        stored = self.stored_heads()  # before the log: see `publish_head`
+        stored = read_head(self._data, head_key(self._table))  # before the log: see `publish_head`
         state, commits = cache.replay()
-        self._publish_heads(state, since=-1, stored=stored)
-        for key in sorted(stored.keys() - self.heads(state).keys()):
-            publish_head(self._data, key, None, state.log_version, ahead=stored[key])
+        self._publish_head(state, ahead=stored)
+        self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         self._clear_datom()
         self._publish_datom(state.history)
         self._ref = None
@@ -143,39 +141,9 @@ class Publisher:
             documents[REF_KEY] = end.head.encode()
         return documents
 
-    def heads(self, state: TableState) -> dict[str, Head | None]:
-        """The heads that the log implies, by key below the project's data folder."""
-        partitions = {p: v for p, v in state.history.heads.items() if p is not None}
-        return {head_key(self._table): table_head(self._table, state)} | {
-            partition_head_key(self._table, p): partition_head(self._table, v, state) for p, v in partitions.items()
-        }
-
-    def stored_heads(self) -> dict[str, HeadDocument]:
-        """Every head document of the table that is there and says anything, by key below the project's data folder."""
-        keys = [info.key for info in self._data.list(partition_heads_folder(self._table))]
-        found = {key: read_head(self._data, key) for key in (head_key(self._table), *keys)}
-        return {key: document for key, document in found.items() if document.head is not None}
-
-    def _publish_heads(
-        self, state: TableState, since: int | None = None, stored: Mapping[str, HeadDocument] | None = None
-    ) -> int:
-        """Publish the table's head, and before it those of partitions that changed after ``since``.
-
-        ``since`` is by default what the stored head has seen; ``stored`` are documents that were read before the log.
-        Returns the log version of the head that was there.
-        """
-        stored = stored or {}
-        key = head_key(self._table)
-        history = state.history
-        if history.is_partitioned:
-            touched = _touched(history)
-            since = read_head(self._data, key).log_version if since is None else since
-            for partition in sorted(p for p, at in touched.items() if p is not None and at > since):
-                head = partition_head(self._table, history.heads[partition], state)
-                at = partition_head_key(self._table, partition)
-                publish_head(self._data, at, head, touched[partition], ahead=stored.get(at))
-        head = table_head(self._table, state)
-        ahead = stored.get(key)
+    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None) -> int:
+        """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
+        key, head = head_key(self._table), table_head(self._table, state)
         return publish_head(self._data, key, head, state.log_version, ahead=ahead, durability="later").log_version
 
     def _publish_datom(self, history: History) -> None:
@@ -393,22 +361,19 @@ def recorded_project(data: ObjectStore) -> str | None:
 
 
 def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
-    artifacts: Any = None
+    """The stored manifest, or an empty one of the project; the name that is recorded stays, whoever publishes."""
+    artifacts, recorded = None, None
     with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
-        artifacts = orjson.loads(data).get("artifacts") if data else None
+        manifest: dict[str, Any] = orjson.loads(data) if data else {}
+        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
+    if isinstance(recorded, str) and recorded != project:
+        logger.warning(
+            "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
+            recorded,
+            project,
+        )
     return {
         "schema_version": DATOM_SCHEMA_VERSION,
-        "project_name": project,
+        "project_name": recorded if isinstance(recorded, str) else project,
         "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
     }
-
-
-def _touched(history: History) -> dict[str | None, int]:
-    """For every partition the log version of the last commit that changed its head, or its hold."""
-    touched = {version.partition: version.log_version for version in history.heads.values()}
-    for record in history.records:
-        if record.info is not None and "held" in record.info:
-            partition = record.info["held"].get("partition")
-            if partition in touched:
-                touched[partition] = max(touched[partition], record.log_version)
-    return touched

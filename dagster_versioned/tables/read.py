@@ -1,7 +1,10 @@
 """Reading: from the versions that were chosen to their exact files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+
+import orjson
 
 from dagster_versioned.delta import statistics
 from dagster_versioned.delta.actions import Add
@@ -16,7 +19,14 @@ from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.parts import data_line, part_sha, parts_of, vector_sha_of
+from dagster_versioned.tables.parts import (
+    data_line,
+    part_sha,
+    partition_of,
+    parts_by_partition,
+    parts_of,
+    vector_sha_of,
+)
 from dagster_versioned.tables.sample_schema import lost_columns
 
 
@@ -30,6 +40,18 @@ class VersionFiles(ChosenVersions):
     def of_no_partition(self) -> "VersionFiles":
         """None of the files, of the same columns."""
         return replace(self, versions=(), whole=False, scan=replace(self.scan, files=()), adds=())
+
+    def by_partition(self) -> "Iterator[tuple[str | None, VersionFiles]]":
+        """The files of each partition, in the order of their keys: for each what a plan of it alone would be."""
+        grouped: dict[str | None, list[tuple[ScanFile, Add]]] = {}
+        for file, add in zip(self.scan.files, self.adds, strict=True):
+            grouped.setdefault(partition_of(add), []).append((file, add))
+        versions = sorted(self.versions, key=lambda version: version.partition or "")
+        for version, schema in zip(versions, _recorded_schemas(versions), strict=True):
+            own = grouped.get(version.partition, ())
+            scan = replace(self.scan, schema=schema, files=tuple(file for file, _ in own))
+            adds = tuple(add for _, add in own)
+            yield version.partition, VersionFiles((version,), self.log_version, False, scan, adds)
 
 
 def version_files(
@@ -47,11 +69,15 @@ def version_files(
                 f"The data of version {version.short} (@{version.log_version}) was {how}. Its entry in the history is "
                 "kept. Read a later version, or write the data again."
             )
-    by_version = {version: parts_of(snapshot, version.partition) for version in chosen.versions}
-    for version, parts in by_version.items():
-        check_parts(version, parts)
-    adds = parts_of(snapshot) if chosen.whole else tuple(add for parts in by_version.values() for add in parts)
-    claimed = sum(len(parts) for parts in by_version.values())
+    partitions = [version.partition for version in chosen.versions if version.partition is not None]
+    if partitions:
+        parts = parts_by_partition(snapshot, None if chosen.whole else partitions)
+    else:
+        parts = {None: parts_of(snapshot)}
+    for version in chosen.versions:
+        check_parts(version, parts.get(version.partition, ()))
+    adds = tuple(chain.from_iterable(parts.values()))
+    claimed = sum(len(parts.get(version.partition, ())) for version in chosen.versions)
     if chosen.versions and len(adds) != claimed:
         raise IntegrityError(
             f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
@@ -63,10 +89,11 @@ def version_files(
 
 def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
     """The columns to read: those of the one version, or the table's, which must be able to hold every version."""
-    recorded = [parse_schema(one.raw["identity"]["schema"]) for one in chosen.versions if one.raw is not None]
+    recorded = list(_recorded_schemas(chosen.versions))
     if len(recorded) == 1:
         return recorded[0]
-    if lost := [name for schema in recorded for name in lost_columns(current, schema)]:
+    distinct = {id(schema): schema for schema in recorded}.values()
+    if lost := [name for schema in distinct for name in lost_columns(current, schema)]:
         raise IntegrityError(
             f"The table's schema at @{chosen.log_version} has no column {lost[0]!r} as its versions recorded it. "
             "No row was returned. Run verify on the table."
@@ -74,10 +101,21 @@ def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
     return current
 
 
+def _recorded_schemas(versions: Iterable[Version]) -> Iterator[StructType]:
+    """The schema that each version recorded; thousands have the same, so each that differs is parsed once."""
+    parsed: dict[bytes, StructType] = {}
+    texts: dict[int, bytes] = {}
+    for version in versions:
+        if version.raw is not None:
+            recorded = version.raw["identity"]["schema"]
+            text = texts.get(id(recorded)) or texts.setdefault(id(recorded), orjson.dumps(recorded))
+            yield parsed.get(text) or parsed.setdefault(text, parse_schema(recorded))
+
+
 def check_parts(version: Version, parts: Sequence[Add]) -> None:
     """Raise `IntegrityError` unless the parts that the log lists make up the version's ``data_sha``."""
     shas = [line for add in parts if (line := data_line(add)) is not None]
-    recorded = version.identity.data_sha
+    recorded = version.recorded["data_sha"]
     found = data_sha(shas, row_order_of(version))
     if len(shas) != len(parts) or found != recorded:
         raise IntegrityError(
@@ -89,7 +127,9 @@ def check_parts(version: Version, parts: Sequence[Add]) -> None:
 
 def row_order_of(version: Version) -> RowOrder:
     """Whether the order of the version's rows is part of what it says: the kind of its digest tells."""
-    return "significant" if RowsDigest.parse(version.facts.digest).kind == "seq-sha256" else "ignored"
+    digest = version.raw["facts"].get("digest") if version.raw is not None else None
+    kind = RowsDigest.parse(digest if isinstance(digest, str) else version.facts.digest).kind
+    return "significant" if kind == "seq-sha256" else "ignored"
 
 
 def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns: Sequence[str] | None = None) -> Scan:

@@ -14,12 +14,15 @@ from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.drop import refuse_dropped
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write import CollectionInProgress
 
 
@@ -42,6 +45,7 @@ class Reversion:
         Raises `ExpiredVersion` where its bytes are not kept any more.
         """
         assert state is not None  # the target was found in it
+        record = refuse_dropped(self._target.identity.asset_key[-1], state)
         target, partition = self._target, self._target.partition
         known = next(
             v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
@@ -60,6 +64,7 @@ class Reversion:
         if is_current and self._hold_because is None:
             return None
         before = load_snapshot(self._store, target.log_version)
+        _check_partitions(target, TableRecord.of(before).partitioning, record.partitioning, state)
         wanted = parts_of(before, partition)
         if lost := missing_parts(self._store, wanted):
             raise VersionNotFound(
@@ -116,6 +121,18 @@ class Reversion:
     def _hold(self, partition: str | None) -> DomainMetadata:
         return DomainMetadata(
             held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False
+        )
+
+
+def _check_partitions(target: Version, then: Partitioning | None, now: Partitioning | None, state: TableState) -> None:
+    """Raise `InvalidInput` where the version is of partitions that the table does not have any more."""
+    is_partitioned = now is not None or state.history.is_partitioned
+    is_another = then is not None and now is not None and not then.means_the_same(now)
+    if is_another or (is_partitioned != (target.partition is not None) and (state.history.heads or now)):
+        raise InvalidInput(
+            f"Version {target.short} is of {then or target.partition or 'a whole table'}, and the table's partitions "
+            f"are {now or ('others' if is_partitioned else 'none')} by now: their rows would be in it twice. Nothing "
+            "was changed. Read the version and write its rows, or repartition the table first."
         )
 
 

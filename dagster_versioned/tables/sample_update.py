@@ -131,9 +131,8 @@ class _Update(Addition):
                     "units are matched. Nothing was written. Drop them."
                 )
 
-    def repeats(self, own: Version) -> bool:
+    def repeats(self, own: Version) -> None:
         """Never: an earlier attempt has moved the head, from which this one was computed then."""
-        return False
 
     def onto(self, base: Base) -> tuple[Add, ...]:
         """See `Addition.onto`. Raises `CommitConflict` where the head is another than that of the update."""

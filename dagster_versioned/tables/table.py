@@ -12,9 +12,9 @@ from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import Head, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.adopt import Adoption
@@ -24,12 +24,14 @@ from dagster_versioned.tables.collect import MIN_AGE, CollectionReport
 from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.configuration import APPEND_ONLY, constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
+from dagster_versioned.tables.drop import Drop, DropReport, Restoration, refuse_dropped
 from dagster_versioned.tables.event_slice import EventSlice, SliceProposal, chained
 from dagster_versioned.tables.head import HeadDocument, held_domain
-from dagster_versioned.tables.history import History, Selection, Version
+from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
 from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.propose import (
     Parents,
@@ -41,14 +43,19 @@ from dagster_versioned.tables.propose import (
 )
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.write import WriteResult, Writing
+from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
+
+
+_REPARTITIONS = 10
+"""How often rows are read again that others wrote meanwhile."""
 
 
 class VersionedTable:
@@ -101,6 +108,7 @@ class VersionedTable:
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
+        partitioning: Partitioning | None = None,
     ) -> WriteResult:
         """Make the frame the current version of the table, or of one of its partitions.
 
@@ -108,6 +116,7 @@ class VersionedTable:
         such frames, which is committed against the version that it was computed from. ``parents`` are what it
         was built from (`upstream`); ``asset_key`` defaults to the table's. A ``run`` whose earlier attempt
         committed the same version gets that one back. Nothing is committed where the frame is the head already.
+        ``partitioning`` is what the table's partitions are, which it remembers: a key that is none of them is refused.
 
         Raises `UnsupportedFrame`, `UnsupportedType`, `EmptyTable`, `InvalidInput`, `InvalidMetadata`, `InvalidName`,
         `HeldHead`, `CommitConflict`, `GovernanceError`, `StorageError`; in each case the table is as it was. Source:
@@ -121,6 +130,7 @@ class VersionedTable:
             message=message,
             options=options,
             run=run,
+            partitioning=partitioning,
         )[0]
 
     def write_partitions(
@@ -133,12 +143,13 @@ class VersionedTable:
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
+        partitioning: Partitioning | None = None,
     ) -> list[WriteResult]:
         """`write` several partitions in one commit: all of them become current, or none does.
 
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
-        began = time.monotonic()
+        clock = time.monotonic()
         self.project.check_write()
         options = options or TableOptions()
         if options.history is not None:
@@ -153,16 +164,27 @@ class VersionedTable:
             partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
         }
-        self._check_name_is_free()
+        began = self._check_name_is_free()
         with staged(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
             proposals = [
                 propose(frame, key, descriptions[key], staging, options, constraints, pinned)
                 for key, frame in frames.items()
             ]
-            writing = Writing(self.store, staging, proposals, WRITER, options, constraints, run, self.project.author)
+            writing = Writing(
+                self.store,
+                staging,
+                proposals,
+                WRITER,
+                options,
+                constraints,
+                run,
+                self.project.author,
+                partitioning,
+                began,
+            )
             state = self._operations.change(writing.draft)
-        return _results(writing, state, began)
+        return _results(writing, state, clock)
 
     def append_events(
         self,
@@ -234,6 +256,65 @@ class VersionedTable:
         self.project.check_write()
         return self._operations.change(draft) is not None
 
+    def drop_partitions(
+        self, partitions: Iterable[str], *, dry_run: bool = True, by: str | None = None, why: str | None = None
+    ) -> DropReport:
+        """Make versions of no partition of these, in one commit; their bytes are kept until they are expired.
+
+        `revert` to a version of one brings it back. Raises `VersionNotFound`, `HeldHead`, `InvalidInput`.
+        """
+        return self._drop(list(partitions), dry_run, by, why)
+
+    def drop(self, *, dry_run: bool = True, by: str | None = None, why: str | None = None) -> DropReport:
+        """Make the table one without a version, in one commit; its bytes are kept until they are expired.
+
+        Until then `restore` takes it back, and old versions are read by name. The next write begins another table in
+        the same log, with partitions as it says. Raises `TableNotFound` where it is dropped already, `HeldHead`, and
+        `InvalidInput` for a history of events.
+        """
+        return self._drop(None, dry_run, by, why)
+
+    def restore(self) -> bool:
+        """Take a drop of the table back; returns whether there was one.
+
+        Raises `ExpiredVersion` where its bytes are not kept any more.
+        """
+        self.project.check_write()
+        self._known()
+        made = Restoration(self.name, self.store, WRITER, self.project.author)
+        return self._operations.change(made.draft) is not None
+
+    def repartition(
+        self,
+        partitioning: Partitioning | None,
+        column: KeyOf | None = None,
+        *,
+        dry_run: bool = True,
+    ) -> RepartitionReport:
+        """Give the rows that are there other partitions (``None``: none), in one commit; the old ones end with it.
+
+        ``column`` gives the key of a row: a column of dates, timestamps or keys, for several dimensions a mapping of
+        dimensions to columns, or a function from a `pyarrow.Table` to keys. Versions of before can still be read. All
+        rows are held in memory. Where others write meanwhile, their rows are read again.
+
+        Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after ten lost races.
+        """
+        self._check_unless(dry_run)
+        for _ in range(_REPARTITIONS):
+            state = self._known()
+            parted = part(self.name, self.store, state, partitioning, column)
+            if dry_run:
+                return parted.report(dry_run=True)
+            try:
+                self._commit_parted(parted, partitioning)
+            except Overtaken:
+                continue
+            return parted.report(dry_run=False)
+        raise CommitConflict(
+            f"Others wrote to {self.name} while its rows were read, {_REPARTITIONS} times. Nothing was changed. Try "
+            "again when nobody writes."
+        )
+
     def record_domain(self, domain: DomainMetadata) -> None:
         """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
 
@@ -300,7 +381,10 @@ class VersionedTable:
         partitions: Names[str] | None = None,
     ) -> VersionFiles:
         """The exact files of a version, and the versions that they make up; reads the log, not the files."""
-        chosen = self.choose(version, partition=partition, partitions=partitions)
+        return self.files_of(self.choose(version, partition=partition, partitions=partitions), columns=columns)
+
+    def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
+        """The exact files of versions that were chosen."""
         snapshot = self._snapshot(self._known(), chosen.log_version)
         return version_files(self.store, snapshot, chosen, columns)
 
@@ -308,8 +392,8 @@ class VersionedTable:
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
     ) -> ChosenVersions:
         """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
-        history = self._known().history
-        return choose_versions(history, self._select(history, version), partition, partitions)
+        state = self._known()
+        return choose_versions(state.history, self._select(state, version), partition, partitions)
 
     def history(self, *, partition: str | None = None) -> list[Version]:
         """Every version, newest first; of one partition only, if named."""
@@ -322,8 +406,8 @@ class VersionedTable:
         A log version or a time means the table's head then, which is a foreign commit where one came last; of a
         partitioned table, name the ``partition``.
         """
-        history = self._known().history
-        return choose_version(self.name, history, self._select(history, reference), partition)
+        state = self._known()
+        return choose_version(self.name, state.history, self._select(state, reference), partition)
 
     def partitions(self) -> dict[str, Version]:
         """The current version of each partition; empty for a table without partitions."""
@@ -434,7 +518,7 @@ class VersionedTable:
         self._check_unless(dry_run)
         self._check_is_no_history("purged")
         chosen = [self.version(one) for one in versions]
-        same = {v.metadata_sha for v in chosen if not v.is_foreign}
+        same = {v.metadata_sha for v in chosen if v.raw is not None}
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
@@ -450,7 +534,8 @@ class VersionedTable:
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
-        """The stored head, without reading the log; it may carry a mark of a commit in flight."""
+        """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
+        from the log."""
         return self._operations.head(partition)
 
     def resolve(self) -> HeadDocument:
@@ -490,6 +575,29 @@ class VersionedTable:
     def _known(self) -> TableState:
         return self._operations.require()
 
+    def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
+        self._check_unless(dry_run)
+        state = self._known()
+        made = Drop(self.name, partitions, by or self.project.author, why)
+        if dry_run:
+            made.draft(state, 0)
+        else:
+            self._operations.change(made.draft)
+        return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
+
+    def _commit_parted(self, parted: Parted, partitioning: Partitioning | None) -> None:
+        constraints = constraints_of(parted.state.snapshot.metadata.configuration)
+        with staged(self.store) as staging, ExitStack() as pinned:
+            proposals = [
+                propose(frame, key, parted.descriptions[key], staging, parted.options, {}, pinned)
+                for key, frame in parted.frames.items()
+            ]
+            writing = Repartitioning(
+                self.store, staging, proposals, WRITER, parted.options, constraints, author=self.project.author
+            )
+            writing.parted, writing.partitioning = parted, partitioning
+            self._operations.change(writing.draft)
+
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:
             self.project.check_write()
@@ -511,18 +619,22 @@ class VersionedTable:
             return {}  # as of a moment ago; the draft looks again
         return constraints_of(self._known().snapshot.metadata.configuration)
 
-    def _check_name_is_free(self) -> None:
+    def _check_name_is_free(self) -> int:
+        """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
         operations = self._operations
         with operations.whereabouts.telling_of_the_fence():
-            if operations.cache.known or operations.cache.refresh():
-                return
+            if known := operations.cache.known or operations.cache.refresh():
+                return known.log_version
         self.project.check_new_table(self.name)
+        return -1
 
-    def _select(self, history: History, reference: VersionLike) -> Selection:
+    def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)
+        if isinstance(parsed, Head) and state.history.unadopted is None:
+            refuse_dropped(self.name, state)
         if isinstance(parsed, PinName):
             parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name)))
-        return history.find(parsed)
+        return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
         return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)
@@ -542,9 +654,10 @@ def _results(writing: Writing, state: TableState | None, began: float) -> list[W
         WriteResult(
             change=plan.entry.change if plan.entry else "none",
             version=plan.unchanged or committed[plan.proposal.partition],
-            replayed=plan.replayed,
+            replayed=plan.repetition is not None,
             bytes_uploaded=plan.proposal.bytes_uploaded,
             seconds=seconds,
+            left_out=plan.repetition is Repetition.OTHER_ROWS,
         )
         for plan in writing.planned
     ]

@@ -18,7 +18,7 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
 from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.history import History
+from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState
 
@@ -61,6 +61,11 @@ def table_actions(
     return changed
 
 
+def version_domain_key(partition: str | None) -> str:
+    """The metadata domain that keeps the head of a partition, or of a table without them."""
+    return VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}"
+
+
 def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
     """The error where partition columns would get other types, while some of the table's rows stay."""
     return InvalidInput(
@@ -73,9 +78,8 @@ def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
 
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
     """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
-    partition = entry.identity.partition
     return DomainMetadata(
-        VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}",
+        version_domain_key(entry.identity.partition),
         encode(
             {
                 "metadata_sha": entry.metadata_sha,
@@ -113,3 +117,26 @@ def whole_sha(history: History, entries: Sequence[Mapping[str, Any]]) -> dict[st
     shas = {p: v.metadata_sha for p, v in history.heads.items() if p is not None and v.metadata_sha}
     new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
     return {"partitions_sha": partitions_sha(shas | new)} if new else {}
+
+
+def dropped_domains(versions: Sequence[Version]) -> list[Action]:
+    """The actions that take heads out of checkpoints."""
+    return [DomainMetadata(version_domain_key(version.partition), "", True) for version in versions]
+
+
+def dropped_info(
+    state: TableState, versions: Sequence[Version], new: Mapping[str | None, str] | None = None
+) -> dict[str, Any]:
+    """What a commit says of the heads that end with it, and of the table as a whole after it, with ``new`` versions."""
+    partitions = {version.partition for version in versions}
+    heads = {
+        key: version.metadata_sha
+        for key, version in state.history.heads.items()
+        if key is not None and key not in partitions and version.metadata_sha
+    }
+    left = {**heads, **{key: sha for key, sha in (new or {}).items() if key is not None}}
+    ended = [version.partition for version in versions if version.partition not in (new or {})]
+    return {
+        "dropped": [{} if key is None else {"partition": key} for key in ended],
+        **({"partitions_sha": partitions_sha(left)} if left else {}),
+    }

@@ -1,7 +1,6 @@
 """Verifying: is everything still what was committed? Parts' bytes, the log and its chain, identities, documents."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,15 +17,17 @@ from dagster_versioned.errors import (
     ExpiredVersion,
     IntegrityError,
     InvalidInput,
+    InvalidName,
     ObjectNotFound,
     TableNotFound,
     VersionedError,
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.change_files import ChangeFiles
-from dagster_versioned.tables.head import Head, read_head
-from dagster_versioned.tables.history import MEMBER, Version
-from dagster_versioned.tables.parts import part_sha, parts_of, vector_sha_of
+from dagster_versioned.tables.head import Head, head_key, read_head, table_head
+from dagster_versioned.tables.history import MEMBER, History, Version
+from dagster_versioned.tables.parts import part_sha, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.protection import known_shas
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import check_parts
 from dagster_versioned.tables.state import TableState
@@ -34,10 +35,9 @@ from dagster_versioned.tables.state import TableState
 if TYPE_CHECKING:
     from dagster_versioned.tables.table import VersionedTable
 
-Subject = Literal["log", "chain", "identity", "part", "document"]
+Subject = Literal["log", "chain", "identity", "parent", "part", "document"]
 
 _READERS = 4
-_CHUNK = 8 * 1024 * 1024
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
@@ -101,7 +101,8 @@ def verify_table(
     versions: Sequence[Version] = ()
     gaps: list[str] = []
     try:
-        versions = state.history.versions if whole else table.files(reference, partition=partition).versions
+        every = tuple(version for version in state.history.versions if not version.is_drop)
+        versions = every if whole else table.files(reference, partition=partition).versions
     except InvalidInput:
         raise
     except ExpiredVersion as error:
@@ -111,8 +112,8 @@ def verify_table(
     gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
     more, parts = _identities(commits, versions)
     # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
-    documents, derived = _derived(table, state, commits, with_heads=not more) if whole else (0, iter(()))
-    findings += [*more, *(_current(state) if whole else ())]
+    documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
+    findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
     vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
     parts = {add.key: add for add in parts.values()}
     looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
@@ -136,24 +137,20 @@ def verify_table(
 
 
 def _derived(
-    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_heads: bool
+    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_head: bool
 ) -> tuple[int, Iterator[list[Finding]]]:
     """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
     publisher = table.publisher
     documents = publisher.documents(state)
-    heads = publisher.heads(state) if with_heads else {}
 
     def findings() -> Iterator[list[Finding]]:
         for key, data in sorted(documents.items()):
             yield _document(table.store, key, data)
-        for key, head in sorted(heads.items()):
-            yield _head(table.project.data, key, head, state.log_version)
-        yield [
-            *_checkpoints(publisher, table.store, state, commits),
-            *(_extra(publisher, state, heads) if with_heads else ()),
-        ]
+        if with_head:
+            yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
+        yield [*_checkpoints(publisher, table.store, state, commits), *_extra(publisher, state)]
 
-    return len(documents) + len(heads) + 1, findings()
+    return len(documents) + with_head + 1, findings()
 
 
 def _checkpoints(
@@ -201,7 +198,8 @@ def _identities(
             elif snapshot.version < version.log_version:
                 snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
             adds = parts_of(snapshot, version.partition)
-            if not version.is_foreign:
+            if version.raw is not None:
+                _ = version.entry  # in its canonical form, too
                 check_parts(version, adds)
         except VersionedError as error:
             findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
@@ -209,6 +207,34 @@ def _identities(
         if version.gone is None:
             parts.update((add.identity, add) for add in adds)
     return findings, parts
+
+
+def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
+    """Parents in this project that versions record, and that are not in the history of their table any more.
+
+    One whose bytes are gone is there: its table says so. What is in another project is not looked at.
+    """
+    project = table.project
+    known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
+    unreadable: dict[str, str] = {}
+    for version in versions:
+        if version.gone is not None or version.raw is None:
+            continue
+        for parent in version.raw["identity"].get("parents", ()):
+            name, sha = parent.get("table"), parent["version"]
+            if parent.get("source") != project.name or not isinstance(name, str):
+                continue
+            if name not in known:
+                try:
+                    known[name] = known_shas(project.table(name).state.history)
+                except VersionedError as error:
+                    known[name] = frozenset()
+                    gone = isinstance(error, (TableNotFound, InvalidName))
+                    unreadable[name] = "there is no such table any more" if gone else str(error)
+            if sha not in known[name]:
+                problem = unreadable.get(name, "its table does not know that version any more")
+                named = f"{name} {sha[:8]}"
+                yield Finding("parent", named, f"{version.short} (@{version.log_version}) was built from it: {problem}")
 
 
 def _current(state: TableState) -> Iterator[Finding]:
@@ -227,10 +253,10 @@ def _current(state: TableState) -> Iterator[Finding]:
             )
 
 
-def _extra(publisher: Publisher, state: TableState, heads: Mapping[str, Head | None]) -> Iterator[Finding]:
+def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
     """Derived documents that the log does not imply, but that readers would believe."""
     try:
-        extra = [*publisher.extra_indexes(state), *sorted(publisher.stored_heads().keys() - heads.keys())]
+        extra = publisher.extra_indexes(state)
     except VersionedError as error:
         yield Finding("document", ".metadata", str(error))
         return
@@ -262,15 +288,13 @@ def _part(store: ObjectStore, add: Add | Cdc) -> list[Finding]:
             return [Finding("part", add.key, f"it has {info.size} bytes, {add.size} were committed")]
         if expected is None:
             return []
-        digest = hashlib.sha256()
-        for start in range(0, add.size, _CHUNK):
-            digest.update(store.get_range(add.key, start, _CHUNK))
+        digest = sha256_of(store, add.key, add.size)
     except ObjectNotFound:
         return [Finding("part", add.key, "it is missing")]
     except VersionedError as error:
         return [Finding("part", add.key, str(error))]
-    if digest.hexdigest() != expected:
-        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest.hexdigest()[:12]}…")]
+    if digest != expected:
+        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest[:12]}…")]
     return []
 
 

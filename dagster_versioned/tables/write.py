@@ -1,19 +1,22 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import chain
 from typing import Any, Literal
 
 import orjson
 
-from dagster_versioned.delta.actions import Add, Cdc, Remove, Txn
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.changes import FEED
 from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
-from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName
+from dagster_versioned.engines.staging import PROMOTERS, Staging
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -29,20 +32,21 @@ from dagster_versioned.identity.version import (
     data_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.belonging import Taken, record_after
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.constraints import require_rows
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Collection, History, Version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import (
     SLICES,
-    has_untagged_parts,
     known_line,
     missing_parts,
     objects_of,
     part_key,
+    parts_by_partition,
     parts_of,
     stored_bytes,
 )
@@ -51,11 +55,14 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_actions import (
     add_of,
     cdc_of,
+    dropped_domains,
+    dropped_info,
     retyped_refusal,
     table_actions,
     version_domain,
     whole_sha,
 )
+from dagster_versioned.tables.table_record import TableRecord
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -80,7 +87,8 @@ class WriteResult:
 
     ``change``: ``"none"`` (the version was the head already; nothing was committed), ``"metadata_only"`` or
     ``"full"``. ``version`` is the version that the frame is now, ``replayed`` says that an earlier attempt of the same
-    step had committed it. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
+    step had committed it. ``left_out`` says that the frame has other rows than that attempt, and that they were not
+    appended beside its own. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
     write.
     """
 
@@ -89,6 +97,14 @@ class WriteResult:
     replayed: bool
     bytes_uploaded: int
     seconds: float
+    left_out: bool = False
+
+
+class Repetition(Enum):
+    """What an earlier attempt of the step committed, compared with what this one would."""
+
+    SAME_ROWS = "same rows"
+    OTHER_ROWS = "other rows"
 
 
 class CollectionInProgress(Exception):
@@ -146,9 +162,9 @@ class Proposal:
         self._write = write
         self._promoted: dict[str, int] = {}
 
-    def repeats(self, own: Version) -> bool:
-        """Whether what an earlier attempt of the step committed is this, whatever the head is now."""
-        return False
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
+        return None
 
     def onto(self, base: Base) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
@@ -191,10 +207,100 @@ class Planned:
     proposal: Proposal
     entry: VersionEntry | None = None
     unchanged: Version | None = None
-    replayed: bool = False
+    repetition: Repetition | None = None
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     fresh: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Heads that end with a commit, and the parts that go with them."""
+
+    versions: tuple[Version, ...] = ()
+    parts: tuple[Add, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.versions)
+
+    def removes(self, timestamp: int) -> list[Remove]:
+        """The actions that take the parts out of the table."""
+        return [add.removed(timestamp) for add in self.parts]
+
+    @property
+    def domains(self) -> list[Action]:
+        """The actions that take the heads out of checkpoints."""
+        return dropped_domains(self.versions)
+
+    def info(self, state: TableState | None, entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What the commit says of them, beside the ``entries`` of its versions; nothing where there are none."""
+        if state is None or not self.versions:
+            return {}
+        new = {e["identity"].get("partition"): str(e["metadata_sha"]) for e in entries}
+        return dropped_info(state, self.versions, new)
+
+
+class _Met:
+    """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
+
+    def __init__(
+        self, store: ObjectStore, state: TableState | None, proposals: Sequence[Proposal], columns: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._columns = set(columns)
+        self._partitions = [proposal.partition for proposal in proposals]
+        self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
+        history = state.history if state else History([])
+        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
+        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
+        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        candidates = [adds for proposal in proposals if (adds := next(self._equal(proposal), None)) is not None]
+        self._looked_at = {add.identity for adds in candidates for add in adds}
+        self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
+
+    def parts(self, partition: str | None) -> tuple[Add, ...]:
+        """The parts of a partition's head."""
+        return () if self._state is None else self._parts_at(self._state.log_version, partition)
+
+    def foreign(self, head: Version | None) -> Version | None:
+        """The last foreign commit with file actions since a head."""
+        found = self._foreign
+        return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def parts_of_equal_version(self, proposal: Proposal) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a proposal, if they are all still there."""
+        return next((adds for adds in self._equal(proposal) if not self._lacks(adds)), None)
+
+    def _lacks(self, adds: tuple[Add, ...]) -> bool:
+        if all(add.identity in self._looked_at for add in adds):
+            return any(add.identity in self._missing for add in adds)
+        return bool(missing_parts(self._store, adds))
+
+    def _equal(self, proposal: Proposal) -> Iterator[tuple[Add, ...]]:
+        """The parts of each recent version that says the same, newest first."""
+        if self._state is None:
+            return
+        digest = proposal.contents.digest.text
+        for version in self._recent[proposal.partition]:
+            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
+                is_head = version is self._state.history.heads.get(proposal.partition)
+                adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
+                laid_out = all(set(add.partition_values) == self._columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count:
+                    yield adds
+
+    def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
+        if log_version not in self._parts:
+            assert self._state is not None
+            snapshot = self._state.snapshot
+            if log_version != snapshot.version:
+                snapshot = load_snapshot(self._store, log_version)
+            if None in self._partitions:
+                self._parts[log_version] = {None: parts_of(snapshot)}
+            else:
+                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+        return self._parts[log_version].get(partition, ())
 
 
 class Writing:
@@ -202,8 +308,11 @@ class Writing:
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
     under its final name; nothing is added that an open collection is about to delete; every row of the table satisfies
-    its constraints. ``satisfied`` are those that the rows of the proposals do.
+    its constraints. ``satisfied`` are those that the rows of the proposals do. ``partitioning`` is what the partitions
+    are, and ``began`` where the log ended when the write began, where these are known.
     """
+
+    operation = "WRITE"
 
     def __init__(
         self,
@@ -215,8 +324,12 @@ class Writing:
         satisfied: Mapping[str, str],
         run: Run | None = None,
         author: str | None = None,
+        partitioning: Partitioning | None = None,
+        began: int | None = None,
     ) -> None:
         self._store = store
+        self._partitioning = partitioning
+        self._began = began
         self._staging = staging
         self._proposals = proposals
         self._options = options
@@ -225,28 +338,31 @@ class Writing:
         self._run = run
         self._author = author
         self.planned: tuple[Planned, ...] = ()
+        self._made: dict[int, Mapping[str | None, Version]] = {}
+        """The versions of the commits that earlier attempts made."""
 
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
-        for proposal in self._proposals:
-            _check_belongs(proposal, state)
-        self.planned = tuple(self._plan(proposal, state, timestamp) for proposal in self._proposals)
+        self._made = {}
+        record = self._record(state)
+        met = _Met(self._store, state, self._proposals, self._options.partition_columns)
+        self.planned = tuple(self._plan(proposal, state, met, timestamp) for proposal in self._proposals)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
         _require_free(used, history)
-        for plan in self.planned:
-            if plan.fresh:
-                plan.proposal.promote(self._staging, plan.fresh, history)
+        self._promote([plan for plan in self.planned if plan.fresh], history)
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
-        if not changing:
-            return _configuring(state, timestamp, properties)
+        ended = self._ended(state)
+        said = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
+        if not changing and not ended:
+            return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
         schema = _merged_schema(state, changing)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
-            operation="WRITE",
+            operation=self.operation,
             actions=[
                 *table_actions(
                     state,
@@ -255,14 +371,57 @@ class Writing:
                     properties,
                     self._partition_columns(state, changing, schema),
                 ),
+                *said,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
+                *ended.removes(timestamp),
                 *changes,
-                *(self._txn(plan.proposal, timestamp) for plan in changing if self._run),
+                *(self._txn(plan.proposal, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
+                *ended.domains,
             ],
-            info={"versions": entries, **whole_sha(history, entries)},
+            info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
+        )
+
+    def _promote(self, plans: Sequence[Planned], history: History) -> None:
+        """Give what is fresh its final names: of several partitions at once."""
+        if len(plans) < 2:
+            for plan in plans:
+                plan.proposal.promote(self._staging, plan.fresh, history)
+            return
+        with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="promote") as pool:
+            promoted = [pool.submit(plan.proposal.promote, self._staging, plan.fresh, history) for plan in plans]
+        for done in promoted:
+            done.result()
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        """What the table is after the write. Raises what `record_after` does where that is another one."""
+        return record_after(self._taken(), state)
+
+    def _ended(self, state: TableState | None) -> Ended:
+        """The heads that end with the write, besides those that it replaces."""
+        return Ended()
+
+    def _unchanged(
+        self,
+        state: TableState | None,
+        timestamp: int,
+        properties: Mapping[str, str],
+        record: Sequence[DomainMetadata],
+    ) -> Draft | None:
+        """The draft where every proposal is the head already."""
+        return _configuring(state, timestamp, properties)
+
+    def _taken(self) -> Taken:
+        """What the proposals take the table for; they are all of one asset and of one kind."""
+        first = self._proposals[0]
+        return Taken(
+            first.description.asset_key,
+            [proposal.partition for proposal in self._proposals],
+            first.appends_events,
+            self._partitioning,
+            self._began,
         )
 
     def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
@@ -325,17 +484,18 @@ class Writing:
                 )
         return columns
 
-    def _plan(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Planned:
+    def _plan(self, proposal: Proposal, state: TableState | None, met: _Met, timestamp: int) -> Planned:
         history = state.history if state else History([])
-        current = parts_of(state.snapshot, proposal.partition) if state else ()
+        current = met.parts(proposal.partition)
         head = history.heads.get(proposal.partition)
-        foreign = history.foreign_since(head.log_version) if head else None
+        foreign = met.foreign(head)
         own = self._own_commit(proposal, state)
-        if own is not None and own.gone is None and proposal.repeats(own):
-            return Planned(proposal, unchanged=own, replayed=True)
+        # Rows that were added are in the head, though the version that added them may not be kept any more.
+        if own is not None and (repetition := proposal.repeats(own)) is not None:
+            return Planned(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = proposal.onto(Base(head, current, foreign, properties))
-        adds = self._parts_of_equal_version(proposal, state) if kept is None else None
+        adds = met.parts_of_equal_version(proposal) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(add_of(part, proposal.partition, timestamp) for part in proposal.parts())
@@ -355,7 +515,8 @@ class Writing:
         )
         if is_own or is_head:
             lost = tuple(add.key for add in missing_parts(self._store, written))
-            return Planned(proposal, unchanged=own if is_own else head, replayed=is_own, fresh=lost)
+            repetition = Repetition.SAME_ROWS if is_own else None
+            return Planned(proposal, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
@@ -381,41 +542,40 @@ class Writing:
             fresh=(*(add.key for add in written), *proposal.vector_files),
         )
 
-    def _parts_of_equal_version(self, proposal: Proposal, state: TableState | None) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same, if they are all still there."""
-        if state is None:
-            return None
-        digest = proposal.contents.digest.text
-        columns = set(self._options.partition_columns)
-        for version in state.history.recent(proposal.partition, REUSE_WINDOW):
-            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
-                snapshot = state.snapshot
-                if version is not state.history.heads.get(proposal.partition):
-                    snapshot = load_snapshot(self._store, version.log_version)
-                adds = parts_of(snapshot, proposal.partition)
-                laid_out = all(set(add.partition_values) == columns for add in adds)
-                if laid_out and len(adds) == version.facts.part_count and not missing_parts(self._store, adds):
-                    return adds
-        return None
-
     def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
-        """What an earlier attempt of this very step committed (seed 001, "Transaction Identifiers")."""
-        if state is None or self._run is None or self._app_id(proposal) not in state.snapshot.txns:
+        """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
+        if state is None or self._run is None:
             return None
-        for version in reversed(state.history.versions):
-            if version.partition == proposal.partition and version.raw is not None:
-                run: dict[str, Any] = version.raw["facts"].get("run") or {}
-                if (run.get("run_id"), run.get("step_key")) == (self._run.run_id, self._run.step_key):
-                    return version
-        return None
+        txn = state.snapshot.txns.get(self._app_id(proposal))
+        if txn is None:
+            return None
+        if txn.version not in self._made:
+            self._made[txn.version] = state.history.made_by(txn.version)
+        found = self._made[txn.version].get(proposal.partition)
+        if found is not None and self._is_own(found):
+            return found
+        # Written by a release whose transactions did not say which commit they are of.
+        versions = (one for one in reversed(state.history.versions) if one.partition == proposal.partition)
+        return next(filter(self._is_own, versions), None)
+
+    def _is_own(self, version: Version) -> bool:
+        assert self._run is not None
+        run: dict[str, Any] = (version.raw["facts"].get("run") if version.raw is not None else None) or {}
+        first = run.get("first_run_id", run.get("run_id"))
+        return (first, run.get("step_key")) == (self._first_run_id, self._run.step_key)
+
+    @property
+    def _first_run_id(self) -> str:
+        assert self._run is not None
+        return self._run.first_run_id or self._run.run_id
 
     def _app_id(self, proposal: Proposal) -> str:
         assert self._run is not None
         partition = partition_path(proposal.partition) if proposal.partition is not None else ""
-        return f"dagster/{self._run.run_id}/{self._run.step_key}/{partition}"
+        return f"dagster/{self._first_run_id}/{self._run.step_key}/{partition}"
 
-    def _txn(self, proposal: Proposal, timestamp: int) -> Txn:
-        return Txn(self._app_id(proposal), 0, timestamp)
+    def _txn(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Txn:
+        return Txn(self._app_id(proposal), 0 if state is None else state.log_version + 1, timestamp)
 
 
 def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
@@ -484,36 +644,6 @@ def _held_message(partition: str | None, configuration: str) -> str:
         f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
         "release() it first."
     )
-
-
-def _check_belongs(proposal: Proposal, state: TableState | None) -> None:
-    """Refuse what would mix two assets, or partitions with a whole table, under one name."""
-    if state is None:
-        return
-    if proposal.appends_events != (chain_head(state.snapshot) is not None):
-        now, before = ("events", "rows") if proposal.appends_events else ("rows", "a history of events")
-        raise InvalidInput(
-            f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "
-            "another key, or the options that it had."
-        )
-    asset_key = state.history.asset_key
-    if asset_key is not None and asset_key != proposal.description.asset_key:
-        raise InvalidName(
-            f"The asset key {list(proposal.description.asset_key)} maps to a table that already belongs to the asset "
-            f"{list(asset_key)}. Nothing was written. Rename one of the two assets."
-        )
-    known = next(iter(state.history.heads.values()), None)
-    if known is not None and (proposal.partition is None) != (known.partition is None):
-        now, before = ("whole table", "partitions") if proposal.partition is None else ("partition", "a whole table")
-        raise InvalidInput(
-            f"This write is of a {now}, but the table was written as {before}. Nothing was written. "
-            "Give the asset another key, or restore its partitioning."
-        )
-    if proposal.partition is not None and has_untagged_parts(state.snapshot):
-        raise CommitConflict(
-            f"Another program added files to the table that belong to no partition, so partition "
-            f"{proposal.partition!r} cannot be replaced safely. Nothing was written. Look at history(), then adopt()."
-        )
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:

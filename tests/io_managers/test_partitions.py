@@ -38,7 +38,8 @@ def test_one_partition_is_one_version(house):
 
 
 def test_a_run_over_several_partitions_is_one_commit_with_a_version_for_each(house):
-    found = materializations(house.run(daily(), tags=range_tags("a", "c")))
+    shown = house.io_manager(preview_rows=5)
+    found = materializations(house.run(daily(), tags=range_tags("a", "c"), io_manager=shown))
     table = house.project.table("daily")
     assert {version.log_version for version in table.history()} == {0}
     for key in "abc":

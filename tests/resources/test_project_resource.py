@@ -4,7 +4,8 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from dagster_versioned import ProjectResource
+from dagster_versioned import ProjectResource, S3CredentialsResource
+from dagster_versioned.errors import InvalidInput
 
 
 def test_it_opens_the_project_once(tmp_path):
@@ -18,7 +19,16 @@ def test_it_opens_the_project_once(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("name", "a/b"), ("name", ""), ("location", "gs://bucket"), ("location", ""), ("default_engine", "duckdb")],
+    [
+        ("name", "a/b"),
+        ("name", ""),
+        ("location", "gs://bucket"),
+        ("location", ""),
+        ("location", "dbfs:/mnt/x"),
+        ("location", "C:\\data"),
+        ("location", "~nobody-of-this-name/x"),
+        ("default_engine", "duckdb"),
+    ],
 )
 def test_a_wrong_value_is_refused_with_the_name_of_its_field(field, value):
     with pytest.raises(ValidationError) as caught:
@@ -61,6 +71,32 @@ def test_every_text_can_come_from_the_environment(tmp_path, monkeypatch):
     )
     found = resolved(resource)
     assert (found.name, found.location, found.profile, found.author) == ("HOUSE", str(tmp_path), "work", "me")
+
+
+def test_outside_of_a_run_every_text_comes_from_the_environment_too(tmp_path, monkeypatch):
+    for name, value in {"P_NAME": "HOUSE", "P_WHERE": str(tmp_path), "P_WHO": "me"}.items():
+        monkeypatch.setenv(name, value)
+    resource = ProjectResource(name=dg.EnvVar("P_NAME"), location=dg.EnvVar("P_WHERE"), author=dg.EnvVar("P_WHO"))
+    project = resource.project()
+    assert (project.name, project.store.uri, project.author) == ("HOUSE", str(tmp_path), "me")
+
+
+@pytest.mark.parametrize("field", ["name", "location", "profile", "author"])
+def test_a_variable_that_is_not_set_is_named(field, monkeypatch):
+    monkeypatch.delenv("P_UNSET", raising=False)
+    resource = ProjectResource(**{"name": "HOUSE", "location": "/data", field: dg.EnvVar("P_UNSET")})
+    with pytest.raises(InvalidInput, match=f"^{field} is the environment variable 'P_UNSET', which is not set"):
+        resource.project()
+    with pytest.raises(dg.DagsterInvalidConfigError, match='"P_UNSET" which is not set'):
+        resolved(resource)
+
+
+def test_a_key_whose_variable_is_not_set_is_named(monkeypatch):
+    monkeypatch.delenv("P_UNSET", raising=False)
+    keys = S3CredentialsResource(access_key="key", secret_key=dg.EnvVar("P_UNSET"))
+    with pytest.raises(InvalidInput, match=r"^secret_key is the environment variable 'P_UNSET'"):
+        keys.credentials()
+    assert "P_UNSET" not in repr(keys)
 
 
 def test_a_wrong_value_from_the_environment_is_refused_when_the_run_starts(monkeypatch):

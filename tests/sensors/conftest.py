@@ -69,10 +69,11 @@ class Daemon:
             project=ProjectResource(name=self.project.name, location=self.location), preview_rows=0, **options
         )
 
-    def deploy(self, *assets, sensors=(), resources=None, jobs=()):
+    def deploy(self, *assets, sensors=(), resources=None, jobs=(), checks=()):
         """Load these definitions as the code location, in the place of those before."""
         self.definitions = dg.Definitions(
             assets=list(assets),
+            asset_checks=list(checks),
             sensors=list(sensors),
             jobs=list(jobs),
             resources={"io_manager": self.io_manager(), **(resources or {})},
@@ -170,6 +171,13 @@ class Daemon:
             tags=tags,
             raise_on_error=False,
         )
+
+    def check(self, *checks, partition=None):
+        """A run of checks alone, executed at once."""
+        job = self.definitions.resolve_implicit_global_asset_job_def()
+        keys = {key for check in checks for key in check.check_keys}
+        subset = job.get_subset(asset_selection=set(), asset_check_selection=keys)
+        return subset.execute_in_process(instance=self.instance, partition_key=partition, raise_on_error=False)
 
     @staticmethod
     def asked(run):

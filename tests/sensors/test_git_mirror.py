@@ -118,6 +118,22 @@ def test_what_a_run_that_failed_had_made_is_mirrored(house, mirrored):
     assert mirrored.git("ls-tree", "--name-only", "main").split() == ["good", "project.json"]
 
 
+def test_what_a_run_committed_before_it_was_killed_is_mirrored(house, mirrored, monkeypatch):
+    from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as Manager
+
+    def killed(*_):
+        raise KeyboardInterrupt  # after the commit, before Dagster hears of a materialization
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manager, "_report", killed)
+        with pytest.raises(KeyboardInterrupt):
+            house.run(numbers("one", 1))
+    assert house.project.table("one").exists()
+    mirrored.tick()
+    (run,) = house.instance.get_runs()
+    assert mirrored.log() == [f"Run {run.run_id}: 1 table"]
+
+
 def test_runs_of_other_assets_are_nothing_to_it(house, mirrored):
     @dg.asset(io_manager_key="memory")
     def elsewhere():

@@ -14,6 +14,8 @@ from dagster_versioned import (
 )
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.storage import LocalStore, Location
 from support.git_identity import git_identity
 from support.governed import NAME, Governed, Opener
@@ -112,3 +114,22 @@ def test_an_upstream_of_another_project_and_code_location_triggers_once_for_each
     assert parent(daemon) == (NAME, "rates", treasury.head())
     observed = daemon.instance.fetch_observations(dg.AssetKey("rates"), limit=10).records
     assert observed[0].asset_observation.data_version == treasury.head()
+
+
+def test_where_governance_does_not_answer_a_project_is_read_where_it_was_last(treasury, tmp_path):
+    heads = ProjectHeads(treasury.governed.by_reader())
+    rates = TableName("rates")
+
+    def seen():
+        heads.look(heads.listing(), [rates])
+        return heads.heads(rates).whole.metadata_sha
+
+    treasury.governed.by_developer().table("rates").write(pa.table({"n": [1]}))
+    first = seen()
+    treasury.governed.move(Location.parse(str(tmp_path / "new")))
+    second = treasury.governed.by_developer().table("rates").write(pa.table({"n": [2]})).version.metadata_sha
+    assert first != second == seen()
+    away = (tmp_path / "governance").rename(tmp_path / "away")
+    assert seen() == second
+    away.rename(tmp_path / "governance")
+    assert seen() == second

@@ -127,6 +127,19 @@ def test_every_version_of_a_source_is_reported_once(daemon, other):
     assert "every version is known" in daemon.last_tick().skip_reason
 
 
+def test_a_version_that_comes_back_before_anybody_looked_is_reported_again(daemon):
+    daemon.deploy(versioned_source("rates"), sensors=[build_source_sensor("report")])
+    first = daemon.write("rates", frame(1)).version.metadata_sha
+    daemon.tick()
+    daemon.tick()  # which reads that the first is reported
+    second = daemon.write("rates", frame(2)).version.metadata_sha
+    daemon.tick()
+    daemon.project.table("rates").revert("@0")
+    daemon.tick()
+    daemon.tick()
+    assert observed(daemon) == [(None, first), (None, second), (None, first)]
+
+
 def test_a_source_with_partitions_is_reported_by_partition(daemon):
     source = versioned_source("rates", partitions_def=ABC)
     daemon.deploy(source, sensors=[build_source_sensor("report")])
@@ -189,6 +202,21 @@ def test_the_condition_asks_once_for_a_state_and_again_for_the_next(daemon):
     daemon.write("rates", frame(3))  # between the end of the run and the next look
     assert evaluator.ask() == {"down": {None}}
     build(daemon, "down", ("rates", None))
+    assert evaluator.ask() == {}
+
+
+def test_the_condition_asks_for_no_state_again_because_a_head_could_not_be_read_meanwhile(daemon):
+    evaluator = Evaluator(daemon, *conditional())
+    daemon.write("rates", frame(1))
+    assert evaluator.ask() == {"down": {None}}
+    log = "rates/_delta_log/00000000000000000000.json"
+    head, entry = ".metadata/heads/rates.json", daemon.project.data.get(log)
+    stored = daemon.project.data.get(head)
+    daemon.project.data.put(head, b"")
+    daemon.project.data.put(log, b"torn")
+    assert evaluator.ask() == {}
+    daemon.project.data.put(log, entry)
+    daemon.project.data.put(head, stored)
     assert evaluator.ask() == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.errors import AlreadyExists, InvalidName, ObjectNotFound, PreconditionFailed
+from dagster_versioned.errors import AlreadyExists, InvalidName, ObjectNotFound, PreconditionFailed, StorageError
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.keys import is_key
 from support.racers import among_processes, among_threads, create, swap
@@ -424,6 +424,31 @@ class TestDelete:
 
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(churn, range(8)))
+        assert keys_of(store) == []
+
+
+class TestUnfinished:
+    def test_what_ended_is_not_unfinished(self, store: ObjectStore, tmp_path: Path):
+        file = tmp_path / "file"
+        file.write_bytes(bytes(12 * MEGABYTE))
+        store.put_file("file", file)
+        store.put_chunks("chunks", [bytes(5 * MEGABYTE), b"end"])
+        store.copy("file", "copy")
+        assert list(store.unfinished()) == []
+
+    def test_one_that_is_being_made_is_listed_and_can_be_aborted(self, store: ObjectStore):
+        def chunks():
+            yield bytes(5 * MEGABYTE)
+            (write,) = store.subfolder("folder").unfinished()
+            assert write.key in ("part", None)
+            assert write.begun.tzinfo is UTC
+            store.subfolder("folder").abort([write])
+            store.subfolder("folder").abort([write])  # which is gone
+            assert list(store.unfinished()) == []
+            yield b"end"
+
+        with pytest.raises(StorageError):
+            store.put_chunks("folder/part", chunks())
         assert keys_of(store) == []
 
 

@@ -56,6 +56,9 @@ def test_the_json_is_that_of_the_seed():
         ("relative/folder", str(Path.cwd() / "relative/folder")),
         ("~/folder", str(Path.home() / "folder")),
         (".", str(Path.cwd())),
+        ("./s3:x", str(Path.cwd() / "s3:x")),
+        ("a/b:c", str(Path.cwd() / "a/b:c")),
+        ("~", str(Path.home())),
     ],
 )
 def test_local_paths(uri: str, root: str):
@@ -109,6 +112,21 @@ def test_a_secret_in_a_document_is_refused_and_not_repeated():
         ("s3://bucket/../other", "could leave the root"),
         ("s3://bucket//a", "empty segment"),
         ("file:///a%00b", "absolute path"),
+        ("   ", "empty"),
+        (" s3://bucket/prefix", "unknown scheme"),
+        (" /data", "begins with a space"),
+        ("~nobody-of-this-name/data", "who has no home"),
+        ("dbfs:/mnt/x", "not taken for a folder"),
+        ("s3:/bucket/prefix", "not taken for a folder"),
+        ("s3:bucket", "not taken for a folder"),
+        ("s3a://bucket/prefix", "unknown scheme"),
+        ("abfss:container@account/p", "not taken for a folder"),
+        ("abfss://container@account/p", "unknown scheme"),
+        ("file:/data", "not taken for a folder"),
+        ("C:\\data", "not taken for a folder"),
+        ("c:/data", "not taken for a folder"),
+        ("d:", "not taken for a folder"),
+        ("\\\\server\\share", "not taken for a folder"),
     ],
 )
 def test_what_is_no_place_is_refused(uri: str, reason: str):

@@ -23,6 +23,7 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.storage import S3Credentials, S3Options, S3Store, open_store, s3
+from dagster_versioned.storage.object_store import UnfinishedWrite
 from support.faulty_proxy import (
     CUT,
     DROP_AFTER,
@@ -93,6 +94,8 @@ def every_verb(store: S3Store, file: Path) -> list[Callable[[], object]]:
         lambda: store.head("key"),
         lambda: list(store.list()),
         lambda: list(store.folders()),
+        lambda: list(store.unfinished()),
+        lambda: store.abort([UnfinishedWrite("id", datetime.now(UTC), "key")]),
         lambda: store.put("key", b"data"),
         lambda: store.put_file("key", file),
         lambda: store.put_if_absent("key", b"data"),

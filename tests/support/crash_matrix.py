@@ -16,7 +16,7 @@ import pytest
 from dagster_versioned.errors import ExpiredVersion, VersionedError
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Fault
-from dagster_versioned.tables.head import HELD_DOMAIN
+from dagster_versioned.tables.head import HELD_DOMAIN, head_key, table_head
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import WRITING, Operation, Undertaker, failing, table_in
 from support.frames import numbered
@@ -236,9 +236,8 @@ def head_hides_nothing(store: ObjectStore) -> None:
     assert shown == newest or (document.pending and document.pending.log_version >= newest)
     table.resolve()
     if own:
-        state = table.state
-        for key, head in table.publisher.heads(state).items():
-            assert stored_head(table.project.data, key) == (head.to_json() if head else None)
+        head = table_head(table.name, table.state)
+        assert stored_head(table.project.data, head_key(table.name)) == (head.to_json() if head else None)
 
 
 def stored_head(store: ObjectStore, key: str):

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dagster_versioned.delta.log import commit_key
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.errors import (
-    CommitConflict,
     EmptyTable,
     InvalidInput,
     UnsupportedType,
@@ -77,12 +77,75 @@ def test_a_retried_step_appends_its_rows_once(table: VersionedTable) -> None:
     assert rows_of(table) == {"a": 1, "b": 2}
 
 
-def test_a_retried_step_with_other_rows_appends_nothing(table: VersionedTable) -> None:
-    table.write(frame(a=1), options=APPEND, run=Run("run-1", "rows", 0))
+@pytest.mark.parametrize("given", [frame(b=2), frame()], ids=["others", "none"])
+def test_a_retried_step_with_other_rows_appends_nothing_and_says_so(table: VersionedTable, given: pa.Table) -> None:
+    first = table.write(frame(a=1), options=APPEND, run=Run("run-1", "rows", 0))
     before = contents(table.project.store)
-    with pytest.raises(CommitConflict, match="earlier attempt of this step has committed version"):
-        table.write(frame(b=2), options=APPEND, run=Run("run-1", "rows", 1))
+    again = table.write(given, options=APPEND, run=Run("run-1", "rows", 1))
+    assert (again.change, again.version, again.replayed, again.left_out) == ("none", first.version, True, True)
     assert contents(table.project.store) == before
+
+
+def test_an_attempt_in_a_later_run_finds_what_the_first_run_committed(table: VersionedTable) -> None:
+    first = table.write(frame(a=1), options=APPEND, run=Run("run-1", "rows", 0))
+    for number in range(3):
+        table.write(frame(b=number), options=APPEND, run=Run(f"other-{number}", "rows", 0))
+    for later in ("run-2", "run-3"):
+        again = table.write(frame(a=1), options=APPEND, run=Run(later, "rows", 0, first_run_id="run-1"))
+        assert (again.change, again.replayed, again.version) == ("none", True, first.version)
+    assert table.read().num_rows == 4
+
+
+def test_what_a_later_attempt_committed_is_found_by_the_one_after_it(table: VersionedTable) -> None:
+    table.write(frame(b=2), options=APPEND)
+    second = table.write(frame(a=1), options=APPEND, run=Run("run-2", "rows", 0, first_run_id="run-1"))
+    run = second.version.facts.run
+    assert run == Run("run-2", "rows", 0, "run-1")
+    assert table.write(frame(a=1), options=APPEND, run=Run("run-3", "rows", 0, first_run_id="run-1")).replayed
+    assert rows_of(table) == {"a": 1, "b": 2}
+
+
+def test_attempts_at_other_computations_append_theirs(table: VersionedTable) -> None:
+    table.write(frame(a=1), options=APPEND, run=Run("run-1", "rows", 0))
+    for run in (Run("run-2", "rows", 0), Run("run-1", "others", 0), Run("run-3", "rows", 0, first_run_id="run-2b")):
+        assert table.write(frame(a=1), options=APPEND, run=run).change == "full"
+    assert table.read().num_rows == 4
+
+
+def test_rows_are_appended_once_though_the_version_that_brought_them_expired(table: VersionedTable) -> None:
+    run = Run("run-1", "rows", 0)
+    table.write(frame(a=1), options=APPEND, run=run)
+    table.write(frame(b=2), options=APPEND)
+    table.expire(keep_last=1, dry_run=False)
+    assert table.history()[-1].gone == "expire"
+    assert table.write(frame(a=1), options=APPEND, run=run).replayed
+    assert rows_of(table) == {"a": 1, "b": 2}
+
+
+def test_a_commit_of_a_release_that_did_not_number_transactions_is_found(table: VersionedTable) -> None:
+    run = Run("run-1", "rows", 0)
+    table.write(frame(b=2), options=APPEND)
+    table.write(frame(a=1), options=APPEND, run=run)
+    key = commit_key(1)
+    numbered = table.store.get(key)
+    before = numbered.replace(
+        b'"appId":"dagster/run-1/rows/","version":1', b'"appId":"dagster/run-1/rows/","version":0'
+    )
+    assert before != numbered
+    table.store.put(key, before)
+    found = Project(table.project.name, table.project.store).table(str(table.name))
+    assert found.write(frame(a=1), options=APPEND, run=run).replayed
+    assert rows_of(found) == {"a": 1, "b": 2}
+
+
+def test_a_merge_that_another_has_overtaken_is_not_merged_again(table: VersionedTable) -> None:
+    table.write(frame(a=1), options=MERGE, run=Run("run-1", "rows", 0))
+    table.write(frame(a=2), options=MERGE, run=Run("other", "rows", 0))
+    again = table.write(frame(a=1), options=MERGE, run=Run("run-2", "rows", 0, first_run_id="run-1"))
+    assert (again.replayed, again.left_out) == (True, False)
+    assert rows_of(table) == {"a": 2}
+    assert table.write(frame(a=3), options=MERGE, run=Run("run-3", "rows", 0, first_run_id="run-1")).change == "full"
+    assert rows_of(table) == {"a": 3}
 
 
 def test_a_table_that_was_replaced_before_can_be_appended_to(table: VersionedTable) -> None:

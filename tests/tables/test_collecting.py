@@ -1,14 +1,16 @@
 """Expire, vacuum and purge: what they keep, what they say first, and how others see it."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import pyarrow as pa
@@ -16,6 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.errors import CommitConflict, ExpiredVersion, IntegrityError, InvalidInput, LogCorrupt
+from dagster_versioned.storage import ObjectStore
+from dagster_versioned.storage.wrappers import Call, CountingStore, StoreWrapper, Verb
 from dagster_versioned.tables import collect, lease
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, Version
@@ -23,7 +27,10 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.remote_store import RemoteStore
 from support.stores import contents
+
+T = TypeVar("T")
 
 PARTS = ("_delta_log", ".metadata")
 
@@ -93,8 +100,8 @@ def test_parents_are_kept_whatever_the_project_was_opened_as(project: Project) -
     source.write(numbered(0))
     derived.write(numbered(9), parents=source.upstream())
     source.write(numbered(1))
-    done = Project("TYPO", project.store).table("source").expire(keep_last=1, dry_run=False)
-    assert done.versions == ()
+    planned = Project("TYPO", project.store).table("source").expire(keep_last=1)
+    assert planned.versions == ()
     assert source.read(0).num_rows == 1
 
 
@@ -239,7 +246,8 @@ def test_a_version_pinned_between_plan_and_intent_cancels_the_collection(project
     pins = {"late": {"table": "flights", "version": first.metadata_sha}}
     project.data.put(".metadata/pins.json", orjson.dumps(pins))
     with lease.Lease(collection.id) as held:
-        assert table._operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
+        deleted = table._operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
+    assert deleted is None
     assert table.read("pin:late").num_rows == 1
     assert table.verify().ok
     assert table.verify().gaps == ()
@@ -346,11 +354,11 @@ def test_what_is_written_again_between_two_intents_is_kept(
     finish = collect.Collector._delete_and_finish  # pyright: ignore[reportPrivateUsage]
     written: list[Version] = []
 
-    def finish_and_write(self: collect.Collector, collection: Collection, held: lease.Lease) -> bool:
-        cancelled = finish(self, collection, held)
+    def finish_and_write(self: collect.Collector, collection: Collection, held: lease.Lease) -> frozenset[str] | None:
+        deleted = finish(self, collection, held)
         if not written:
             written.append(many_parts(Project("NYC", table.project.store).table("flights")))
-        return cancelled
+        return deleted
 
     monkeypatch.setattr(collect.Collector, "_delete_and_finish", finish_and_write)
     done = collected(table, kind, old)
@@ -500,12 +508,31 @@ def test_the_lease_is_looked_at_before_each_batch(table: VersionedTable, monkeyp
 
     with monkeypatch.context() as expiring:
         expiring.setattr(lease.Lease, "is_valid", property(once))
-        with pytest.raises(CommitConflict, match="2 of 5"):
+        with pytest.raises(CommitConflict, match="stalled"):
             table.expire(keep_last=1, dry_run=False)
     assert len(parts(table)) == 4
     (left,) = table.state.history.open_collections
     table._operations.collector().settle(left)  # pyright: ignore[reportPrivateUsage]
     assert len(parts(table)) == 1
+
+
+def test_what_a_lease_is_too_short_for_is_announced_anew(
+    table: VersionedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "PATHS_PER_DELETE", 2)
+    clock = Clock(monkeypatch)
+    old = many_parts(table)
+    slow = HookedCalls(table.project.store, lambda call: clock.wait(lease.DELETING if call.verb == "delete" else 0))
+    done = Project("NYC", slow).table("flights").expire(keep_last=1, dry_run=False)
+    assert len(done.keys) == 5
+    assert len(parts(table)) == 1
+    intents = [c for c in table.state.history.collections if not c.done]
+    assert [len(c.paths) for c in intents] == [5, 3, 1]
+    assert [len(c.versions) for c in intents] == [1, 0, 0]
+    assert table.state.history.open_collections == ()
+    assert table.verify().ok
+    with pytest.raises(ExpiredVersion):
+        table.read(old.metadata_sha)
 
 
 def test_one_batch_that_began_in_time_ends_before_others_take_over() -> None:
@@ -534,6 +561,136 @@ def test_a_process_that_is_gone_counts_as_dead() -> None:
     assert lease._is_dead("id", f"{machine} {process.pid} 1")  # pyright: ignore[reportPrivateUsage]
     assert lease._is_dead("id", f"{machine} {os.getpid()} 1")  # pyright: ignore[reportPrivateUsage]
     assert not lease._is_dead("id", f"{machine} {10**30} 1")  # pyright: ignore[reportPrivateUsage]
+
+
+class Clock:
+    """The clock of leases, which goes on only when a test waits."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(lease, "_now", lambda: self.now)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class HookedCalls(StoreWrapper):
+    """Calls ``before`` with every call."""
+
+    def __init__(self, store: ObjectStore, before: Callable[[Call], object]) -> None:
+        super().__init__(store)
+        self.before = before
+
+    def _around(self, verb: Verb, key: str, size: int, action: Callable[[], T]) -> T:
+        self.before(Call(0, verb, key, size))
+        return action()
+
+
+# Looking at the other tables
+
+
+def family(project: Project, children: int) -> tuple[VersionedTable, list[Version]]:
+    """A table of which each other table's kept version names another version as its parent; one is nobody's parent."""
+    table = project.table("source")
+    versions: list[Version] = []
+    for n in range(children):
+        versions.append(table.write(numbered(n)).version)
+        child = project.table(f"child{n}")
+        child.write(numbered(n), parents=table.upstream())
+    versions.append(table.write(numbered(children)).version)
+    table.write(numbered(children + 1))
+    return table, versions
+
+
+def test_expire_takes_its_lease_with_its_intent_however_long_the_other_tables_take(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    table, versions = family(project, 3)
+    slow = HookedCalls(project.store, lambda call: clock.wait(lease.DELETING if "/child" in call.key else 0))
+    done = Project("NYC", slow).table("source").expire(keep_last=1, dry_run=False)
+    assert [v.metadata_sha for v in done.versions] == [versions[-1].metadata_sha]
+    assert len(done.keys) == 1
+    assert len(done.kept) == 3
+    assert not table.store.local_path(done.keys[0]).exists()  # pyright: ignore[reportOptionalMemberAccess]
+    assert table.state.history.open_collections == ()
+    assert table.verify().ok
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_expire_opens_each_other_table_once(project: Project, tmp_path: Path, is_remote: bool) -> None:
+    family(project, 4)
+    store = CountingStore(RemoteStore(tmp_path / "store") if is_remote else project.store)
+    done = Project("NYC", store).table("source").expire(keep_last=1, dry_run=False)
+    assert len(done.keys) == 1
+    first = [call.key for call in store.calls if call.key.endswith("/_delta_log/00000000000000000000.json")]
+    opened = [call.key for call in store.calls if "/child" in call.key and call.verb == "list"]
+    per_table = {f"child{n}": sum(f"/child{n}/" in key for key in opened) for n in range(4)}
+    once = CountingStore(store._store)  # pyright: ignore[reportPrivateUsage]
+    assert Project("NYC", once).table("child0").exists()
+    assert set(per_table.values()) == {once.count("list")}
+    assert all(sum(f"/child{n}/" in key for key in first) <= 3 for n in range(4))
+
+
+def test_a_child_that_is_written_while_expire_looks_keeps_its_parent(project: Project) -> None:
+    table, versions = family(project, 2)
+    upstream = table.upstream(versions[-1].metadata_sha)
+    written: list[object] = []
+
+    def write_child(call: Call) -> None:
+        if call.verb == "put_if_absent" and "/source/_delta_log/" in call.key and not written:
+            written.append(call)
+            project.table("child1").write(numbered(77), parents=upstream)
+
+    done = Project("NYC", HookedCalls(project.store, write_child)).table("source").expire(keep_last=1, dry_run=False)
+    assert written
+    assert done.versions == ()
+    assert table.read(versions[-1].metadata_sha).num_rows == 1
+    assert [c.cancelled for c in table.state.history.collections] == [False, True]
+
+
+def test_a_new_table_that_is_written_while_expire_looks_keeps_its_parent(project: Project) -> None:
+    table, versions = family(project, 2)
+    upstream = table.upstream(versions[-1].metadata_sha)
+    written: list[object] = []
+
+    def write_child(call: Call) -> None:
+        if call.verb == "put_if_absent" and "/source/_delta_log/" in call.key and not written:
+            written.append(call)
+            project.table("late").write(numbered(77), parents=upstream)
+
+    done = Project("NYC", HookedCalls(project.store, write_child)).table("source").expire(keep_last=1, dry_run=False)
+    assert done.versions == ()
+    assert table.read(versions[-1].metadata_sha).num_rows == 1
+
+
+@pytest.mark.slow
+def test_expire_ends_in_a_project_of_a_thousand_tables_and_ten_thousand_versions(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(monkeypatch)
+    table, child = project.table("source"), project.table("child")
+    for n in range(20):
+        table.write(numbered(n))
+        if n < 10:
+            child.write(numbered(n), parents=table.upstream())
+    folder = tmp_path / "store" / "datom"
+    for n in range(998):
+        shutil.copytree(folder / "child", folder / f"child{n}")
+    store = HookedCalls(RemoteStore(tmp_path / "store"), lambda call: clock.wait(0.05))
+    done = Project("NYC", store).table("source").expire(keep_last=5, dry_run=False)
+    assert len(done.versions) == 5
+    assert len(done.kept) == 10
+    assert len(parts(table)) == 15
+    assert table.state.history.open_collections == ()
+
+
+def test_purge_does_not_look_at_other_tables(project: Project) -> None:
+    _, versions = family(project, 2)
+    store = CountingStore(project.store)
+    done = Project("NYC", store).table("source").purge([versions[0].metadata_sha], why="erasure", dry_run=False)
+    assert len(done.keys) == 1
+    assert not [call.key for call in store.calls if "/child" in call.key]
 
 
 # What else lies in a project

@@ -232,7 +232,7 @@ def test_a_commit_costs_no_more_for_a_longer_history(project: Project) -> None:
     assert read[-1] < read[3] * 1.1
 
 
-def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> None:
+def test_heads_of_partitions_are_in_the_log_and_have_no_documents(project: Project) -> None:
     table = project.table("flights")
     odd = "2013/01 ../x%"
     table.write(numbered(1), partition=odd)
@@ -244,10 +244,20 @@ def test_heads_of_partitions_are_documents_of_their_own(project: Project) -> Non
     whole = table.head().head
     assert whole is not None
     assert whole.partitions == 2
-    assert [info.key for info in project.data.list(".metadata/partition-heads/flights/")] == [
-        ".metadata/partition-heads/flights/2013%2F01%20..%2Fx%25.json",
-        ".metadata/partition-heads/flights/b.json",
-    ]
+    assert table.head(partition="c").head is None
+    documents = [info.key for info in project.data.list(".metadata/")]
+    assert documents == [".metadata/heads/flights.json", ".metadata/manifest.json"]
+
+
+def test_what_partitions_once_had_as_documents_is_no_finding_and_goes_with_a_repair(project: Project) -> None:
+    table = project.table("flights")
+    table.write(numbered(1), partition="a")
+    before = contents(project.store)
+    for name in ("a", "lost"):
+        project.data.put(f".metadata/partition-heads/flights/{name}.json", b"{}")
+    assert table.verify().ok
+    table.repair()
+    assert contents(project.store) == before
 
 
 def manifest(project: Project) -> dict[str, object]:

@@ -1,0 +1,18 @@
+"""What Dagster's partitions definitions mean by their keys, as tables remember it."""
+
+from typing import Any
+
+import dagster as dg
+
+from dagster_versioned.tables.partitioning import Partitioning
+
+
+def partitioning_of(definition: dg.PartitionsDefinition[Any]) -> Partitioning:
+    """What the keys of a definition mean; where it begins and ends, and which names there are, is no part of it."""
+    if isinstance(definition, dg.MultiPartitionsDefinition):
+        return Partitioning.multi({one.name: partitioning_of(one.partitions_def) for one in definition.partitions_defs})
+    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return Partitioning.time_windows(
+            definition.cron_schedule, key_format=definition.fmt, timezone=definition.timezone
+        )
+    return Partitioning.names("dynamic" if isinstance(definition, dg.DynamicPartitionsDefinition) else "static")

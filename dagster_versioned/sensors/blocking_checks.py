@@ -1,0 +1,310 @@
+"""What blocking checks found of versions: which of those that a run would read are not to be handed on.
+
+A version is handed on once every blocking check of its asset has passed for it. Dagster's event log knows which version
+an evaluation is about: it is of the run that materialized the version, or names a materialization of it as its target.
+An evaluation of no partition, by a run of none, is about every partition as it was then. Of a version that no
+materialization names, because it was written outside of Dagster, it is about the one that was the head when its run
+began. Of several evaluations that are about a version, the newest counts.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+import dagster as dg
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluation
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+from dagster._core.storage.dagster_run import RunRecord
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
+
+from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.tables.staleness import SHORT, cell_text
+
+T = TypeVar("T")
+
+AT_ONCE = 500
+"""Keys or ids in one query of Dagster's storage."""
+PAGE = 500
+LOOKUPS = 100
+"""Versions of one tick that are looked up one by one; the others follow on later ticks."""
+MADE_AGAIN = 20
+"""Materializations of one cell among which those of its version are looked for."""
+DESCRIPTION = 100
+
+
+class Reading(NamedTuple):
+    """A version that a run would read: the current one of an asset, or of a partition of it, and since when it is."""
+
+    asset: dg.AssetKey
+    partition: str | None
+    metadata_sha: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"{cell_text(self.asset.to_user_string(), self.partition)} {self.metadata_sha[:SHORT]}"
+
+
+class _Made(NamedTuple):
+    """A materialization: where it is in the event log, the version that it names, and by which run."""
+
+    storage_id: int
+    metadata_sha: str | None
+    run_id: str
+
+
+Signature = tuple[int, AssetCheckExecutionRecordStatus, float] | None
+
+
+@dataclass
+class _Known:
+    """What is remembered of one check: why each version is not handed on, ``None`` where it is.
+
+    It holds as long as the newest execution is the same one; but for those that are ``open``, an older one is still to
+    end, or they are still to be looked up.
+    """
+
+    signature: Signature = None
+    verdicts: Mapping[Reading, str | None] = field(default_factory=dict[Reading, str | None])
+    open: Collection[Reading] = ()
+
+
+class BlockingChecks:
+    """What the blocking checks of upstream versions found; what is remembered between looks is a cache."""
+
+    def __init__(self) -> None:
+        self._known: dict[dg.AssetCheckKey, _Known] = {}
+
+    def look(
+        self,
+        instance: dg.DagsterInstance,
+        readings: Mapping[Reading, Sequence[dg.AssetCheckKey]],
+        running: Collection[str],
+    ) -> None:
+        """Ask what the checks of these versions found; ``running`` are the runs in progress.
+
+        Few queries: one for the newest execution of every check, and more only for versions of which nothing is
+        remembered, or whose check was executed since.
+        """
+        wanted: dict[dg.AssetCheckKey, list[Reading]] = {}
+        for reading, checks in readings.items():
+            for check in checks:
+                wanted.setdefault(check, []).append(reading)
+        newest = _newest(instance, list(wanted))
+        asked: dict[dg.AssetCheckKey, list[Reading]] = {}
+        for check, of_check in wanted.items():
+            known, signature = self._known.get(check, _Known()), _signature(newest.get(check))
+            settled = known.verdicts.keys() - known.open if known.signature == signature else frozenset[Reading]()
+            kept = {one: known.verdicts[one] for one in of_check if one in settled}
+            self._known[check] = _Known(signature, kept)
+            if missing := [one for one in of_check if one not in kept]:
+                asked[check] = missing
+        for check in self._known.keys() - wanted.keys():
+            del self._known[check]
+        executed = {check: of_check for check, of_check in asked.items() if check in newest}
+        log = _Log(instance, running, {one for of_check in executed.values() for one in of_check})
+        for check, of_check in asked.items():
+            known = self._known[check]
+            found: Mapping[Reading, AssetCheckEvaluation] = {}
+            if check in newest:
+                found, known.open = log.evaluations(check, of_check, newest[check])
+            known.verdicts = {**known.verdicts, **{one: _hindrance(check, one, found.get(one)) for one in of_check}}
+
+    def hindrance(self, reading: Reading, checks: Iterable[dg.AssetCheckKey]) -> str | None:
+        """Why a version is not handed on; ``None`` if it is."""
+        found = (self._known[check].verdicts[reading] for check in checks)
+        return next((why for why in found if why is not None), None)
+
+
+class _Log:
+    """Dagster's event log during one look, as far as it is read."""
+
+    def __init__(self, instance: dg.DagsterInstance, running: Collection[str], readings: Collection[Reading]) -> None:
+        self._instance = instance
+        self._storage = instance.event_log_storage
+        self._running = running
+        self._runs: dict[str, RunRecord] = {}
+        self._by_run: dict[str, list[AssetCheckEvaluation]] = {}
+        self._lookups = LOOKUPS
+        self._last = {
+            reading: made
+            for reading, made in self._last_made(readings).items()
+            if made.metadata_sha == reading.metadata_sha
+        }
+        self._made = {reading: [self._last[reading]] if reading in self._last else [] for reading in readings}
+
+    def evaluations(
+        self, check: dg.AssetCheckKey, readings: Sequence[Reading], newest: AssetCheckExecutionRecord
+    ) -> tuple[Mapping[Reading, AssetCheckEvaluation], Collection[Reading]]:
+        """The newest evaluation of each version that has one, and the versions of which that is not the last word."""
+        found: dict[Reading, AssetCheckEvaluation] = {}
+        executions = [newest]
+        unsettled = self._match(executions, readings, found)
+        pages, is_whole = 1 + len(readings) // PAGE, False
+        while len(found) < len(readings) and pages and not is_whole:
+            page = self._storage.get_asset_check_execution_history(check, limit=PAGE, cursor=executions[-1].id)
+            unsettled |= self._match(page, readings, found)
+            executions += page
+            pages, is_whole = pages - 1, len(page) < PAGE
+        missing = [reading for reading in readings if reading not in found]
+        unsettled.update(missing[self._lookups :])
+        missing = missing[: self._lookups]
+        self._lookups -= len(missing)
+        for reading in missing:
+            self._made[reading] = self._all_made(reading)
+        self._match(executions, missing, found)
+        if not is_whole:
+            for reading in missing:
+                evaluation = None if reading in found else self._of_run(check, reading)
+                if evaluation is not None:
+                    found[reading] = evaluation
+        return found, unsettled
+
+    def _match(
+        self,
+        executions: Sequence[AssetCheckExecutionRecord],
+        readings: Sequence[Reading],
+        found: dict[Reading, AssetCheckEvaluation],
+    ) -> set[Reading]:
+        """Find the first execution that is about each version; those of which one that may be is still to end."""
+        missing = [reading for reading in readings if reading not in found]
+        by_run: dict[str, list[Reading]] = {}
+        by_id: dict[int, list[Reading]] = {}
+        for reading in missing:
+            for made in self._made[reading]:
+                by_run.setdefault(made.run_id, []).append(reading)
+                by_id.setdefault(made.storage_id, []).append(reading)
+        parted = [self._last[one].storage_id for one in missing if one.partition is not None and one in self._last]
+        since = 0 if any(one not in self._last for one in missing) else min(parted, default=None)
+        self._read_runs(one.run_id for one in executions if one.run_id not in by_run and _is_after(one, since))
+        unsettled: set[Reading] = set()
+        for execution in executions:
+            evaluation = execution.evaluation
+            if execution.status is AssetCheckExecutionRecordStatus.PLANNED:
+                if execution.run_id in self._running:
+                    unsettled.update(one for one in missing if one not in found)
+            elif isinstance(evaluation, AssetCheckEvaluation):
+                target = evaluation.target_materialization_data
+                about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
+                if execution.run_id not in by_run and _is_after(execution, since):
+                    about += [one for one in missing if one not in found and self._saw(execution, evaluation, one)]
+                for reading in about:
+                    if reading.partition is None or evaluation.partition in (None, reading.partition):
+                        found.setdefault(reading, evaluation)
+        return unsettled
+
+    def _saw(self, execution: AssetCheckExecutionRecord, evaluation: AssetCheckEvaluation, reading: Reading) -> bool:
+        """Whether an evaluation by another run than those that made a version is about it as a part of the whole, or
+        as what was the head when the run began."""
+        run = self._runs.get(execution.run_id)
+        tags: Mapping[str, str] = run.dagster_run.tags if run is not None else {}
+        partition = tags.get(PARTITION_NAME_TAG, evaluation.partition)
+        if ASSET_PARTITION_RANGE_START_TAG in tags or (partition is not None and partition != reading.partition):
+            return False
+        last, target = self._last.get(reading), evaluation.target_materialization_data
+        if last is not None and target is not None:
+            return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
+        begun = run.start_time if run is not None else _reported(execution)
+        return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+
+    def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
+        """What the check found in the newest run that made a version and evaluated it."""
+        for made in self._made[reading]:
+            if made.run_id not in self._by_run:
+                kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+                records = self._storage.get_records_for_run(made.run_id, of_type=kind).records
+                events = [one.event_log_entry.get_dagster_event().event_specific_data for one in records]
+                self._by_run[made.run_id] = [one for one in reversed(events) if isinstance(one, AssetCheckEvaluation)]
+            for evaluation in self._by_run[made.run_id]:
+                is_of_it = reading.partition is None or evaluation.partition in (None, reading.partition)
+                if evaluation.asset_check_key == check and is_of_it:
+                    return evaluation
+        return None
+
+    def _read_runs(self, ids: Iterable[str]) -> None:
+        wanted = sorted({one for one in ids if one} - self._runs.keys())
+        for some in _chunks(wanted):
+            for record in self._instance.get_run_records(dg.RunsFilter(run_ids=list(some))):
+                self._runs[record.dagster_run.run_id] = record
+
+    def _last_made(self, readings: Collection[Reading]) -> dict[Reading, _Made]:
+        """The last materialization of each cell that has one."""
+        made: dict[Reading, _Made] = {}
+        whole = {one.asset: one for one in readings if one.partition is None}
+        for some in _chunks(sorted(whole)):
+            for record in self._instance.get_asset_records(list(some)):
+                if (last := record.asset_entry.last_materialization_record) is not None:
+                    made[whole[record.asset_entry.asset_key]] = _made(last)
+        parted: dict[dg.AssetKey, dict[str, Reading]] = {}
+        for one in readings:
+            if one.partition is not None:
+                parted.setdefault(one.asset, {})[one.partition] = one
+        for asset, by_partition in parted.items():
+            kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+            last_ids = self._storage.get_latest_storage_id_by_partition(asset, kind, set(by_partition))
+            partition_of = {last_id: partition for partition, last_id in last_ids.items() if partition in by_partition}
+            for some in _chunks(sorted(partition_of)):
+                records = dg.AssetRecordsFilter(asset, storage_ids=list(some))
+                for record in self._instance.fetch_materializations(records, limit=AT_ONCE).records:
+                    made[by_partition[partition_of[record.storage_id]]] = _made(record)
+        return made
+
+    def _all_made(self, reading: Reading) -> list[_Made]:
+        """The newest materializations of a cell that name its version, newest first."""
+        partitions = [reading.partition] if reading.partition is not None else None
+        records = dg.AssetRecordsFilter(reading.asset, asset_partitions=partitions)
+        every = map(_made, self._instance.fetch_materializations(records, limit=MADE_AGAIN).records)
+        return [made for made in every if made.metadata_sha == reading.metadata_sha]
+
+
+def _is_after(execution: AssetCheckExecutionRecord, since: int | None) -> bool:
+    """Whether an execution ended on a materialization that is not older, so that it may be about more than that."""
+    evaluation = execution.evaluation
+    if since is None or not isinstance(evaluation, AssetCheckEvaluation):
+        return False
+    target = evaluation.target_materialization_data
+    return target is None or target.storage_id >= since
+
+
+def _reported(execution: AssetCheckExecutionRecord) -> float | None:
+    """When an evaluation that no run made was reported."""
+    return execution.event.timestamp if execution.event is not None and not execution.run_id else None
+
+
+def _newest(
+    instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]
+) -> dict[dg.AssetCheckKey, AssetCheckExecutionRecord]:
+    found: dict[dg.AssetCheckKey, AssetCheckExecutionRecord] = {}
+    for some in _chunks(sorted(checks)):
+        found |= instance.event_log_storage.get_latest_asset_check_execution_by_key(list(some))
+    return found
+
+
+def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
+    if newest is None:
+        return None
+    return newest.id, newest.status, newest.event.timestamp if newest.event is not None else 0.0
+
+
+def _made(record: dg.EventLogRecord) -> _Made:
+    materialization = record.asset_materialization
+    value = materialization.metadata.get(METADATA_SHA_KEY) if materialization is not None else None
+    sha = value.value if value is not None else None
+    return _Made(record.storage_id, sha if isinstance(sha, str) else None, record.run_id)
+
+
+def _hindrance(check: dg.AssetCheckKey, reading: Reading, evaluation: AssetCheckEvaluation | None) -> str | None:
+    if evaluation is None:
+        return f"check {check.name} has not judged {reading}"
+    if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:
+        return None
+    line = (evaluation.description or "").partition("\n")[0]
+    why = f": {line[:DESCRIPTION]}" if line else ""
+    return f"check {check.name} of {reading} failed{why}"
+
+
+def _chunks(every: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE))

@@ -1,0 +1,235 @@
+"""What the partitions of a table are, by what their keys mean: so that no key can overlap another.
+
+A month written among days holds their rows a second time. So a table remembers what its keys are keys of, and a key
+that means something else is refused. How many partitions there are, and where they begin and end, is none of it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Literal, Self, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.errors import InvalidInput
+
+Kind = Literal["time_window", "static", "dynamic", "multi"]
+"""Windows of time, names that are listed, names that come and go, or several dimensions."""
+
+Cadence = Literal["hourly", "daily", "weekly", "monthly"]
+"""How often windows begin, where they begin regularly."""
+
+_FORMATS: Mapping[Cadence, str] = {
+    "hourly": "%Y-%m-%d-%H:%M",
+    "daily": "%Y-%m-%d",
+    "weekly": "%Y-%m-%d",
+    "monthly": "%Y-%m-%d",
+}
+_CRONS: Mapping[Cadence, str] = {
+    "hourly": "0 * * * *",
+    "daily": "0 0 * * *",
+    "weekly": "0 0 * * 0",
+    "monthly": "0 0 1 * *",
+}
+_ALIASES = {f"@{cadence}": cron for cadence, cron in _CRONS.items()} | {"@midnight": _CRONS["daily"]}
+_UNITS: Mapping[Cadence, str] = {"hourly": "hour", "daily": "day", "weekly": "week", "monthly": "month"}
+_PERIODS: Mapping[Cadence, timedelta] = {
+    "hourly": timedelta(hours=1),
+    "daily": timedelta(days=1),
+    "weekly": timedelta(days=7),
+    "monthly": timedelta(days=31),
+}
+_DIMENSIONS_JOINED = "|"
+
+
+@dataclass(frozen=True)
+class _Rhythm:
+    """Windows that begin ``offset`` after the beginning of each hour, day, week (Sunday) or month."""
+
+    cadence: Cadence
+    offset: timedelta
+
+    @classmethod
+    def of(cls, cron: str) -> Self | None:
+        """That of a cron schedule; ``None`` where windows begin otherwise."""
+        fields = [int(field) if re.fullmatch("[0-9]+", field) else field for field in cron.split()]
+        match fields:
+            case [int(minute), "*", "*", "*", "*"]:
+                return cls("hourly", timedelta(minutes=minute))
+            case [int(minute), int(hour), "*", "*", "*"]:
+                return cls("daily", timedelta(hours=hour, minutes=minute))
+            case [int(minute), int(hour), "*", "*", int(weekday)]:
+                return cls("weekly", timedelta(days=weekday % 7, hours=hour, minutes=minute))
+            case [int(minute), int(hour), int(day), "*", "*"] if 1 <= day <= 28:
+                return cls("monthly", timedelta(days=day - 1, hours=hour, minutes=minute))
+            case _:
+                return None
+
+    def starts(self, moments: Any) -> Any:
+        """The beginning of the window of each moment, all of them on the wall clock."""
+        offset = pa.scalar(self.offset, pa.duration("us"))
+        floored = pc.floor_temporal(
+            pc.subtract(moments, offset), unit=cast("Any", _UNITS[self.cadence]), week_starts_monday=False
+        )
+        return pc.add(floored, offset)
+
+    def next_start(self, moment: datetime) -> datetime:
+        """The beginning of the first window that does not begin before a moment, on the wall clock."""
+        start = self._start(moment)
+        return start if start == moment else self._start(start + _PERIODS[self.cadence])
+
+    def _start(self, moment: datetime) -> datetime:
+        return self.starts(pa.chunked_array([pa.array([moment], pa.timestamp("us"))]))[0].as_py()
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """What the partitions of a table are: their kind, and of windows of time also when they begin and how keys name it.
+
+    ``cron``, ``format`` (as for `datetime.strftime`) and ``timezone`` are those of windows, ``dimensions`` (by name)
+    those of partitions of several dimensions. Make one with `time_windows`, `names` or `multi`.
+    """
+
+    kind: Kind
+    cron: str | None = None
+    format: str | None = None
+    timezone: str | None = None
+    dimensions: tuple[tuple[str, "Partitioning"], ...] = ()
+
+    @classmethod
+    def time_windows(cls, schedule: str = "daily", *, key_format: str | None = None, timezone: str = "UTC") -> Self:
+        """Windows that begin ``hourly``, ``daily``, ``weekly``, ``monthly``, or as a cron schedule says.
+
+        Raises `InvalidInput` for a cron schedule without a format of keys, and for what is none.
+        """
+        known = {str(cadence): cron for cadence, cron in _CRONS.items()}
+        cron = known.get(schedule, _ALIASES.get(schedule, " ".join(schedule.split())))
+        if len(cron.split()) != 5:
+            raise InvalidInput(
+                f"{schedule!r:.100} is no schedule: give {', '.join(known)}, or a cron schedule of five fields. "
+                "Nothing was changed."
+            )
+        rhythm = _Rhythm.of(cron)
+        if key_format is None and rhythm is None:
+            raise InvalidInput(
+                f"The windows of {cron!r:.100} need a format of keys: key_format='…'. Nothing was changed."
+            )
+        return cls("time_window", cron, key_format or _FORMATS[cast("_Rhythm", rhythm).cadence], timezone)
+
+    @classmethod
+    def names(cls, kind: Literal["static", "dynamic"] = "static") -> Self:
+        """Partitions that are named, each by its key."""
+        return cls(kind)
+
+    @classmethod
+    def multi(cls, dimensions: "Mapping[str, Partitioning]") -> Self:
+        """Partitions of several dimensions, whose keys are joined with ``|`` in the order of the dimensions' names."""
+        return cls("multi", dimensions=tuple(sorted(dimensions.items())))
+
+    @classmethod
+    def parse(cls, raw: object) -> "Partitioning | None":
+        """What a log records; ``None`` where it is not in a form that is known."""
+        if not isinstance(raw, Mapping):
+            return None
+        members = cast("Mapping[str, Any]", raw)
+        kind = members.get("kind")
+        if kind in ("static", "dynamic"):
+            return cls(kind)
+        if kind == "time_window":
+            cron, key_format, timezone = (members.get(name) for name in ("cron", "format", "timezone"))
+            is_known = all(isinstance(text, str) for text in (cron, key_format, timezone))
+            return cls("time_window", cron, key_format, timezone) if is_known else None
+        inner = members.get("dimensions")
+        if kind != "multi" or not isinstance(inner, Mapping):
+            return None
+        parsed = {str(name): cls.parse(one) for name, one in cast("Mapping[Any, Any]", inner).items()}
+        known = {name: one for name, one in parsed.items() if one is not None}
+        return cls.multi(known) if len(known) == len(parsed) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a log records (FORMAT.md, What a table is)."""
+        if self.kind == "multi":
+            return {"kind": "multi", "dimensions": {name: one.to_json() for name, one in self.dimensions}}
+        if self.kind == "time_window":
+            return {"kind": self.kind, "cron": self.cron, "format": self.format, "timezone": self.timezone}
+        return {"kind": self.kind}
+
+    def means_the_same(self, other: "Partitioning") -> bool:
+        """Whether equal keys mean the same partition and other keys another one. A name is a name, listed or not."""
+        if self.kind == other.kind == "multi":
+            mine, theirs = dict(self.dimensions), dict(other.dimensions)
+            return mine.keys() == theirs.keys() and all(mine[name].means_the_same(theirs[name]) for name in mine)
+        named = ("static", "dynamic")
+        return self == other or (self.kind in named and other.kind in named)
+
+    def strangers(self, keys: Iterable[str]) -> list[str]:
+        """The keys that are none of these partitions: not in the format, or not the beginning of a window."""
+        return [key for key in keys if not self._holds(key)]
+
+    def keys_of(self, values: "pa.ChunkedArray[Any]", column: str) -> "pa.ChunkedArray[Any]":
+        """The key of each value of a column: as text where partitions are named, else of the window that it is in.
+
+        Dates and times without a zone are read off the wall clock of the windows' zone; text is a key already. Raises
+        `InvalidInput` for a column of another type, and for windows that do not begin regularly.
+        """
+        kind: Any = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+        moments: Any = values.cast(kind)
+        is_time = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+        if self.kind != "time_window" or not is_time:
+            if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
+                raise InvalidInput(
+                    f"The column {column!r} has the type {kind}, which gives no partition key. Nothing was changed. "
+                    "Name a column of text, whole numbers, dates or timestamps."
+                )
+            if pa.types.is_date(kind):
+                moments = moments.cast(pa.date32())
+            return moments.cast(pa.string())
+        if self._rhythm is None:
+            raise InvalidInput(
+                f"Windows of {self.cron!r} begin neither hourly, daily, weekly nor monthly, so the key of a time is "
+                f"not known here. Nothing was changed. Name a column that holds keys, instead of {column!r}."
+            )
+        if getattr(kind, "tz", None) is not None:
+            zoned = moments.cast(cast("Any", pa.timestamp("us", tz=str(self.timezone))), safe=False)
+            moments = cast("Any", pc.local_timestamp(zoned))
+        # Arrow prints fractions of a second in the precision of the type.
+        starts: Any = self._rhythm.starts(moments.cast(pa.timestamp("us"), safe=False)).cast(pa.timestamp("s"))
+        return cast("pa.ChunkedArray[Any]", pc.strftime(starts, format=self.format or ""))
+
+    def __str__(self) -> str:
+        if self.kind == "time_window":
+            cadence = self._rhythm.cadence if self._rhythm else "time"
+            return f"{cadence} windows (cron {self.cron!r}, keys {self.format!r}, {self.timezone})"
+        if self.kind == "multi":
+            return " by ".join(f"{name}: {one}" for name, one in self.dimensions)
+        return f"{self.kind} names"
+
+    @cached_property
+    def _rhythm(self) -> _Rhythm | None:
+        return _Rhythm.of(self.cron) if self.cron is not None else None
+
+    def _holds(self, key: str) -> bool:
+        if self.kind == "multi":
+            each = key.split(_DIMENSIONS_JOINED)
+            return len(each) == len(self.dimensions) and all(
+                one._holds(part) for (_, one), part in zip(self.dimensions, each, strict=True)
+            )
+        if self.kind != "time_window":
+            return True
+        try:
+            moment = datetime.strptime(key, self.format or "")
+        except ValueError:
+            return False
+        if self._rhythm is None or moment.tzinfo is not None:
+            return True
+        # A key may say less than when its window begins, such as the day of one that begins at six.
+        return self._rhythm.next_start(moment).strftime(self.format or "") == key
+
+
+def shown(keys: Sequence[str], count: int = 5) -> str:
+    """The first few keys, and how many more there are."""
+    text = ", ".join(map(repr, keys[:count]))
+    return text if len(keys) <= count else f"{text} and {len(keys) - count} more"

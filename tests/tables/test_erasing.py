@@ -1,0 +1,194 @@
+"""What purge erases besides a version's own files, and what vacuum finds of writes that died."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.storage import S3Store
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+from support.s3_server import S3Server, running_moto_server, running_s3_server
+from support.stores import contents
+
+SECRET = pa.table({"name": ["Ada Lovelace"] * 10})
+OTHER = pa.table({"name": ["Nobody"] * 10})
+
+DIES_AFTER_ITS_COMMIT = """
+import os, sys
+import pyarrow as pa
+from dagster_versioned.engines import parquet_part
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.tables.project import Project
+
+parquet_part.IN_MEMORY_BYTES = 0  # as a large part, so that it is a file
+Staging.discard = lambda self: os._exit(9)
+Project.open("NYC", sys.argv[1]).table("flights").write(pa.table({"name": ["Ada Lovelace"] * 10}))
+"""
+
+
+def holds(folder: Path, data: bytes) -> list[str]:
+    """Every file below a folder with these bytes."""
+    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.read_bytes() == data]
+
+
+@pytest.fixture
+def part(project: Project, tmp_path: Path) -> bytes:
+    """The bytes of a part whose writer died between its commit and the end of its staging folder."""
+    root = str(tmp_path / "store")
+    ended = subprocess.run([sys.executable, "-c", DIES_AFTER_ITS_COMMIT, root], check=False, timeout=120)
+    assert ended.returncode == 9
+    table = project.table("flights")
+    table.write(OTHER)
+    version = table.version(0)
+    data = table.store.get(f"{version.data_sha}.parquet")
+    assert len(holds(tmp_path, data)) == 2
+    return data
+
+
+def test_purge_erases_what_a_writer_that_died_left_staged(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
+    table.store.put("_staging/another/part", b"of a write that goes on")
+    planned = table.purge(["@0"], why="erasure request 12")
+    assert len(holds(tmp_path, part)) == 2
+    done = table.purge(["@0"], why="erasure request 12", dry_run=False)
+    assert done.keys == planned.keys
+    assert len(done.keys) == 2
+    assert holds(tmp_path, part) == []
+    assert list(contents(table.store.subfolder("_staging"))) == ["another/part"]
+    assert table.verify().ok
+
+
+def test_purge_again_erases_what_an_earlier_one_left_staged(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
+    table.purge(["@0"], why="erasure request 12", dry_run=False)
+    table.store.put("_staging/late/part", part)
+    assert len(table.purge(["@0"], why="erasure request 12", dry_run=False).keys) == 1
+    assert holds(tmp_path, part) == []
+
+
+def test_purge_erases_files_in_the_making(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
+    made = next((tmp_path / "store").rglob(".tmp"))
+    os.link(table.store.local_path(f"{table.version(0).data_sha}.parquet") or "", made / ("a" * 32))
+    (made / ("b" * 32)).write_bytes(b"of a write that goes on")
+    done = table.purge(["@0"], why="erasure request 12", dry_run=False)
+    assert done.unfinished == ("a" * 32,)
+    assert holds(tmp_path, part) == []
+    assert (made / ("b" * 32)).exists()
+
+
+def test_purge_leaves_staged_bytes_that_a_version_needs(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
+    data = table.store.get(f"{table.version().data_sha}.parquet")
+    table.store.put("_staging/again/part", data)
+    table.purge(["@0"], why="erasure request 12", dry_run=False)
+    assert len(holds(tmp_path, data)) == 2
+
+
+# On S3
+
+
+@pytest.fixture(scope="module", params=["moto", pytest.param("real", marks=pytest.mark.s3)])
+def server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    with running_moto_server() if request.param == "moto" else running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: S3Server) -> S3Store:
+    return server.store(server.new_bucket(), "some/pre-fix")
+
+
+def begin(server: S3Server, store: S3Store, key: str) -> str:
+    """An upload to a key that a process began, and of which it sent one part."""
+    bucket, _, prefix = store.uri.removeprefix("s3://").partition("/")
+    at = {"Bucket": bucket, "Key": f"{prefix}/{key}"}
+    upload = server.client().create_multipart_upload(**at)["UploadId"]
+    server.client().upload_part(**at, UploadId=upload, PartNumber=1, Body=b"x" * 5 * 1024**2)
+    return upload
+
+
+def keys(store: S3Store) -> list[str]:
+    return sorted(str(write.key) for write in store.unfinished())
+
+
+def test_unfinished_uploads_are_listed_below_the_folder_and_can_be_ended(server: S3Server, store: S3Store) -> None:
+    begin(server, store, "a/part")
+    begin(server, store, "a/part")
+    begin(server, store, "ab/part")
+    assert keys(store) == ["a/part", "a/part", "ab/part"]
+    folder = store.subfolder("a")
+    writes = list(folder.unfinished())
+    assert [write.key for write in writes] == ["part", "part"]
+    folder.abort(writes)
+    folder.abort(writes)  # which are gone
+    assert keys(store) == ["ab/part"]
+
+
+def test_vacuum_ends_unfinished_uploads_by_age(server: S3Server, store: S3Store) -> None:
+    table = Project("NYC", store).table("flights")
+    table.write(OTHER)
+    begin(server, table.store, "_staging/dead/part")
+    begin(server, table.store, "a" * 64 + ".parquet")
+    begin(server, store, "datom/another/part")
+    # So long ago because moto has all uploads begin in 2010.
+    assert table.vacuum(min_age=timedelta(days=36_500), dry_run=False).unfinished == ()
+    planned = table.vacuum(min_age=timedelta(0))
+    assert planned.unfinished == ("_staging/dead/part", "a" * 64 + ".parquet")
+    assert len(keys(store)) == 3
+    assert table.vacuum(min_age=timedelta(0), dry_run=False).unfinished == planned.unfinished
+    assert keys(store) == ["datom/another/part"]
+
+
+def test_purge_ends_unfinished_uploads_that_may_hold_the_bytes(server: S3Server, store: S3Store) -> None:
+    table = Project("NYC", store).table("flights")
+    version = table.write(SECRET).version
+    table.write(OTHER)
+    begin(server, table.store, "_staging/dead/part")
+    begin(server, table.store, f"{version.data_sha}.parquet")
+    begin(server, table.store, "a" * 64 + ".parquet")
+    table.store.put("_staging/dead/whole", table.store.get(f"{version.data_sha}.parquet"))
+    done = table.purge(["@0"], why="erasure request 12", dry_run=False)
+    assert set(done.keys) == {f"{version.data_sha}.parquet", "_staging/dead/whole"}
+    assert set(done.unfinished) == {f"{version.data_sha}.parquet", "_staging/dead/part"}
+    assert keys(table.store) == ["a" * 64 + ".parquet"]
+
+
+# A parent that is gone
+
+
+def test_verify_names_a_parent_whose_table_is_gone(project: Project) -> None:
+    source, derived = project.table("source"), project.table("derived")
+    parent = source.write(SECRET).version
+    child = derived.write(OTHER, parents=source.upstream()).version
+    assert derived.verify().ok
+    source.store.delete([info.key for info in source.store.list()])
+    report = derived.verify()
+    assert [(f.subject, f.where) for f in report.findings] == [("parent", f"source {parent.short}")]
+    assert child.short in report.findings[0].problem
+    assert "no such table" in report.findings[0].problem
+    assert len(derived.verify(0).findings) == 1
+
+
+def test_verify_names_a_parent_that_a_table_made_anew_does_not_know(project: Project) -> None:
+    source, derived = project.table("source"), project.table("derived")
+    parent = source.write(SECRET).version
+    derived.write(OTHER, parents=source.upstream())
+    source.store.delete([info.key for info in source.store.list()])
+    project.table("source").write(OTHER)
+    assert [f.where for f in derived.verify().findings] == [f"source {parent.short}"]
+
+
+def test_a_parent_whose_bytes_are_gone_is_no_finding(project: Project) -> None:
+    source, derived = project.table("source"), project.table("derived")
+    for partition in ("a", "b"):
+        source.write(SECRET, partition=partition)
+    derived.write(OTHER, parents=source.upstream())
+    derived.write(SECRET, parents=derived.upstream())
+    for partition in ("a", "b"):
+        source.write(OTHER, partition=partition)
+    source.purge(["@0", "@1"], why="erasure request 12", dry_run=False)
+    assert derived.verify().ok
+    assert source.verify().ok

@@ -1,0 +1,144 @@
+"""A table remembers what its partitions are, and takes no key that means something else."""
+
+import json
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.table_record import TABLE_DOMAIN, TableRecord
+from support.stores import contents
+
+DAYS = Partitioning.time_windows("daily")
+MONTHS = Partitioning.time_windows("monthly")
+NAMES = Partitioning.names()
+
+
+def _recorded(table: VersionedTable) -> Partitioning | None:
+    return TableRecord.of(table.state.snapshot).partitioning
+
+
+def test_what_partitions_are_is_in_the_log_and_outlives_the_process(project: Project, rows: pa.Table) -> None:
+    project.table("flights").write(rows, partition="2026-10-01", partitioning=DAYS)
+    again = Project("NYC", project.store).table("flights")
+    assert _recorded(again) == DAYS
+    assert json.loads(again.state.snapshot.domains[TABLE_DOMAIN]) == {
+        "partitions": {"kind": "time_window", "cron": "0 0 * * *", "format": "%Y-%m-%d", "timezone": "UTC"}
+    }
+
+
+def test_a_table_without_partitions_records_nothing(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows)
+    assert TABLE_DOMAIN not in table.state.snapshot.domains
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        MONTHS,
+        NAMES,
+        Partitioning.time_windows("daily", timezone="Europe/Berlin"),
+        Partitioning.time_windows("daily", key_format="%d.%m.%Y"),
+        Partitioning.time_windows("0 6 * * *"),
+        Partitioning.multi({"day": DAYS, "where": NAMES}),
+    ],
+)
+def test_a_write_by_other_partitions_is_refused_with_the_ways_out(
+    table: VersionedTable, rows: pa.Table, other: Partitioning
+) -> None:
+    table.write(rows, partition="2026-10-01", partitioning=DAYS)
+    before = contents(table.project.store)
+    with pytest.raises(InvalidInput, match=r"would overlap others.*Nothing was written.*repartition flights.*drop"):
+        table.write(rows, partition="2026-11-01", partitioning=other)
+    assert contents(table.project.store) == before
+
+
+def test_a_key_that_is_no_window_is_refused_where_nobody_says_what_partitions_are(
+    table: VersionedTable, rows: pa.Table
+) -> None:
+    table.write(rows, partition="2026-10-01", partitioning=MONTHS)
+    with pytest.raises(InvalidInput, match="'2026-10-02' is none of them"):
+        table.write(rows, partition="2026-10-02")
+    assert table.write(rows, partition="2026-11-01").change == "full"
+
+
+def test_a_table_of_before_gets_the_record_with_its_next_write(table: VersionedTable, rows: pa.Table) -> None:
+    for key in ("2026-10-01", "2026-10-02"):
+        table.write(rows, partition=key)
+    assert _recorded(table) is None
+    with pytest.raises(InvalidInput, match="the table has '2026-10-02'"):
+        table.write(rows, partition="2026-10-01", partitioning=MONTHS)
+    table.write(rows, partition="2026-10-03", partitioning=DAYS)
+    assert _recorded(table) == DAYS
+
+
+def test_names_may_be_listed_or_come_and_go(table: VersionedTable, rows: pa.Table) -> None:
+    table.write(rows, partition="a", partitioning=NAMES)
+    table.write(rows, partition="b", partitioning=Partitioning.names("dynamic"))
+    assert _recorded(table) == Partitioning.names("dynamic")
+
+
+def test_partitions_and_a_whole_table_do_not_mix(project: Project, rows: pa.Table) -> None:
+    whole, parted = project.table("whole"), project.table("parted")
+    whole.write(rows)
+    parted.write(rows, partition="a", partitioning=NAMES)
+    with pytest.raises(InvalidInput, match="repartition whole"):
+        whole.write(rows, partition="a", partitioning=NAMES)
+    with pytest.raises(InvalidInput, match="repartition parted"):
+        parted.write(rows)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"partitions": 3, "since": "x", "dropped": 1}'])
+def test_a_record_in_no_known_form_says_nothing(table: VersionedTable, rows: pa.Table, text: str) -> None:
+    from dagster_versioned.delta.actions import DomainMetadata
+
+    table.write(rows)
+    table.record_domain(DomainMetadata(TABLE_DOMAIN, text, False))
+    assert TableRecord.of(table.state.snapshot) == TableRecord()
+    assert table.write(rows.slice(1)).change == "full"
+
+
+@given(
+    st.sampled_from(["hourly", "daily", "weekly", "monthly", "30 5 * * *", "15 * * * *", "0 7 * * 3", "0 0 28 * *"]),
+    st.datetimes(datetime(1971, 1, 1), datetime(2037, 1, 1)),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York"]),
+)
+def test_the_key_of_a_moment_is_the_one_that_dagster_gives(schedule: str, wall: datetime, timezone: str) -> None:
+    from zoneinfo import ZoneInfo
+
+    import dagster as dg
+
+    ours = Partitioning.time_windows(schedule, timezone=timezone)
+    zone = ZoneInfo(timezone)
+    moment = wall.replace(microsecond=0, tzinfo=UTC).astimezone(zone)
+    theirs = dg.TimeWindowPartitionsDefinition(
+        start=datetime(1970, 1, 1), cron_schedule=str(ours.cron), fmt=str(ours.format), timezone=timezone
+    )
+    key = ours.keys_of(pa.chunked_array([pa.array([moment], pa.timestamp("us", "UTC"))]), "t")[0].as_py()
+    window = theirs.time_window_for_partition_key(key)
+    assert not ours.strangers([key])
+    assert window.start.strftime(str(ours.format)) == key
+    # Where clocks are set back, one key names what is two hours.
+    assert window.start.replace(tzinfo=None) <= moment.replace(tzinfo=None)
+    assert moment.replace(tzinfo=None) < window.end.replace(tzinfo=None) or moment.dst() != window.end.dst()
+
+
+@pytest.mark.parametrize("text", ["", "every day", "* * *"])
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="no schedule"):
+        Partitioning.time_windows(text)
+
+
+def test_windows_that_begin_irregularly_need_a_format_and_give_no_key() -> None:
+    with pytest.raises(InvalidInput, match="key_format"):
+        Partitioning.time_windows("0 0 1 */3 *")
+    quarters = Partitioning.time_windows("0 0 1 */3 *", key_format="%Y-%m-%d")
+    with pytest.raises(InvalidInput, match="neither hourly"):
+        quarters.keys_of(pa.chunked_array([pa.array([datetime(2026, 1, 1)])]), "day")
+    assert quarters.strangers(["2026-01-01", "x"]) == ["x"]
