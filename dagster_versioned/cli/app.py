@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import delta, governing, graph, looking, maintaining, odf
+from dagster_versioned.cli import delta, governing, graph, looking, maintaining, odf, reshaping
 from dagster_versioned.cli.session import Session, takes_options
 
 app = typer.Typer(
@@ -60,6 +60,7 @@ takes_options(_options, [inspect.signature(_options).parameters["version"]])
 app.callback(epilog=_EPILOG)(_options)
 looking.register(app)
 maintaining.register(app)
+reshaping.register(app)
 governing.register(app)
 delta.register(app)
 graph.register(app)

@@ -300,13 +300,26 @@ def verify(
 
 
 _NO_SUMMARY: dict[str, Any] = dict.fromkeys(
-    ("table", "version", "log_version", "timestamp", "rows", "size_bytes", "partitions", "versions", "held", "foreign")
+    (
+        "table",
+        "version",
+        "log_version",
+        "timestamp",
+        "rows",
+        "size_bytes",
+        "partitions",
+        "versions",
+        "held",
+        "dropped",
+        "foreign",
+    )
 )
 
 
 def _summary(table: "VersionedTable") -> dict[str, Any]:
     from dagster_versioned.cli.documents import moment
     from dagster_versioned.tables.head import table_head
+    from dagster_versioned.tables.table_record import TableRecord
 
     state = table.state
     head = table_head(table.name, state)
@@ -321,6 +334,7 @@ def _summary(table: "VersionedTable") -> dict[str, Any]:
         "partitions": head.partitions if head else None,
         "versions": sum(1 for v in state.history.versions if v.raw is not None),
         "held": {"by": head.held.by, "why": head.held.why} if head and head.held else None,
+        "dropped": str(dropped) if (dropped := TableRecord.of(state.snapshot).dropped) else None,
         "foreign": state.history.unadopted is not None,
         "problem": None,
     }
@@ -332,6 +346,8 @@ def _remarks(table: dict[str, Any]) -> list[str]:
         remarks.append("cannot be read")
     if table["foreign"]:
         remarks.append("foreign commit: adopt")
+    if table["dropped"]:
+        remarks.append(table["dropped"])
     if table["held"]:
         remarks.append(f"held: {table['held']['why']}")
     return remarks

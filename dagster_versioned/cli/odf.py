@@ -153,6 +153,10 @@ def ingest(
     event_time: Annotated[
         str | None, typer.Option("--event-time", metavar="TIME", help="What the files are as of; now if left out.")
     ] = None,
+    local_addresses: Annotated[
+        bool,
+        typer.Option("--local-addresses", help="Let a source that is not yours reach this machine and its network."),
+    ] = False,
     var: Variables = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
@@ -181,7 +185,8 @@ def ingest(
     elif isinstance(step, SetPollingSource):
         # The chain may be a copy of somebody else's.
         own = snapshot is not None or key is not None
-        added = poll(events, step, Polling(variables=variables_named(var), local_files=own))
+        polling = Polling(variables=variables_named(var), local_files=own, local_addresses=local_addresses)
+        added = poll(events, step, polling)
     else:
         raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
     found: list[dict[str, Any]] = []

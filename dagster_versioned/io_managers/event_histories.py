@@ -24,6 +24,8 @@ AS_OF_KEY = "dagster_versioned/as_of"
 PROJECTION_KEY = "dagster_versioned/projection"
 """`AssetIn` metadata: ``"current"`` (default), the rows that the events come to, or ``"events"``, these themselves."""
 
+_BEFORE_ALL = datetime(1, 1, 1, tzinfo=UTC)
+
 
 def is_history(table: VersionedTable) -> bool:
     """Whether a table that exists is a history of events."""
@@ -61,8 +63,10 @@ def projected(context: dg.InputContext, table: VersionedTable, files: VersionFil
             )
         return table.read_files(files, frame_type)
     if as_at is None and as_of is None and context.has_asset_partitions:
-        beginnings = [_beginning(context.asset_partitions_def, key) for key in context.asset_partition_keys]
-        as_of = max((moment for moment in beginnings if moment is not None), default=None)
+        keys = list(context.asset_partition_keys)
+        beginnings = [_beginning(context.asset_partitions_def, key) for key in keys]
+        before_all = None if keys else _BEFORE_ALL
+        as_of = max((moment for moment in beginnings if moment is not None), default=before_all)
     columns = plain(metadata, COLUMNS_KEY)
     if columns is None:
         return history.read(files.log_version, as_at=as_at, as_of=as_of, as_type=frame_type)

@@ -1,6 +1,6 @@
 """What Dagster shows of a version: the metadata of a materialization."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructT
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
+from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
@@ -19,6 +20,8 @@ from dagster_versioned.tables.write import WriteResult
 OURS = "dagster_versioned"
 PREVIEW_BYTES = 4 * 1024 * 1024
 """A preview reads the version's first part, if it is at most this large."""
+PREVIEWED_PARTITIONS = 10
+"""A run over more partitions shows rows of so many: each is a read, and all of it goes into Dagster's event log."""
 PREVIEW_COLUMNS = 20
 PREVIEW_CHARACTERS = 40
 
@@ -45,8 +48,11 @@ def version_metadata(
     result: WriteResult,
     preview_rows: int,
     omissions: Omissions | None = None,
+    before: Mapping[str | None, Version] | None = None,
 ) -> dict[str, Any]:
     """What a write came to; ``history`` is the table's, with the version in it, or ``None`` if it could not be read.
+
+    Who tells of many versions gives the versions ``before`` them, by partition, which `History.before` finds at once.
 
     ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
     of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history
@@ -74,7 +80,9 @@ def version_metadata(
     }
     if history is not None:
         with omissions.leave_out("the difference to the version before"):
-            shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(diff_text(table.name, history, version, change))
+            found = history.before([version]) if before is None else before
+            text = diff_text(table.name, found.get(version.partition), version, change)
+            shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(text)
         with omissions.leave_out("the SHA-256 of the commit"):
             shown[COMMIT_KEY] = history.records[version.log_version].sha256
     if preview_rows:
@@ -145,7 +153,10 @@ def markdown(rows: pa.RecordBatch, nrow: int) -> str:
 
 
 def _preview(table: VersionedTable, version: Version, rows: int) -> str | None:
-    files = table.files(version.metadata_sha)
+    state = table.state
+    is_head = state.history.heads.get(version.partition) == version
+    at = state.log_version if is_head else version.log_version
+    files = table.files_of(ChosenVersions((version,), at, whole=False))
     first = files.scan.files[:1]
     if not first or first[0].size > PREVIEW_BYTES:
         return None

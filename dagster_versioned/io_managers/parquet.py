@@ -1,6 +1,7 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
@@ -19,7 +20,13 @@ from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
-from dagster_versioned.io_managers.materialization import replay_text, table_metadata, version_metadata
+from dagster_versioned.io_managers.materialization import (
+    PREVIEWED_PARTITIONS,
+    replay_text,
+    table_metadata,
+    version_metadata,
+)
+from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
@@ -92,7 +99,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         """
         if not context.has_asset_key:
             raise InvalidInput(
-                f"The output {context.name!r} of op {context.op_def.name!r} is not an asset, so it has no table. "
+                f"The output {context.name!r}{_op_of(context)} is not an asset, so it has no table. "
                 "Nothing was written. Give it an IO manager of its own, as with "
                 "@op(out=dg.Out(io_manager_key='scratch')) and resources={'scratch': dg.mem_io_manager} "
                 "(dg.fs_io_manager where steps are processes)."
@@ -137,75 +144,81 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         """
         if not context.has_asset_key:
             raise InvalidInput(
-                f"The input {context.name!r} is not an asset, so it has no table. Nothing was read. Give the output "
+                f"The {_reader(context)} is not an asset, so it has no table. Nothing was read. Give the output "
                 "that it comes from an IO manager of its own, such as dg.fs_io_manager."
             )
         if (uri := _uri(context)) is not None:
             return self._external(context, external_table(uri, context.asset_key, self.project))
         table = self.project.project().table(context.asset_key.path)
         step = _step(context)
-        frame_type, by_partition = self._frame_type(context)
+        wish = self._wish(context)
         files = self._files(context, table, step)
+        is_empty = files is None or (not files.versions and not files.whole)
         if step:
-            of_none = not files.versions and not files.whole
-            note(step, context.asset_key, [] if of_none else table.upstream_of(files))
-        if frame_type is UpstreamFiles:
+            note(step, context.asset_key, [] if files is None or is_empty else table.upstream_of(files))
+        if wish.frame_type is UpstreamFiles and files is not None:
             return UpstreamFiles(table, files)
+        if files is None or (is_empty and (wish.is_optional or wish.by_partition)):
+            return wish.of_nothing()
         if is_history(table):
-            if by_partition:
+            if wish.by_partition:
                 raise InvalidInput(
-                    f"The input {context.name!r} wants rows by partition, but {table.name} is a history of events, "
+                    f"The {_reader(context)} wants rows by partition, but {table.name} is a history of events, "
                     "which has none. Nothing was read. Annotate it with a frame."
                 )
-            return as_source(projected(context, table, files, frame_type), context.asset_key)
+            return as_source(projected(context, table, files, wish.frame_type), context.asset_key)
         refuse_times(context)
-        if not by_partition:
-            return as_source(table.read_files(files, frame_type), context.asset_key)
+        if not wish.by_partition:
+            return as_source(table.read_files(files, wish.frame_type), context.asset_key)
         return {
-            partition: as_source(table.read_files(one, frame_type), context.asset_key)
+            partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
             for partition, one in files.by_partition()
         }
 
     def _external(self, context: dg.InputContext, table: ExternalTable) -> Any:
         """The rows of a Delta table of no project, at the version that the input is to see."""
         step = _step(context)
-        frame_type, by_partition = self._frame_type(context)
-        if by_partition or frame_type is UpstreamFiles:
+        wish = self._wish(context)
+        if wish.by_partition or wish.frame_type is UpstreamFiles:
             raise InvalidInput(
-                f"The input {context.name!r} is the Delta table at {table.uri}, which has neither partitions nor "
+                f"The {_reader(context)} is the Delta table at {table.uri}, which has neither partitions nor "
                 "samples here. Nothing was read. Annotate it with a frame."
             )
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         files = table.files(self._pin(context, table.name, step), columns=columns)
         if step:
             note(step, context.asset_key, table.upstream_of(files.version))
-        return as_source(table.read_files(files, frame_type), context.asset_key)
+        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
 
     def _files(
         self, context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None"
-    ) -> VersionFiles:
-        """The files of the version and the partitions that the input is to see."""
+    ) -> VersionFiles | None:
+        """The files of the version and the partitions that the input is to see; ``None`` if it may do without a table.
+
+        Those of no partition have the columns that the table has.
+        """
+        # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
+        wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
         version = self._pin(context, table.name, step)
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
             if is_history(table):
-                return table.files(version)  # whose rows are those of no partition, and need all columns to be known
+                events = table.files(version)  # which are those of no partition, and need all columns to be known
+                return events.of_no_partition() if wanted == [] else events
             chosen = table.choose(version)
-        except TableNotFound as error:
-            raise TableNotFound(_never_materialized(context, table, [])) from error
-        if not context.has_asset_partitions:
+        except TableNotFound:
+            if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
+                return None
+            raise TableNotFound(_never_materialized(context, table, [])) from None
+        if wanted is None:
             return table.files_of(chosen, columns=columns)
-        # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
-        wanted = sorted(map(str, context.asset_partition_keys))
-        if not wanted and context.dagster_type.typing_type is UpstreamFiles:
-            return table.files_of(
-                chosen
-            ).of_no_partition()  # a feature has no samples then; any other function would not expect that
         known = {one.partition for one in chosen.versions}
         present = [key for key in wanted if key in known]
         missing = [key for key in wanted if key not in known]
-        if missing and not (present and plain(context.definition_metadata, ALLOW_MISSING_KEY)):
+        if missing and not may_lack(context, step, missing):
             raise VersionNotFound(_never_materialized(context, table, missing))
+        if not present:
+            return table.files_of(chosen, columns=columns).of_no_partition()
         if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
             chosen = chosen.only(present)
         return table.files_of(chosen, columns=columns)
@@ -215,15 +228,13 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         tagged = step.dagster_run.tags.get(PIN_TAG + table) if step else None
         return tagged or self.pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
 
-    def _frame_type(self, context: dg.InputContext) -> tuple[Any, bool]:
-        """The type to read as, and whether the input wants a dict of it by partition."""
-        annotation: Any = context.dagster_type.typing_type
+    def _wish(self, context: dg.InputContext) -> "_Wish":
+        annotation, is_optional = without_none(_annotation(context))
         by_partition = get_origin(annotation) in (dict, Mapping)
         if by_partition:
             annotation = get_args(annotation)[1]
-        if annotation is Any:
-            annotation = self.project.frame_type()
-        return annotation, by_partition
+        frame_type = self.project.frame_type() if annotation is Any else annotation
+        return _Wish(frame_type, by_partition, is_optional, annotation is not Any)
 
     def _report(
         self,
@@ -251,17 +262,36 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if more is not None:
             with omissions.leave_out("how it was computed"):
                 context.add_output_metadata(more())
-        history = None
+        history, before = None, None
         with omissions.leave_out("the history"):
             history = table.state.history
-        for result in results:
+            before = history.before([result.version for result in results])
+        for number, result in enumerate(results):
             with omissions.leave_out("what is known of the version"):
-                metadata = version_metadata(table, history, result, self.preview_rows, omissions)
+                rows = self.preview_rows if number < PREVIEWED_PARTITIONS else 0
+                metadata = version_metadata(table, history, result, rows, omissions, before)
                 if len(results) == 1:
                     context.add_output_metadata(metadata)
                 elif step:
                     step.add_asset_metadata(metadata, asset_key, result.version.partition)
         omissions.log(context.log, table.name)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What an input is to be: its annotation, or without one the project's default type; perhaps a dict of it by
+    partition, perhaps ``None`` where there is nothing yet."""
+
+    frame_type: Any
+    by_partition: bool
+    is_optional: bool
+    is_annotated: bool
+
+    def of_nothing(self) -> Any:
+        """What it is where there is nothing yet, and no columns are known."""
+        if self.is_optional or not (self.by_partition or self.is_annotated):
+            return None
+        return {} if self.by_partition else no_columns(self.frame_type)
 
 
 def _write(
@@ -325,13 +355,36 @@ def _append_events(
     )
 
 
+def _op_of(context: dg.OutputContext) -> str:
+    try:
+        return f" of op {context.op_def.name!r}"
+    except dg.DagsterInvariantViolationError:
+        return ""
+
+
+def _annotation(context: dg.InputContext) -> Any:
+    """As what the input is annotated; anything, where a test or a notebook does not say."""
+    try:
+        return context.dagster_type.typing_type
+    except dg.DagsterInvariantViolationError:
+        return Any
+
+
+def _reader(context: dg.InputContext) -> str:
+    """What is to be read; it has no name outside of a run."""
+    try:
+        return f"input {context.name!r}"
+    except dg.DagsterInvariantViolationError:
+        return "value"
+
+
 def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:
     asset = context.asset_key.to_user_string()
     which = f"Partition {some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
     option = f" --partition '{partitions[0]}'" if partitions else ""
     allow = f", or let the input do without: AssetIn(metadata={{'{ALLOW_MISSING_KEY}': True}})" if partitions else ""
     return (
-        f"{which} has no version in project {table.project.name} ({table.store.uri}), so the input {context.name!r} "
+        f"{which} has no version in project {table.project.name} ({table.store.uri}), so the {_reader(context)} "
         f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
         f"--select 'key:\"{asset}\"'{option}`{allow}."
     )

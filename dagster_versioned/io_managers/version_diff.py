@@ -7,7 +7,7 @@ from typing import Any
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.diff import VersionDiff, version_diff
-from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.history import Version
 
 MAX_LINES = 40
 """Lines of a diff; there may be thousands of columns and parents, and all of it goes into Dagster's event log."""
@@ -17,11 +17,10 @@ Line = tuple[str, object, object]
 """What differs, before and after."""
 
 
-def diff_text(table: TableName, history: History, version: Version, change: str) -> str:
+def diff_text(table: TableName, before: Version | None, version: Version, change: str) -> str:
     """The difference to the version before in Markdown, with the command that shows all of it; reads nothing."""
     if change == "none":
         return f"Nothing changed: it is still version {version.short}."
-    before = _before(history, version)
     if before is None:
         return "The first version."
     try:
@@ -33,14 +32,6 @@ def diff_text(table: TableName, history: History, version: Version, change: str)
     partition = f" --partition '{version.partition}'" if version.partition is not None else ""
     command = f"dagster-versioned diff '{table}' {before.short} {version.short}{partition}"
     return f"| | {before.short} | {version.short} |\n| --- | --- | --- |\n{rows}{more}\n\n`{command}`"
-
-
-def _before(history: History, version: Version) -> Version | None:
-    """The newest version of the table or partition that is older."""
-    for one in reversed(history.versions):
-        if one.log_version < version.log_version and one.partition == version.partition and one.raw is not None:
-            return one
-    return None
 
 
 def _lines(diff: VersionDiff) -> Iterator[Line]:

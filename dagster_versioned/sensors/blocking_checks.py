@@ -31,7 +31,7 @@ AT_ONCE = 500
 PAGE = 500
 LOOKUPS = 100
 """Versions of one tick that are looked up one by one; the others follow on later ticks."""
-MADE_AGAIN = 20
+MADE_AGAIN = 200
 """Materializations of one cell among which those of its version are looked for."""
 DESCRIPTION = 100
 
@@ -173,9 +173,12 @@ class _Log:
         missing = [reading for reading in readings if reading not in found]
         by_run: dict[str, list[Reading]] = {}
         by_id: dict[int, list[Reading]] = {}
+        by_partition: dict[str | None, list[Reading]] = {}
         for reading in missing:
+            by_partition.setdefault(reading.partition, []).append(reading)
             for made in self._made[reading]:
-                by_run.setdefault(made.run_id, []).append(reading)
+                if made.run_id:  # one that was reported by hand is of no run
+                    by_run.setdefault(made.run_id, []).append(reading)
                 by_id.setdefault(made.storage_id, []).append(reading)
         parted = [self._last[one].storage_id for one in missing if one.partition is not None and one in self._last]
         since = 0 if any(one not in self._last for one in missing) else min(parted, default=None)
@@ -183,36 +186,47 @@ class _Log:
         unsettled: set[Reading] = set()
         for execution in executions:
             evaluation = execution.evaluation
-            if execution.status is AssetCheckExecutionRecordStatus.PLANNED:
+            if not isinstance(evaluation, AssetCheckEvaluation):
                 if execution.run_id in self._running:
-                    unsettled.update(one for one in missing if one not in found)
-            elif isinstance(evaluation, AssetCheckEvaluation):
-                target = evaluation.target_materialization_data
-                about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
-                if execution.run_id not in by_run and _is_after(execution, since):
-                    about += [one for one in missing if one not in found and self._saw(execution, evaluation, one)]
-                for reading in about:
-                    if reading.partition is None or evaluation.partition in (None, reading.partition):
-                        found.setdefault(reading, evaluation)
+                    unsettled.update(missing)
+                    unsettled -= found.keys()
+                continue
+            target = evaluation.target_materialization_data
+            about = by_run.get(execution.run_id, []) + (by_id.get(target.storage_id, []) if target else [])
+            if execution.run_id not in by_run and _is_after(execution, since):
+                about += self._seen_by(execution, evaluation, missing, by_partition)
+            for reading in about:
+                if reading.partition is None or evaluation.partition in (None, reading.partition):
+                    found.setdefault(reading, evaluation)
         return unsettled
 
-    def _saw(self, execution: AssetCheckExecutionRecord, evaluation: AssetCheckEvaluation, reading: Reading) -> bool:
-        """Whether an evaluation by another run than those that made a version is about it as a part of the whole, or
-        as what was the head when the run began."""
-        run = self._runs.get(execution.run_id)
+    def _seen_by(
+        self,
+        execution: AssetCheckExecutionRecord,
+        evaluation: AssetCheckEvaluation,
+        readings: Sequence[Reading],
+        by_partition: Mapping[str | None, Sequence[Reading]],
+    ) -> list[Reading]:
+        """What an evaluation by another run than those that made the versions is about: parts of the whole, or what was
+        the head when the run began."""
+        run, target = self._runs.get(execution.run_id), evaluation.target_materialization_data
         tags: Mapping[str, str] = run.dagster_run.tags if run is not None else {}
+        if ASSET_PARTITION_RANGE_START_TAG in tags:
+            return []
         partition = tags.get(PARTITION_NAME_TAG, evaluation.partition)
-        if ASSET_PARTITION_RANGE_START_TAG in tags or (partition is not None and partition != reading.partition):
-            return False
-        last, target = self._last.get(reading), evaluation.target_materialization_data
-        if last is not None and target is not None:
-            return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
         begun = run.start_time if run is not None else _reported(execution)
-        return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+
+        def saw(reading: Reading) -> bool:
+            last = self._last.get(reading)
+            if last is not None and target is not None:
+                return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
+            return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+
+        return [one for one in (readings if partition is None else by_partition.get(partition, ())) if saw(one)]
 
     def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""
-        for made in self._made[reading]:
+        for made in filter(lambda one: one.run_id, self._made[reading]):
             if made.run_id not in self._by_run:
                 kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
                 records = self._storage.get_records_for_run(made.run_id, of_type=kind).records

@@ -213,7 +213,7 @@ class ProjectHeads:
             heads, touched = self._by_log(table, known, document.log_version)
             if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha:
                 return heads, touched
-        heads = self._from_state(table)
+        heads = self._from_log(table, document)
         changed = {key for key in heads.keys() | before.keys() if heads.get(key) != before.get(key)}
         return heads, changed if known.seen >= 0 else None
 
@@ -233,13 +233,12 @@ class ProjectHeads:
             touched |= made.keys() | held.keys()
         return heads, touched
 
-    def _from_state(self, table: TableName) -> Mapping[str, CellHead]:
-        """From the whole log, by its checkpoint."""
-        opened = self._project.table(str(table))
-        state = opened.state
+    def _from_log(self, table: TableName, document: HeadDocument) -> Mapping[str, CellHead]:
+        """From the whole log, by its checkpoint, as it was at a document."""
         self._reads += 1
-        versions = {key: version for key, version in state.history.heads.items() if key is not None}
-        return {key: CellHead.of(partition_head(table, version, state)) for key, version in versions.items()}
+        state = self._project.table(str(table)).state
+        heads = state.history.until(document.log_version).heads
+        return {key: CellHead.of(partition_head(table, one, state)) for key, one in heads.items() if key is not None}
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:

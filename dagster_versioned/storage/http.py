@@ -68,10 +68,20 @@ class HttpClient:
     ``no_proxy``) are used, but not for this machine. Thread-safe and picklable.
     """
 
-    def __init__(self, *, attempts: int = 4, timeout: float = 30.0) -> None:
+    def __init__(self, *, attempts: int = 4, timeout: float = 30.0, public_only: bool = False) -> None:
+        """With ``public_only``, an address that is not of the public network is refused, redirected to or not.
+
+        It is the connected socket that is looked at, so that a name which resolves twice does not pass; and what would
+        be reached through a proxy of the environment is refused, since only the proxy knows which address it has.
+        """
         self.attempts = attempts
         self._timeout = timeout
+        self._public_only = public_only
         self._made: dict[str | None, PoolManager] = {}  # by the proxy's URL
+
+    def public(self) -> "HttpClient":
+        """The same client, for addresses of the public network alone."""
+        return HttpClient(attempts=self.attempts, timeout=self._timeout, public_only=True)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_made": {}}
@@ -155,11 +165,22 @@ class HttpClient:
 
     def _pool(self, url: str) -> "PoolManager":
         proxy = _proxy_of(url)
+        if self._public_only and proxy is not None:
+            raise StorageError(
+                f"{shown_url(url)!a:.200} would be reached through the proxy of the environment, which does not show "
+                "whether that is an address of its network, and whoever named it may be a stranger. Nothing was sent. "
+                "Name the host in no_proxy, poll with a manifest of yours (--manifest FILE) or the dataset's key, or "
+                "allow local addresses (--local-addresses)."
+            )
         if proxy not in self._made:
             from urllib3 import PoolManager, ProxyManager, Timeout, make_headers
 
             timeout = Timeout(connect=min(10.0, self._timeout), read=self._timeout)
-            if proxy is None:
+            if self._public_only:
+                from dagster_versioned.storage.public_network import public_pools
+
+                self._made[proxy] = public_pools(maxsize=16, retries=False, timeout=timeout)
+            elif proxy is None:
                 self._made[proxy] = PoolManager(maxsize=16, retries=False, timeout=timeout)
             else:
                 parts = urlsplit(proxy)

@@ -54,7 +54,7 @@ def _check_is_the_same(taken: Taken, record: TableRecord, state: TableState) -> 
         operation = state.history.records[record.since].operation
         raise CommitConflict(
             f"{taken.name} became another table (log version {record.since}: {operation}) after this write began. "
-            f"Nothing was written. Look at `dagster-versioned log {taken.name}`; if the rows belong to what it is now, "
+            f"Nothing was written. See `dagster-versioned history {taken.name}`; if the rows belong to it as it is, "
             "write them again."
         )
 

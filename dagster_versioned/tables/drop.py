@@ -92,7 +92,7 @@ class Drop:
             raise InvalidInput("No partition is named. Nothing was changed.")
         if missing := [key for key in self._partitions if key not in heads]:
             raise VersionNotFound(
-                f"{self._table} has no partition {shown(missing)}. Nothing was changed; `dagster-versioned partitions "
+                f"{self._table} has no partition {shown(missing)}. Nothing was changed; `dagster-versioned show "
                 f"{self._table}` lists those that there are."
             )
         return tuple(heads[key] for key in self._partitions)
@@ -123,7 +123,7 @@ class Restoration:
         if gone := [version.short for version in heads if version.gone is not None]:
             raise ExpiredVersion(
                 f"{self._table} {record.dropped}, and the data of {shown(gone)} was not kept since, so it cannot be "
-                "restored. Nothing was changed. Versions that are kept can be read by name; `log` lists them."
+                "restored. Nothing was changed. Versions that are kept can be read by name; `history` lists them."
             )
         adds = parts_of(before)
         if lost := missing_parts(self._store, adds):
@@ -173,7 +173,7 @@ def refuse_dropped(table: str, state: TableState) -> TableRecord:
     if record.dropped is not None:
         raise TableNotFound(
             f"{table} {record.dropped}. Nothing was changed. Take that back with `dagster-versioned restore {table}`, "
-            f"or read an older version by name: `dagster-versioned log {table}` lists them."
+            f"or read an older version by name: `dagster-versioned history {table}` lists them."
         )
     return record
 

@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -263,7 +264,6 @@ class History:
 
         if kept and before:  # once a history is long, only what is new may cost a commit anything
             self.heads = _heads(self.versions[len(kept) :], before.heads)
-            self.ended = _ended(self.versions[len(kept) :], self.heads, before.ended)
 
     def extends(self, earlier: "History") -> bool:
         """Whether the versions of an earlier history are still the first ones of this one, with nothing collected."""
@@ -303,11 +303,6 @@ class History:
     def heads(self) -> dict[str | None, Version]:
         """The newest own version of each partition; key ``None`` for a table without partitions."""
         return _heads(self.versions)
-
-    @cached_property
-    def ended(self) -> dict[str | None, int]:
-        """The partitions, ``None`` for the table, that have no version since they were dropped, with when that was."""
-        return _ended(self.versions, self.heads)
 
     @property
     def unadopted(self) -> Version | None:
@@ -363,6 +358,17 @@ class History:
                 left[version.partition] -= 1
                 if version.gone is None:
                     found[version.partition].append(version)
+        return found
+
+    def before(self, versions: Many[Version]) -> dict[str | None, Version]:
+        """The newest older version of the partition of each of these, where there is one; in one pass."""
+        limits = {version.partition: version.log_version for version in versions}
+        found: dict[str | None, Version] = {}
+        for version in reversed(self.versions):
+            if version.log_version < limits.get(version.partition, 0) and version.raw is not None:
+                found.setdefault(version.partition, version)
+                if len(found) == len(limits):
+                    break
         return found
 
     def collected_since(self, log_version: int) -> frozenset[str]:
@@ -460,15 +466,6 @@ def _heads(
         elif not version.is_foreign:
             heads[version.partition] = version
     return heads
-
-
-def _ended(
-    versions: Iterable[Version],
-    heads: Mapping[str | None, Version],
-    before: Mapping[str | None, int] | None = None,
-) -> dict[str | None, int]:
-    drops = {**(before or {}), **{version.partition: version.log_version for version in versions if version.is_drop}}
-    return {partition: at for partition, at in drops.items() if partition not in heads}
 
 
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:

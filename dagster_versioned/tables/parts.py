@@ -13,6 +13,7 @@ from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.deletion_vectors import vector_key
 from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files import to_adds
+from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, VECTOR_TAG, part_order
 from dagster_versioned.engines.partition_values import place
@@ -155,6 +156,34 @@ def parts_by_partition(
     for add in sorted(to_adds(files), key=part_order):
         grouped.setdefault(partition_of(add), []).append(add)
     return {partition: tuple(adds) for partition, adds in grouped.items()}
+
+
+class LiveParts:
+    """The parts of each partition as commits come and take them, for who follows a log of many.
+
+    A snapshot is asked by a pass over all files, for each version that there was.
+    """
+
+    def __init__(self) -> None:
+        self.log_version = -1
+        self._parts: dict[str | None, dict[tuple[str, str | None], Add]] = {}
+        self._partitions: dict[tuple[str, str | None], str | None] = {}
+
+    def advance(self, commits: Iterable[Commit]) -> None:
+        """Follow commits, which come after those before without a gap."""
+        for commit in commits:
+            for gone in (*commit.removes, *commit.adds):
+                if gone.identity in self._partitions:
+                    del self._parts[self._partitions.pop(gone.identity)][gone.identity]
+            for add in commit.adds:
+                self._partitions[add.identity] = partition_of(add)
+                self._parts.setdefault(partition_of(add), {})[add.identity] = add
+            self.log_version = commit.version
+
+    def of(self, partition: str | None) -> tuple[Add, ...]:
+        """As `parts_of` a snapshot."""
+        found = [self._parts.get(partition, {})] if partition is not None else self._parts.values()
+        return tuple(sorted((add for parts in found for add in parts.values()), key=part_order))
 
 
 def has_untagged_parts(snapshot: Snapshot) -> bool:

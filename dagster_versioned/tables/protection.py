@@ -118,8 +118,10 @@ def with_own_parents(
         for version, end in names.lives:
             if version.gone is not None:
                 continue
+            reason = named.reason(version, end)
+            if reason is not None and version.metadata_sha is not None:
+                named.add(version.metadata_sha, reason)  # by SHA: wherever else it is in the history
             if (version.log_version, version.partition) in going and version.metadata_sha not in reasons:
-                reason = named.reason(version, end)
                 if reason is None:
                     continue
                 reasons[version.metadata_sha] = reason
@@ -138,7 +140,8 @@ def known_shas(history: History) -> frozenset[str]:
 class _Names:
     """What a SHA that is named as a parent means in a history: one version, or a whole partitioned table.
 
-    ``lives`` are the own versions, newest first, each with the log version at which another took its place.
+    ``lives`` are the own versions, newest first, each with the log version at which another took its place,
+    or none did.
     """
 
     def __init__(self, history: History) -> None:
@@ -152,7 +155,8 @@ class _Names:
         ends: dict[str | None, int] = {}
         for version in reversed(history.versions):
             if not version.is_foreign:
-                self.lives.append((version, ends.get(version.partition)))
+                if not version.is_drop:
+                    self.lives.append((version, ends.get(version.partition)))
                 ends[version.partition] = version.log_version
 
 

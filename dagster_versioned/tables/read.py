@@ -1,6 +1,6 @@
 """Reading: from the versions that were chosen to their exact files."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -70,6 +70,7 @@ def version_files(
                 "kept. Read a later version, or write the data again."
             )
     partitions = [version.partition for version in chosen.versions if version.partition is not None]
+    parts: Mapping[str | None, tuple[Add, ...]]
     if partitions:
         parts = parts_by_partition(snapshot, None if chosen.whole else partitions)
     else:

@@ -201,7 +201,7 @@ def _split(
 def _keys(rows: pa.Table, partitioning: Partitioning, key_of: KeyOf) -> "pa.ChunkedArray[Any]":
     if callable(key_of):
         given: Any = key_of(rows)
-        keys: Any = given if isinstance(given, pa.ChunkedArray) else cast("Any", pa).chunked_array([pa.array(given)])
+        keys = cast("Any", given if isinstance(given, pa.ChunkedArray) else _array(given))
         if len(keys) != rows.num_rows:
             raise InvalidInput(f"The function gave {len(keys)} keys for {rows.num_rows} rows. Nothing was changed.")
         return keys.cast(pa.string())
@@ -220,6 +220,11 @@ def _keys(rows: pa.Table, partitioning: Partitioning, key_of: KeyOf) -> "pa.Chun
         )
     each = [one.keys_of(_column(rows, key_of[name]), key_of[name]) for name, one in partitioning.dimensions]
     return cast("Any", pc).binary_join_element_wise(*each, "|")
+
+
+def _array(given: Any) -> Any:
+    arrow: Any = pa
+    return arrow.chunked_array([arrow.array(given)])
 
 
 def _column(rows: pa.Table, name: str) -> "pa.ChunkedArray[Any]":

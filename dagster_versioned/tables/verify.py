@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from dagster_versioned.delta.actions import Add, Cdc
 from dagster_versioned.delta.deletion_vectors import deleted_rows
 from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.snapshot import Snapshot, replayed
 from dagster_versioned.delta.statistics import num_records
 from dagster_versioned.errors import (
     ExpiredVersion,
@@ -26,7 +25,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.change_files import ChangeFiles
 from dagster_versioned.tables.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.history import MEMBER, History, Version
-from dagster_versioned.tables.parts import part_sha, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
 from dagster_versioned.tables.protection import known_shas
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import check_parts
@@ -190,14 +189,11 @@ def _identities(
     """Identities against their SHAs and against the parts in the log; returns also the parts to look at."""
     findings: list[Finding] = []
     parts: dict[tuple[str, str | None], Add] = {}
-    snapshot: Snapshot | None = None
+    live = LiveParts()
     for version in sorted(versions, key=lambda one: one.log_version):
         try:
-            if snapshot is None:
-                snapshot = replayed(commits[: version.log_version + 1])
-            elif snapshot.version < version.log_version:
-                snapshot = snapshot.advance(commits[snapshot.version + 1 : version.log_version + 1])
-            adds = parts_of(snapshot, version.partition)
+            live.advance(commits[live.log_version + 1 : version.log_version + 1])
+            adds = live.of(version.partition)
             if version.raw is not None:
                 _ = version.entry  # in its canonical form, too
                 check_parts(version, adds)
@@ -242,11 +238,13 @@ def _current(state: TableState) -> Iterator[Finding]:
 
     A commit of another program may have removed parts of one partition, before an own one to another partition.
     """
+    parts = parts_by_partition(state.snapshot)
     for version in state.history.current:
         if version.gone is not None or version.log_version == state.log_version:
             continue
         try:
-            check_parts(version, parts_of(state.snapshot, version.partition))
+            whole = version.partition is None
+            check_parts(version, parts_of(state.snapshot) if whole else parts.get(version.partition, ()))
         except VersionedError as error:
             yield Finding(
                 "identity", f"{version.short} (@{version.log_version}), as of @{state.log_version}", str(error)

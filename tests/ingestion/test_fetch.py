@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import os
+import socket
 import zipfile
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from dagster_versioned.chain.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, F
 from dagster_versioned.chain.ingest.prepare import prepare
 from dagster_versioned.chain.ingest.source_file import SourceFile
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
+from dagster_versioned.storage import http, public_network
 from dagster_versioned.storage.http import HttpClient
 from support.static_server import Request, answering, static_server
 
@@ -131,6 +133,142 @@ def test_a_source_that_a_stranger_may_have_written_names_no_files_of_this_machin
         assert contents(step, [], replace(of_a_stranger, local_files=True)) == ["mine"]
         with pytest.raises(InvalidInput, match=r"names files of this machine.*Nothing was read.*--manifest"):
             contents(step, [], of_a_stranger)
+
+
+def test_a_stranger_s_source_reaches_no_local_address(fetching: Fetching):
+    asked: list[str] = []
+
+    def respond(request: Request) -> None:
+        asked.append(request.path)
+        request.reply(200, b"internal")
+
+    of_a_stranger = replace(fetching, local_files=False)
+    with answering(respond) as url:
+        port = url.rpartition(":")[2]
+        hosts = ["127.0.0.1", "localhost", "127.1", "2130706433", "0.0.0.0", "[::ffff:127.0.0.1]"]
+        for host in hosts:
+            with pytest.raises(StorageError, match=r"address of this machine or its network.*--manifest"):
+                contents(FetchStepUrl(f"http://{host}:{port}/secret"), [], of_a_stranger)
+        assert asked == []
+        step = FetchStepUrl(f"{url}/secret")
+        assert contents(step, [], replace(of_a_stranger, local_addresses=True)) == ["internal"]
+        assert contents(step, [], fetching) == ["internal"]
+
+
+def test_a_name_that_resolves_to_another_address_the_second_time_does_not_pass(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[str] = []
+    resolved: list[str] = []
+    real = socket.getaddrinfo
+
+    def resolve(host, port, *arguments, **named):
+        if host != "rebinding.example":
+            return real(host, port, *arguments, **named)
+        resolved.append(host)
+        return real("93.184.215.14" if len(resolved) == 1 else "127.0.0.1", port, *arguments, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    socket.getaddrinfo("rebinding.example", 80)  # whoever looks before the connection is made sees this one
+    with answering(lambda request: asked.append(request.path)) as url:
+        step = FetchStepUrl(f"http://rebinding.example:{url.rpartition(':')[2]}/")
+        with pytest.raises(StorageError, match=r"'rebinding.example' is 127\.0\.0\.1, an address of this machine"):
+            contents(step, [], replace(fetching, local_files=False))
+    assert len(resolved) >= 2
+    assert asked == []
+
+
+def test_a_redirect_of_a_stranger_s_source_reaches_no_local_address(
+    fetching: Fetching, monkeypatch: pytest.MonkeyPatch
+):
+    """The first server stands for one of the public network, as far as its address is asked for."""
+    asked: list[str] = []
+    with answering(lambda request: asked.append(request.path)) as inner:
+        port = int(inner.rpartition(":")[2])
+        first = answering(lambda request: request.reply(302, Location=f"http://[::ffff:127.0.0.1]:{port}/secret"))
+        monkeypatch.setattr(public_network, "is_public", lambda address: address == "127.0.0.1")
+        monkeypatch.setattr(public_network, "_is_here", lambda connected: False)
+        monkeypatch.setattr(http, "_is_inside", lambda host: False)
+        with first as url, pytest.raises(StorageError, match=r"is ::ffff:127\.0\.0\.1, an address of this machine"):
+            contents(FetchStepUrl(url), [], replace(fetching, local_files=False))
+    assert asked == []
+
+
+def test_a_stranger_s_source_is_not_fetched_through_a_proxy(fetching: Fetching, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+
+    def respond(request: Request) -> None:
+        asked.append(request.path)
+        request.reply(200, b"through")
+
+    with answering(respond) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        step = FetchStepUrl("http://intranet.example/secret")
+        with pytest.raises(StorageError, match=r"proxy of the environment.*no_proxy"):
+            contents(step, [], replace(fetching, local_files=False))
+        assert asked == []
+        assert contents(step, [], replace(fetching, local_files=False, local_addresses=True)) == ["through"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.100.100.200",
+        "0.0.0.0",
+        "255.255.255.255",
+        "224.0.0.1",
+        "168.63.129.16",
+        "::1",
+        "::",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "fec0::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "2001:0:7f00:1::",
+    ],
+)
+def test_an_address_that_is_not_of_the_public_network(address: str):
+    assert not public_network.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:93.184.215.14", "64:ff9b::5db8:d70e"]
+)
+def test_an_address_of_the_public_network(address: str):
+    assert public_network.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Host", "Authorization", "Metadata", "Metadata-Flavor", "X-aws-ec2-metadata-token", "Cookie", "X-Forwarded-For"],
+)
+def test_headers_of_a_stranger_s_source_are_limited(fetching: Fetching, name: str):
+    asked: list[str] = []
+
+    def respond(request: Request) -> None:
+        asked.append(request.headers.get("Accept", ""))
+        request.reply(200, b"public")
+
+    of_a_stranger = replace(fetching, local_files=False, local_addresses=True)
+    with answering(respond) as url:
+        step = FetchStepUrl(url, headers=(RequestHeader("Accept", "text/csv"), RequestHeader(name, "hunter2")))
+        with pytest.raises(
+            InvalidInput, match=f"sends the header '{name}'.*Nothing was fetched.*--manifest"
+        ) as refused:
+            contents(step, [], of_a_stranger)
+        assert "hunter2" not in str(refused.value)
+        assert asked == []
+        assert contents(replace(step, headers=step.headers[:1]), [], of_a_stranger) == ["public"]
+        assert asked == ["text/csv"]
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://host/x", "gopher://host/", "data:,x"])

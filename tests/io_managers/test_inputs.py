@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import InvalidInput, TableNotFound, UnsupportedFrame, VersionNotFound
+from dagster_versioned.errors import InvalidInput, InvalidReference, TableNotFound, UnsupportedFrame, VersionNotFound
 
 ROWS = {"n": [1, 2], "s": ["a", "b"]}
 
@@ -122,3 +122,57 @@ def test_a_value_can_be_loaded_outside_of_a_run(house):
 def test_an_input_that_is_no_asset_is_refused(house):
     with pytest.raises(InvalidInput, match="input 'x' is not an asset"):
         house.io_manager().load_input(dg.build_input_context(name="x"))
+
+
+class TestOutsideOfARun:
+    """Tests and notebooks load values without a step, often without a name or a type."""
+
+    def load(self, house, asset=up, **options):
+        defs = dg.Definitions(assets=[asset], resources={"io_manager": house.io_manager()})
+        return defs.load_asset_value(asset.key, **options)
+
+    def refused(self, house, error, asset=up, **options):
+        with pytest.raises(error) as caught:
+            self.load(house, asset, **options)
+        assert caught.value.__cause__ is None
+        assert caught.value.__suppress_context__ or caught.value.__context__ is None
+        return str(caught.value)
+
+    def test_a_table_that_is_missing_is_named_with_what_to_run(self, house):
+        told = self.refused(house, TableNotFound)
+        assert "The asset up has no version in project HOUSE" in told
+        assert "so the value cannot be read" in told
+        assert "dagster asset materialize" in told
+
+    def test_a_partition_that_is_missing_is_named(self, house):
+        @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+        def daily():
+            return pa.table(ROWS)
+
+        self.refused(house, TableNotFound, daily, partition_key="a")
+        house.run(daily, partition_key="a")
+        assert "Partition 'b' of the asset daily" in self.refused(house, VersionNotFound, daily, partition_key="b")
+        assert self.load(house, daily, partition_key="a").to_pydict() == ROWS
+
+    @pytest.mark.parametrize(("reference", "named"), [("@77", "No log version @77"), ("abcdef", "'abcdef'")])
+    def test_a_version_that_is_missing_is_named(self, house, reference, named):
+        house.run(up)
+        metadata = {"dagster_versioned/version": reference}
+        assert named in self.refused(house, VersionNotFound, metadata=metadata)
+
+    def test_what_is_no_reference_is_refused(self, house):
+        house.run(up)
+        metadata = {"dagster_versioned/version": "zz"}
+        assert "'zz'" in self.refused(house, InvalidReference, metadata=metadata)
+
+    def test_a_type_that_no_table_is_read_as_is_named(self, house):
+        house.run(up)
+        assert "builtins.int" in self.refused(house, UnsupportedFrame, python_type=int)
+
+    def test_a_type_that_nobody_gave_is_that_of_the_default_engine(self, house):
+        house.run(up)
+        assert house.io_manager().load_input(dg.build_input_context(asset_key="up")).to_pydict() == ROWS
+
+    def test_an_output_that_is_no_asset_is_refused_in_a_test_too(self, house):
+        with pytest.raises(InvalidInput, match="output 'result' is not an asset"):
+            house.io_manager().handle_output(dg.build_output_context(step_key="s", name="result"), pa.table(ROWS))

@@ -98,3 +98,26 @@ def test_rows_of_other_days_and_days_without_rows_are_refused(house, spark):
     assert not house.project.table("daily").exists()
     house.run(daily(short, **TableOptions(allow_empty=True).as_metadata()), tags=TAGS)
     assert house.head("daily", "2024-01-02").identity.nrow == 0
+
+
+def test_a_day_that_needs_the_day_before_starts_with_a_frame_without_rows(house, spark):
+    seen = []
+
+    @dg.asset(
+        partitions_def=dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-01-05"),
+        ins={
+            "total": dg.AssetIn(
+                partition_mapping=dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1),
+                metadata={"allow_missing_partitions": True},
+            )
+        },
+    )
+    def total(total: DataFrame) -> DataFrame:
+        seen.append((total.columns, total.count()))
+        before = total.first()
+        return SparkSession.active().createDataFrame([(1 if before is None else before["n"] + 1,)], "n long")
+
+    for day in ("2024-01-01", "2024-01-02", "2024-01-04"):
+        house.run(total, partition_key=day)
+    assert seen == [([], 0), (["n"], 1), (["n"], 0)]
+    assert house.project.table("total").read(partition="2024-01-02")["n"].to_pylist() == [2]

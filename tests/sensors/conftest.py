@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -32,6 +33,11 @@ SETTINGS = {
     "run_retries": {"enabled": True},
     "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
 }
+ONE_FILE = {
+    "module": "dagster._core.storage.event_log",
+    "class": "ConsolidatedSqliteEventLogStorage",
+}
+"""The events of all runs in one database, where making one for each run would take most of the time."""
 _numbers = itertools.count()
 logger = logging.getLogger("sensor tests")
 logger.setLevel(logging.CRITICAL)
@@ -236,11 +242,11 @@ def _origin(location_name, definitions):
 
 
 @contextmanager
-def running_daemon(folder: Path, home: Path) -> Iterator[Daemon]:
+def running_daemon(folder: Path, home: Path, settings: dict[str, Any] = SETTINGS) -> Iterator[Daemon]:
     """A daemon over an empty project below a folder; its storage is a copy of an empty one."""
     location = str(folder / "data")
     shutil.copytree(home, folder / "dagster")
-    with DagsterInstance.local_temp(str(folder / "dagster"), overrides=SETTINGS) as instance:
+    with DagsterInstance.local_temp(str(folder / "dagster"), overrides=settings) as instance:
         launcher = HeldLauncher()
         launcher.register_instance(instance)
         instance._run_launcher = launcher
@@ -273,6 +279,17 @@ def daemons(empty_home, tmp_path, monkeypatch) -> Callable[[], AbstractContextMa
         return running_daemon(folder, empty_home)
 
     return make
+
+
+@pytest.fixture
+def quick_daemon(tmp_path, monkeypatch) -> Iterator[Daemon]:
+    """A daemon for hundreds of runs that are pretended."""
+    monkeypatch.setattr(sensor, "is_under_min_interval", lambda *_: False)
+    home = tmp_path / "home"
+    home.mkdir()
+    settings = {**SETTINGS, "event_log_storage": {**ONE_FILE, "config": {"base_dir": str(tmp_path / "events")}}}
+    with running_daemon(tmp_path, home, settings) as one:
+        yield one
 
 
 @pytest.fixture

@@ -382,7 +382,7 @@ class Many:
         for name in self.names:
             spec = dg.AssetSpec(name)
 
-            @dg.asset_check(asset=spec, blocking=True, name="positive")
+            @dg.asset_check(asset=name, blocking=True, name="positive")
             def check():
                 raise NotImplementedError
 
@@ -408,7 +408,9 @@ class Many:
             storage_id=made.storage_id, run_id=made.run_id, timestamp=made.timestamp
         )
         instance.report_runless_asset_event(
-            dg.AssetCheckEvaluation(key, "positive", passed, target_materialization_data=target)
+            dg.AssetCheckEvaluation(
+                asset_key=key, check_name="positive", passed=passed, target_materialization_data=target
+            )
         )
 
     def tick(self, cursor=None):

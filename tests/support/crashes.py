@@ -17,6 +17,7 @@ from dagster_versioned.tables import lease
 from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
@@ -214,6 +215,31 @@ def a_hundred(table: VersionedTable) -> None:
         table.write(numbered(1 + number % 3, number))
 
 
+def drop_partition(table: VersionedTable) -> None:
+    table.drop_partitions(["a"], dry_run=False, why="wrong feed")
+
+
+def drop(table: VersionedTable) -> None:
+    table.drop(dry_run=False, why="unused")
+
+
+def dropped(table: VersionedTable) -> None:
+    partitions(table)
+    drop(table)
+
+
+def restore(table: VersionedTable) -> None:
+    table.restore()
+
+
+def repartition(table: VersionedTable) -> None:
+    table.repartition(Partitioning.names(), "n", dry_run=False)
+
+
+def make_whole(table: VersionedTable) -> None:
+    table.repartition(None, dry_run=False)
+
+
 OPERATIONS = {
     "create": Operation(nothing, write_first),
     "full": Operation(write_first, write_second),
@@ -235,6 +261,12 @@ OPERATIONS = {
     "adopt": Operation(foreign, adopt),
     "take over": Operation(abandoned_expiry, write_first),
     "checkpoint": Operation(a_hundred, write_second),
+    "drop partition": Operation(partitions, drop_partition),
+    "drop": Operation(partitions, drop),
+    "begin anew": Operation(dropped, write_second),
+    "restore": Operation(dropped, restore),
+    "repartition": Operation(partitions, repartition),
+    "make whole": Operation(partitions, make_whole),
 }
 
 

@@ -155,3 +155,18 @@ def test_a_write_of_all_partitions_is_one_commit_and_takes_work_and_calls_in_pro
         )
     assert calls[1] == calls[0]
     assert work[1] < 2.1 * work[0]
+
+
+# Verifying
+
+
+@pytest.mark.parametrize("before", [written_at_once, written_one_by_one])
+def test_to_verify_takes_work_in_proportion(tmp_path: Path, before: Callable[[VersionedTable, int], None]) -> None:
+    work: list[int] = []
+    for count in (40, 80):
+        before(Project("NYC", LocalStore(tmp_path / str(count))).table("daily"), count)
+        table = Project("NYC", LocalStore(tmp_path / str(count))).table("daily")
+        profiled = function_calls(lambda table=table: table.verify().require_ok())
+        assert profiled["_tag"] == 0
+        work.append(profiled.total())
+    assert work[1] < 2.1 * work[0]

@@ -85,6 +85,13 @@ def test_own_parents_are_kept_as_the_definition_has_it(drawn: tuple[History, lis
     assert with_own_parents(history, candidates, {}).keys() == kept_by_definition(history, candidates)
 
 
+def test_a_version_that_the_whole_table_holds_again_is_kept_where_it_was_before_too() -> None:
+    versions = [("1", "a", ()), ("2", "a", ()), ("1", "a", ()), ("3", "b", ("a2",)), ("4", "c", ())]
+    history = History([commit(n, [one], f"a{n}") for n, one in enumerate(versions)])
+    candidates = [history.versions[0]]
+    assert with_own_parents(history, candidates, {}).keys() == kept_by_definition(history, candidates) == {sha("1")}
+
+
 # The cost
 
 

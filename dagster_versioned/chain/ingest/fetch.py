@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from glob import glob
@@ -16,6 +16,7 @@ from dagster_versioned.chain.events import (
     FetchStepFilesGlob,
     FetchStepMqtt,
     FetchStepUrl,
+    RequestHeader,
     SourceCachingForever,
     SourceOrdering,
     SourceState,
@@ -32,6 +33,9 @@ LAST_MODIFIED = "odf/last-modified"
 CONTENT = "dagster-versioned/sha3-256"
 """The kind of a source state that is the hash of the bytes, for sources that say nothing of themselves."""
 MAX_BYTES = 16 * 1024**3
+
+HARMLESS_HEADERS = frozenset({"accept", "accept-charset", "accept-language", "cache-control", "pragma", "user-agent"})
+"""What a stranger's source may send: no other host's name, no credential, no word that a metadata service waits for."""
 
 _VARIABLE = re.compile(r"\$\{\{\s*env\.(\w+)\s*\}\}")
 
@@ -50,7 +54,8 @@ class Fetching:
     """How files are fetched: into ``folder``, at ``now``, each of at most ``max_bytes``.
 
     ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
-    Without ``local_files`` a source of files of this machine is refused.
+    Without ``local_files`` the source is a stranger's: files of this machine are refused, headers that are none of
+    `HARMLESS_HEADERS`, and, unless there are ``local_addresses``, addresses that are not of the public network.
     """
 
     folder: Path
@@ -59,6 +64,7 @@ class Fetching:
     variables: Mapping[str, str]
     max_bytes: int = MAX_BYTES
     local_files: bool = True
+    local_addresses: bool = False
 
 
 def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
@@ -101,11 +107,14 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
         _require_file(path, fetching)
         file, modified, new = SourceFile(str(path), path), _modified(path), None
     else:
+        _require_harmless(step.headers or (), fetching)
         headers = {header.name: _filled(header.value, fetching.variables) for header in step.headers or ()}
         if state is not None and state.kind in (ETAG, LAST_MODIFIED):
             headers["If-None-Match" if state.kind == ETAG else "If-Modified-Since"] = state.value
         target = fetching.folder / "fetched"
-        status, said = fetching.client.download(url, target, headers, max_bytes=fetching.max_bytes)
+        is_restricted = not (fetching.local_files or fetching.local_addresses)
+        client = fetching.client.public() if is_restricted else fetching.client
+        status, said = client.download(url, target, headers, max_bytes=fetching.max_bytes)
         if status == 304:
             return None
         file, modified, new = SourceFile(shown_url(url), target), last_modified(said), _stated(said)
@@ -115,6 +124,17 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
         return None
     when = event_time(step.event_time, path=unquote(parts.path), modified=modified, now=fetching.now)
     return Fetched(file, when, new)
+
+
+def _require_harmless(headers: Iterable[RequestHeader], fetching: Fetching) -> None:
+    """Raise `InvalidInput` for a stranger's header that could do more than choose among forms of what is public."""
+    refused = [header.name for header in headers if header.name.lower() not in HARMLESS_HEADERS]
+    if refused and not fetching.local_files:
+        raise InvalidInput(
+            f"The source sends the header {refused[0]!a:.100}, and whoever wrote it may be a stranger: only "
+            f"{', '.join(sorted(HARMLESS_HEADERS))} are sent for one. Nothing was fetched. If you mean that header, "
+            "poll with a manifest of yours (--manifest FILE) or the dataset's key."
+        )
 
 
 def _stated(headers: Mapping[str, str]) -> SourceState | None:

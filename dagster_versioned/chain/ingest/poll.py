@@ -50,12 +50,14 @@ class Polling:
     """How a source is polled.
 
     ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``. ``local_files=False`` is for sources
-    that somebody else may have written: they may not name files of this machine.
+    that somebody else may have written: they may not name files of this machine, nor addresses that are not of the
+    public network (unless there are ``local_addresses``), nor send headers other than a few harmless ones.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     max_bytes: int = MAX_BYTES
     local_files: bool = True
+    local_addresses: bool = False
     client: HttpClient = field(default_factory=HttpClient)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -95,6 +97,7 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
             variables=polling.variables,
             max_bytes=polling.max_bytes,
             local_files=polling.local_files,
+            local_addresses=polling.local_addresses,
         )
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
