@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Final, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -134,7 +134,7 @@ _Dumper.add_representer(str, _represent_text)
 class _Loader(yaml.SafeLoader):
     """Reads what JSON could say: texts, numbers, true, false, null, lists and mappings."""
 
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}  # its own, not those that PyYAML's loaders share
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's name and form
 
 
 for _tag, _pattern, _first in (

@@ -43,14 +43,14 @@ class ExternalHeads:
     def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
         """See whether there is another version. A table that cannot be read is said to be so, and stops no other."""
         stamp, before = listing.get(str(self._table.name)), self._heads
-        is_new = stamp in (_UNREADABLE, None) or stamp != self._stamp or self._heads.unreadable is not None
+        is_new = stamp is None or stamp != self._stamp
         if is_new:
             self._stamp = None  # until it is read: what breaks off here is begun again
             self._heads = self._read() if stamp is not None else TableHeads()
-            self._stamp = stamp
+        is_known = stamp is None or (stamp != _UNREADABLE and self._heads.whole is not None)
+        self._stamp = stamp if is_known else None
         changed = {self._table.name: None} if self._heads != before else {}
-        reads = int(is_new and stamp is not None)
-        return Look(changed, listing, reads, (), stamp != _UNREADABLE and self._heads.unreadable is None)
+        return Look(changed, listing, int(is_new and stamp is not None), (), is_known)
 
     def pins(self) -> Mapping[str, Pin]:
         """None: pins are of projects."""

@@ -234,7 +234,7 @@ def _split(
     ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
     starts = [0, *ends[:-1]]
     return [
-        (str(key), rows.take(pa.array(order[start:end])))
+        (str(key), rows.take(cast("Any", pa.array(order[start:end]))))
         for key, start, end in zip(encoded.dictionary.to_pylist(), starts, ends, strict=True)
     ]
 
