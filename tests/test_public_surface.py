@@ -35,6 +35,7 @@ SURFACE = {
     "HeadIntegrity",
     "Partitioning",
     "Project",
+    "OneDefinition",
     "ProjectResource",
     "RowCountDrift",
     "S3CredentialsResource",

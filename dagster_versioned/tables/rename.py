@@ -23,6 +23,7 @@ from dagster_versioned.identity.names import TableName, table_name, table_name_o
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.commit import Draft, DraftOf
+from dagster_versioned.tables.datom_documents import record_project
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.drop import refuse_dropped
 from dagster_versioned.tables.head import (
@@ -34,7 +35,6 @@ from dagster_versioned.tables.head import (
     publish_head,
 )
 from dagster_versioned.tables.operations import TableOperations
-from dagster_versioned.tables.publish import record_project
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
 from dagster_versioned.tables.write import CollectionInProgress

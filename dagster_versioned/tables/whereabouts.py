@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.commit import Draft, DraftOf
-from dagster_versioned.tables.head import announce, head_key, read_head
+from dagster_versioned.tables.head import TableHead, head_key, read_head
 from dagster_versioned.tables.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
@@ -90,7 +90,9 @@ class Whereabouts:
             state = self._cache.refresh()
         except (LogCorrupt, UnsupportedFeature):
             return False  # of such a table, the first commit can be read
-        return state is not None and not state.history.versions and state.history.records[0].operation == MOVE
+        if state is None or state.history.heads or state.history.versions:
+            return False
+        return state.history.record(0).operation == MOVE
 
     def mark_of(self, state: TableState) -> MigrationMark | None:
         """The mark beside the table of the migration that its log names, if it lies there; it is at both ends or none.
@@ -127,7 +129,7 @@ class Whereabouts:
         except (LogCorrupt, UnsupportedFeature):  # all that is left of the log may be the fence
             self._project.check_unmarked()
             if self.is_arriving():
-                announce(self._project.data, head_key(self._name), 0)  # which says what is on its way
+                TableHead(self._project.data, head_key(self._name)).announce(0)  # which says what is on its way
             raise
 
     def is_arriving(self) -> bool:

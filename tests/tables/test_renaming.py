@@ -207,9 +207,9 @@ def test_a_write_in_flight_is_refused_and_writes_nothing(
     table.write(rows)
     change = table._operations.change
 
-    def overtaken(draft):
+    def overtaken(draft, **given):
         project.table("flights").rename("journeys", dry_run=False)
-        return change(draft)
+        return change(draft, **given)
 
     monkeypatch.setattr(table._operations, "change", overtaken)
     with pytest.raises(InvalidName, match="flights was renamed to journeys"):
