@@ -1,9 +1,11 @@
 """What every check is: it looks at the heads of one asset's table, and comes to a verdict that explains itself."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar
 
 import dagster as dg
@@ -45,31 +47,36 @@ class Look:
             heads = [self.table.version()]
         else:
             wanted = self.partitions if self.partitions is not None else self.table.partitions().keys()
-            heads = [self.table.version(partition=key) for key in sorted(wanted)]
+            known = history.heads
+            heads = [known.get(key) or self.table.version(partition=key) for key in sorted(wanted)]
         for head in heads:
             head.entry.to_json()  # parses the identity, which raises where it does not have its SHA
         return tuple(heads)
 
     @cached_property
+    def _versions(self) -> Sequence[Version]:
+        """Newest first."""
+        return [version for version in self.table.history() if version.raw is not None]
+
+    @cached_property
     def _by_partition(self) -> Mapping[str | None, Sequence[Version]]:
         grouped: dict[str | None, list[Version]] = {}
-        for version in self.table.history():
-            if version.raw is not None:
-                grouped.setdefault(version.partition, []).append(version)
+        for version in self._versions:
+            grouped.setdefault(version.partition, []).append(version)
         return grouped
 
     def before(self, head: Version) -> list[Version]:
         """The versions that a head replaced, newest first."""
         return [one for one in self._by_partition.get(head.partition, ()) if one.log_version < head.log_version]
 
-    def beside(self, head: Version) -> list[Version]:
+    def beside(self, head: Version) -> Iterator[Version]:
         """The newest version that each other partition had when the head was made, newest first."""
-        others = [
-            next((one for one in versions if one.log_version < head.log_version), None)
-            for partition, versions in self._by_partition.items()
-            if partition != head.partition
-        ]
-        return sorted((one for one in others if one is not None), key=lambda one: -one.log_version)
+        seen = {head.partition}
+        first = bisect_right(self._versions, -head.log_version, key=lambda version: -version.log_version)
+        for version in islice(self._versions, first, None):
+            if version.partition not in seen:
+                seen.add(version.partition)
+                yield version
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ class FreshParents(VersionCheck):
         rows: list[tuple[object, ...]] = []
         stale: list[str] = []
         unknown: set[str] = set()
+        state = look.table.state
         for head in look.heads:
-            cell = CellHead.of(partition_head(look.table.name, head, look.table.state))
+            cell = CellHead.of(partition_head(look.table.name, head, state))
             own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
             needs = [upstream.need(look, head.partition) for upstream in upstreams]
             code_version = look.graph.get(look.asset_key).code_version if cell.feature is not None else None
@@ -77,7 +78,7 @@ class _Upstream:
         graph = look.graph
         keys = upstream_partitions(graph, look.asset_key, partition, self.asset_key, look.context.instance)
         whole = keys is None and graph.get(self.asset_key).partitions_def is not None
-        keys = frozenset(self.heads.partitions) if whole else keys
+        keys = self.heads.partitions.keys() if whole else keys
         return Need(self.asset_key.to_user_string(), self.key, self.heads, keys, is_whole=whole)
 
 

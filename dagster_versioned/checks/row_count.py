@@ -1,6 +1,7 @@
 """Are there about as many rows as there used to be?"""
 
 from dataclasses import dataclass
+from itertools import islice
 from statistics import median
 from typing import Literal
 
@@ -62,8 +63,8 @@ class RowCountDrift(VersionCheck):
         if self.against == "partitions":
             earlier = look.beside(head)
         else:  # what only says something else of the same rows is no further opinion
-            earlier = [one for one in look.before(head) if one.change == "full"]
-        return [one.identity.nrow for one in earlier[: self.last]]
+            earlier = (one for one in look.before(head) if one.change == "full")
+        return [one.identity.nrow for one in islice(earlier, self.last)]
 
     def _is_too_far(self, drift: float) -> bool:
         limit = self.max_drop if drift < 0 else self.max_growth

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
@@ -106,4 +107,4 @@ def _spelled(data_type: Any) -> str:
 
 
 def _before(look: Look, head: Version) -> Version | None:
-    return next(iter([*look.before(head), *look.beside(head)]), None)
+    return next(chain(look.before(head), look.beside(head)), None)

@@ -83,6 +83,11 @@ class Commit:
     timestamp_ms: int
 
     @property
+    def forgotten(self) -> frozenset[str]:
+        """See `CommitInfo.forgotten`."""
+        return frozenset() if self.commit_info is None else CommitInfo(self.commit_info).forgotten
+
+    @property
     def adds(self) -> tuple[Add, ...]:
         return tuple(action for action in self.actions if isinstance(action, Add))
 

@@ -17,6 +17,7 @@ from dagster_versioned.delta.files import (
     no_rows,
     to_adds,
     without,
+    without_keys,
 )
 from dagster_versioned.delta.log import (
     CheckpointFiles,
@@ -46,7 +47,8 @@ class Snapshot:
     ``reach`` (else `UnsupportedFeature`).
 
     ``files`` has the schema `files.FILES`, its rows are in no particular order and unique by (key, deletion vector);
-    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them. ``domains`` maps the name of a domain to
+    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them; those that a commit ended
+    (`CommitInfo.forgotten`) are not there. ``domains`` maps the name of a domain to
     its configuration. ``timestamp_ms`` is the in-commit timestamp, else the file's time. ``commit_sha256`` is of the
     bytes of commit ``version``, ``None`` where only a checkpoint is left of it.
     """
@@ -303,7 +305,7 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: R
         _unexpired_txns({**base.txns, **changes.txns()}, metadata, last.timestamp_ms),
         domains,
         files,
-        appended(without(base.tombstones, changes.touched), changes.removes),
+        appended(without_keys(without(base.tombstones, changes.touched), changes.forgotten), changes.removes),
         last.timestamp_ms,
         last.sha256 if isinstance(last, Header) else last.commit_sha256,
         reach,

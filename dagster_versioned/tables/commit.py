@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_versioned.delta.actions import Action
+from dagster_versioned.delta.actions import Action, CommitInfo
 from dagster_versioned.delta.features import refuse_row_rules
 from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
@@ -27,7 +27,8 @@ _OBEYED = ("changeDataFeed", "checkConstraints")
 class Draft:
     """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
 
-    ``announces`` says that the entry changes a head, so the head is marked first.
+    ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
+    files that no version needs any more (`CommitInfo.forgotten`).
     """
 
     operation: str
@@ -35,6 +36,7 @@ class Draft:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     announces: bool = True
+    forgets: Sequence[str] = ()
 
 
 DraftOf = Callable[[TableState | None, int], Draft | None]
@@ -122,4 +124,5 @@ def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engin
         "isBlindAppend": False,
         "engineInfo": engine_info,
         MEMBER: {**drafted.info, **previous},
+        **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
     }

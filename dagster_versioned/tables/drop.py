@@ -7,6 +7,7 @@ name until they are expired.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -20,7 +21,7 @@ from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import shown
-from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_actions import dropped_domains, dropped_info, version_domain
 from dagster_versioned.tables.table_record import Dropped, TableRecord
@@ -62,7 +63,7 @@ class Drop:
             said = Dropped(created_at_text(timestamp), self._by, self._why)
             after = replace(record, partitioning=None, since=state.log_version + 1, dropped=said)
         else:
-            adds = tuple(add for key in self._partitions for add in parts_of(state.snapshot, key))
+            adds = tuple(chain.from_iterable(parts_by_partition(state.snapshot, self._partitions).values()))
             after = record
         return Draft(
             operation="DROP" if self._partitions is None else "DROP PARTITION",

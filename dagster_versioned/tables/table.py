@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
@@ -43,9 +44,10 @@ from dagster_versioned.tables.propose import (
 )
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import VersionFiles, version_files
-from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
+from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
@@ -176,7 +178,7 @@ class VersionedTable:
         with staged(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
             proposals = [
-                propose(frame, key, descriptions[key], staging, options, constraints, pinned)
+                propose(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
                 for key, frame in frames.items()
             ]
             writing = Writing(
@@ -295,12 +297,16 @@ class VersionedTable:
 
     def repartition(
         self,
-        partitioning: Partitioning | None,
+        partitioning: Partitioning | Same | None,
         column: KeyOf | None = None,
         *,
+        types: Mapping[str, str] | None = None,
         dry_run: bool = True,
     ) -> RepartitionReport:
         """Give the rows that are there other partitions (``None``: none), in one commit; the old ones end with it.
+
+        ``types`` gives columns other types, by Delta's names, that hold every value there is: ``{"code": "string"}``.
+        With ``"same"`` only these change.
 
         ``column`` gives the key of a row: a column of dates, timestamps or keys, for several dimensions a mapping of
         dimensions to columns, or a function from a `pyarrow.Table` to keys. Versions of before can still be read. All
@@ -311,11 +317,12 @@ class VersionedTable:
         self._check_unless(dry_run)
         for _ in range(_REPARTITIONS):
             state = self._known()
-            parted = part(self.name, self.store, state, partitioning, column)
+            parted = part(self.name, self.store, state, partitioning, column, types or {})
             if dry_run:
                 return parted.report(dry_run=True)
             try:
-                self._commit_parted(parted, partitioning)
+                same = TableRecord.of(state.snapshot).partitioning
+                self._commit_parted(parted, same if partitioning == "same" else partitioning)
             except Overtaken:
                 continue
             return parted.report(dry_run=False)
@@ -607,6 +614,11 @@ class VersionedTable:
             )
             writing.parted, writing.partitioning = parted, partitioning
             self._operations.change(writing.draft)
+
+    def _known_schema(self) -> StructType | None:
+        """The table's columns as of a moment ago; ``None`` where it has none yet."""
+        state = self._operations.cache.known
+        return state.snapshot.schema if state is not None and state.history.heads else None
 
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:

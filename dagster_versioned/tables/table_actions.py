@@ -69,8 +69,8 @@ def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
     return InvalidInput(
         f"The partition column {columns[0]!r} would be {schema.field(columns[0]).type}, but the log has the values of"
         " rows that stay in another type, which not every reader widens. Nothing was written. Convert the column, or"
-        " replace the other rows in the same write: all partitions in one write_partitions(), or by `dagster-versioned"
-        " repartition TABLE`."
+        f" the rows that are there: `dagster-versioned repartition TABLE --by same --type {columns[0]}="
+        f"{schema.field(columns[0]).type}`; or replace all partitions in one write_partitions()."
     )
 
 

@@ -170,3 +170,17 @@ def test_to_verify_takes_work_in_proportion(tmp_path: Path, before: Callable[[Ve
         assert profiled["_tag"] == 0
         work.append(profiled.total())
     assert work[1] < 2.1 * work[0]
+
+
+@pytest.mark.slow
+def test_ten_thousand_partitions_take_twenty_calls_beside_their_parts(tmp_path: Path) -> None:
+    store = CountingStore(LocalStore(tmp_path))
+    table = Project("NYC", store).table("daily")
+    for write in (new, changed, unchanged_now):
+        store.reset()
+        write(table, 10_000)
+        assert sum(not call.key.endswith(".parquet") for call in store.calls) <= 20
+
+
+def unchanged_now(table: VersionedTable, count: int) -> None:
+    assert {result.change for result in table.write_partitions(frames(count, 1))} == {"none"}
