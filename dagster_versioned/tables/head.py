@@ -139,13 +139,15 @@ class HeadDocument:
     """What is stored: the log version it was derived at, the head, the mark of an announced commit, or of a rename.
 
     ``log_version`` is -1 before the first commit, and ``head`` is ``None`` before the first version. It runs ahead of
-    ``head.log_version`` when later commits made no version (a release, a collection).
+    ``head.log_version`` when later commits made no version (a release, a collection). Where other documents could not
+    be put with it, ``owed_since`` is the log version that they were at.
     """
 
     log_version: int
     head: Head | None
     pending: Pending | None = None
     arriving: Arriving | None = None
+    owed_since: int | None = None
 
     def to_bytes(self) -> bytes:
         """JSON with sorted keys, so that equal heads are equal bytes."""
@@ -158,7 +160,14 @@ class HeadDocument:
             document["pending"] = {"log_version": self.pending.log_version, "since": self.pending.since}
         if self.arriving:
             document["arriving"] = {"from": self.arriving.source, "has_left": self.arriving.has_left}
+        if self.owed_since is not None:
+            document["owed_since"] = self.owed_since
         return encode(document)
+
+    @property
+    def published(self) -> int:
+        """The log version up to which the other documents of the table were put."""
+        return self.log_version if self.owed_since is None else min(self.owed_since, self.log_version)
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
@@ -172,6 +181,7 @@ class HeadDocument:
                 None if empty else Head.parse(members.members("head")),
                 Pending.parse(members.members("pending")) if members.value.get("pending") is not None else None,
                 Arriving(arriving.text("from"), arriving.flag("has_left")) if arriving is not None else None,
+                members.integer("owed_since") if members.value.get("owed_since") is not None else None,
             )
         except (ValueError, LogCorrupt) as error:
             raise IntegrityError(
@@ -298,6 +308,7 @@ class TableHead:
         *,
         ahead: HeadDocument | None = None,
         durability: Durability = "now",
+        owed_since: int | None = None,
     ) -> HeadDocument:
         """Bring the stored head up to what the log says at ``log_version``, never back; a later mark stays.
 
@@ -313,7 +324,7 @@ class TableHead:
             if before.log_version > log_version and before != ahead:
                 return None
             pending = before.pending if before.pending and before.pending.log_version > log_version else None
-            return HeadDocument(log_version, head, pending).to_bytes()
+            return HeadDocument(log_version, head, pending, owed_since=owed_since).to_bytes()
 
         self._document.update(advance, durability=durability)
         return before

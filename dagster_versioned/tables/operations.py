@@ -151,7 +151,7 @@ class TableOperations:
             if document.log_version > state.log_version:
                 self._repair_quietly()
                 return self.head()
-            if document.log_version < state.log_version:
+            if document.published < state.log_version:
                 if not self._may_write():
                     pending = document.pending
                     later = pending if pending and pending.log_version > state.log_version else None
@@ -181,7 +181,7 @@ class TableOperations:
     def _resolve_unless_seen(self) -> None:
         """`resolve`, unless the head as this process saw it last is at the end of the log, and nothing is announced."""
         known, seen = self.cache.known, self.table_head.remembered()
-        if known is None or seen is None or seen.pending or seen.log_version != known.log_version:
+        if known is None or seen is None or seen.pending or seen.published != known.log_version:
             self.resolve()
 
     def _announce(self, log_version: int) -> None:

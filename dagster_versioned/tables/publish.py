@@ -56,11 +56,11 @@ class Publisher:
         """Bring every derived document up to the state, or to a later one where somebody already published that.
 
         What the commits since the stored head call for comes first and the head last, so that a head never hides that
-        something is still to be put. What fails before it is left to the next time, and the head is put all the same.
+        something is still to be put. Where something fails before it, the head says so, and the next publisher does it.
         Documents other than heads are put without a condition, so an older publisher may overwrite a newer one's;
         therefore one that finds the head beyond its state publishes what is current.
         """
-        since = self._head.last_seen().log_version
+        since = self._head.last_seen().published
         while since <= state.log_version:
             failed: VersionedError | None = None
             is_shared = False
@@ -68,7 +68,7 @@ class Publisher:
                 is_shared = self._publish_others(state, since)
             except VersionedError as error:
                 failed = error
-            before = self._publish_head(state)
+            before = self._publish_head(state, owed_since=since if failed else None)
             if failed is not None:
                 raise failed
             if before <= state.log_version or not is_shared:
@@ -146,10 +146,11 @@ class Publisher:
         end = state.log_version
         return checks | {index_key(at): _holds(records, may_lack=at == end) for at, records in segments(state.history)}
 
-    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None) -> int:
+    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None, owed_since: int | None = None) -> int:
         """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
-        head = table_head(self._table, state)
-        return self._head.publish(head, state.log_version, ahead=ahead, durability="later").log_version
+        head, at = table_head(self._table, state), state.log_version
+        before = self._head.publish(head, at, ahead=ahead, durability="later", owed_since=owed_since)
+        return before.log_version
 
     def _publish_others(self, state: TableState, since: int) -> bool:
         """Publish all but the heads; whether any of it might be taken back by who is slower."""
