@@ -45,8 +45,9 @@ class ExternalHeads:
         stamp = listing.get(str(self._table.name))
         if stamp == self._stamp and self._heads.unreadable is None:
             return Look({}, listing, 0, (), is_known=True)
-        before, self._stamp = self._heads, stamp
+        before = self._heads
         self._heads = self._read() if stamp is not None else TableHeads()
+        self._stamp = stamp  # what breaks off before is begun again
         changed = {self._table.name: None} if self._heads != before else {}
         return Look(changed, listing, int(stamp is not None), (), is_known=self._heads.unreadable is None)
 

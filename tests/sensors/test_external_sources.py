@@ -20,6 +20,7 @@ from dagster_versioned import (
 )
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.external import ExternalHeads
 from dagster_versioned.storage.wrappers import CountingStore
 from support.spark import spark
 
@@ -303,3 +304,21 @@ def test_a_run_that_finds_no_table_says_where_it_looked(daemon, lake):
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert f"No Delta table at {lake}" in str(failure.step_failure_data.error)
     assert not daemon.project.table("down").exists()
+
+
+def test_a_look_that_breaks_off_takes_no_version_for_seen(lake, monkeypatch):
+    put(lake, 1)
+    table = ExternalTable(lake)
+    heads = ExternalHeads(table)
+    heads.look(heads.listing(), [table.name])
+    put(lake, 2)
+
+    def broken(_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExternalTable, "newest", broken)
+        with pytest.raises(MemoryError):
+            heads.look(heads.listing(), [table.name])
+    heads.look(heads.listing(), [table.name])
+    assert heads.heads(table.name).whole.metadata_sha == ExternalTable(lake).newest().commit_sha
