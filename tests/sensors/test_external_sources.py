@@ -23,6 +23,7 @@ from dagster_versioned import (
 )
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.sensors.external import ExternalHeads
 from dagster_versioned.storage.wrappers import CountingStore
 from support.s3_server import running_s3_server
 from support.spark import spark
@@ -350,3 +351,21 @@ def test_on_s3_it_is_reached_with_the_keys_of_its_io_manager_and_nothing_holds_t
         assert bucket not in said[0]
         table = ExternalTable(lake, credentials=server.credentials)
         assert table.recorded(parent(daemon)).log_version == 1
+
+
+def test_a_look_that_breaks_off_takes_no_version_for_seen(lake, monkeypatch):
+    put(lake, 1)
+    table = ExternalTable(lake)
+    heads = ExternalHeads(table)
+    heads.look(heads.listing(), [table.name])
+    put(lake, 2)
+
+    def broken(_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ExternalTable, "newest", broken)
+        with pytest.raises(MemoryError):
+            heads.look(heads.listing(), [table.name])
+    heads.look(heads.listing(), [table.name])
+    assert heads.heads(table.name).whole.metadata_sha == ExternalTable(lake).newest().commit_sha
