@@ -408,7 +408,8 @@ class Collector:
             unneeded = self._unneeded(state) if state is not None else ()
             return Draft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
 
-        while self._commit(draft) is not None:
+        # Looked at first: the log may be closed for a move by now, and a collection that ended has not failed by that.
+        while self._unneeded(self._cache.require()) and self._commit(draft) is not None:
             pass
 
     def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
