@@ -61,8 +61,9 @@ class Version:
     @property
     def recorded(self) -> Mapping[str, Any]:
         """The identity as it is stored; for who looks at thousands. Raises as `entry` does."""
-        if self.raw is not None and has_sha(self.raw["identity"], self.raw["metadata_sha"]):
-            return self.raw["identity"]
+        raw = self.raw
+        if raw is not None and has_sha(raw["identity"], raw["metadata_sha"]):
+            return raw["identity"]
         return self.entry.to_json()["identity"]
 
     @property
