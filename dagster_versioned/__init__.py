@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.checks.build import build_version_checks as build_version_checks
     from dagster_versioned.checks.chain import ChainValidity as ChainValidity
     from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
+    from dagster_versioned.checks.one_definition import OneDefinition as OneDefinition
     from dagster_versioned.checks.parents import FreshParents as FreshParents
     from dagster_versioned.checks.row_count import RowCountDrift as RowCountDrift
     from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
@@ -83,6 +84,7 @@ _HOME = {
     "Governance": "dagster_versioned.governance.connect",
     "GovernanceResource": "dagster_versioned.resources.governance",
     "HeadIntegrity": "dagster_versioned.checks.integrity",
+    "OneDefinition": "dagster_versioned.checks.one_definition",
     "Project": "dagster_versioned.tables.project",
     "ProjectResource": "dagster_versioned.resources.project",
     "RowCountDrift": "dagster_versioned.checks.row_count",

@@ -34,6 +34,7 @@ SURFACE = {
     "GovernanceResource",
     "HeadIntegrity",
     "Project",
+    "OneDefinition",
     "ProjectResource",
     "RowCountDrift",
     "S3CredentialsResource",

@@ -419,8 +419,8 @@ def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> Non
     only_removed = made is not None and made.removed and not made.inserted and not made.updated
     if only_removed and not options.allow_empty and _is_empty(rows):
         raise EmptyTable(
-            "The dump has no rows, so every row of the history would be retracted. Nothing was written. Pass "
-            "allow_empty=True if that is what you mean."
+            "The dump has no rows, so every row of the history would be retracted. Nothing was written. If you mean "
+            "that, give the write options=TableOptions(allow_empty=True, …), or the asset these as_metadata()."
         )
 
 

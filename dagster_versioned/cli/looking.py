@@ -386,7 +386,7 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
             for pin in table.project.pins().values()
             if pin.table == table.name and pin.version == version.metadata_sha
         ),
-        "commit_sha256": state.history.records[version.log_version].sha256,
+        "commit_sha256": state.history.record(version.log_version).sha256,
         "identity": entry.identity.to_json() if entry else None,
         "facts": entry.facts.to_json() if entry else None,
         "files": [
@@ -420,7 +420,7 @@ def _show_one(document: dict[str, Any]) -> None:
     if parents := identity.get("parents"):
         show_table(
             ["parent", "project", "partition", "version"],
-            [(p["table"], p["source"], p.get("partition"), _short(p["version"])) for p in parents],
+            [(p["table"], p["source"], p.get("partition"), _version_of(p)) for p in parents],
         )
     if document["files"]:
         show_table(
@@ -428,6 +428,12 @@ def _show_one(document: dict[str, Any]) -> None:
             [(f["key"], f["rows"], human_size(f["size_bytes"])) for f in document["files"]],
             right=("rows", "size"),
         )
+
+
+def _version_of(parent: dict[str, Any]) -> str | None:
+    """The version of a parent; of an external table with its number, by which it is read again."""
+    number, short = parent.get("log_version"), _short(parent["version"])
+    return short if number is None else f"{short} (@{number})"
 
 
 def _row_differences(table: "VersionedTable", before: str | None, after: str | None, key: list[str]) -> dict[str, Any]:

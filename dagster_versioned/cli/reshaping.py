@@ -13,6 +13,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.tables.drop import DropReport
     from dagster_versioned.tables.partitioning import Partitioning
+    from dagster_versioned.tables.repartition import Same
 
 PANEL = "Reshape"
 _DRY = "Nothing was changed: this is a dry run. Do it with --apply."
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
             "repartition sales --by names --column region --apply",
             "repartition sales --by monthly,names --column day,region --dimension time,place --apply",
             "repartition sales --by none --apply",
+            "repartition sales --by same --type code=string --apply",
         ],
     )(repartition)
 
@@ -88,7 +90,8 @@ def repartition(
         typer.Option(
             "--by",
             metavar="KIND",
-            help="hourly, daily, weekly, monthly, names, none, or a cron schedule; with commas for several dimensions.",
+            help="hourly, daily, weekly, monthly, names, none, same, or a cron schedule; with commas for several "
+            "dimensions.",
         ),
     ],
     column: Annotated[
@@ -101,6 +104,9 @@ def repartition(
         str | None, typer.Option("--format", metavar="FORMAT", help="How keys name a window: %Y-%m-%d.")
     ] = None,
     timezone: Annotated[str, typer.Option("--timezone", metavar="ZONE", help="That of the windows.")] = "UTC",
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="A column's new type: code=string.")
+    ] = None,
     apply: Apply = False,
 ) -> None:
     """Give the rows that are there other partitions, in one commit. A dry run unless --apply is given.
@@ -110,24 +116,33 @@ def repartition(
     from dagster_versioned.cli.documents import print_json
 
     partitioning, columns = _definition(by, column, dimension, key_format, timezone)
+    retyped = _types(types or [])
     subject = session.table(table)
     with progress(f"Repartitioning {subject.name}", quiet=session.quiet):
-        report = subject.repartition(partitioning, columns, dry_run=not apply)
+        report = subject.repartition(partitioning, columns, types=retyped, dry_run=not apply)
     if session.json:
         rows = [{"partition": key, "rows": count} for key, count in report.rows.items()]
         print_json({"table": str(subject.name), "applied": apply, "before": len(report.before), "partitions": rows})
         return
     done = "made" if apply else "would be made"
     total = sum(report.rows.values())
-    into = "a whole table" if partitioning is None else f"{counted(len(report.rows), 'partition')}, {partitioning}"
+    into = "a whole table" if None in report.rows else counted(len(report.rows), "partition")
+    into += f", {partitioning}" if partitioning not in (None, "same") else ""
     say(f"{subject.name}: {into}, of {total} rows {done}")
     if not apply:
         session.note(_DRY)
 
 
+def _types(given: list[str]) -> dict[str, str]:
+    types = {name: text for name, equals, text in (one.rpartition("=") for one in given) if equals}
+    if len(types) < len(given):
+        raise InvalidInput(f"--type is NAME=TYPE, each column once, and not {given}. Nothing was changed.")
+    return types
+
+
 def _definition(
     by: str, column: str | None, dimension: str | None, key_format: str | None, timezone: str
-) -> "tuple[Partitioning | None, str | Mapping[str, str] | None]":
+) -> "tuple[Partitioning | Same | None, str | Mapping[str, str] | None]":
     from dagster_versioned.tables.partitioning import Partitioning
 
     def one(kind: str) -> Partitioning:
@@ -136,6 +151,8 @@ def _definition(
         return Partitioning.time_windows(kind, key_format=key_format, timezone=timezone)
 
     if dimension is None:
+        if by == "same":
+            return "same", None
         return (None, None) if by == "none" else (one(by), column)
     names, kinds, columns = (text.split(",") for text in (dimension, by, column or ""))
     if not len(names) == len(kinds) == len(columns):

@@ -44,8 +44,8 @@ class Session:
 
         Raises `InvalidInput` where it is not said which, or name and location do not fit, and `GovernanceError`.
         """
+        from dagster_versioned.tables.datom_documents import recorded_project
         from dagster_versioned.tables.project import Project
-        from dagster_versioned.tables.publish import recorded_project
 
         if self.governance:
             if not self.project:

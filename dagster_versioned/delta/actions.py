@@ -355,7 +355,16 @@ class CommitInfo:
     """Where a commit came from: any JSON object, kept whole. Protocol: *Commit Provenance Information*."""
 
     NAME: ClassVar = "commitInfo"
+    FORGOTTEN: ClassVar = "dagsterVersionedForgotten"
     value: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def forgotten(self) -> frozenset[str]:
+        """Keys of removed files whose tombstones end with this commit, because no version needs the files any more.
+
+        Ours, not the protocol's: other readers keep the tombstones, which harms nobody.
+        """
+        return frozenset(self.value.get(self.FORGOTTEN) or ())
 
     @property
     def in_commit_timestamp(self) -> int | None:
@@ -369,6 +378,7 @@ class CommitInfo:
         stamp = info.in_commit_timestamp
         if stamp is not None and stamp not in TIMES:
             raise members.wrong("inCommitTimestamp", f"is {stamp}, which is no time between the years 1 and 9999")
+        members.optional_texts(cls.FORGOTTEN)
         return info
 
     def to_json(self) -> dict[str, Any]:

@@ -57,29 +57,32 @@ def checkpoint_key(version: int) -> str:
     return f"{LOG_FOLDER}{version:020d}.checkpoint.parquet"
 
 
-def write_checkpoint(store: ObjectStore, snapshot: Snapshot) -> None:
+def write_checkpoint(
+    store: ObjectStore, snapshot: Snapshot, notes: Mapping[str, str] | None = None, *, is_newest: bool = False
+) -> None:
     """Write the checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
-    Of the V2 spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
+    With ``is_newest`` that is not looked at: it is a hint, and an older one costs a longer listing. Of the V2
+    spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
     """
     if _is_v2(snapshot):
         last = _write_v2(store, snapshot)
     else:
-        data, last = checkpoint_bytes(snapshot)
+        data, last = checkpoint_bytes(snapshot, notes)
         store.put(checkpoint_key(snapshot.version), data)
-    newest = last_checkpoint_version(store)
+    newest = None if is_newest else last_checkpoint_version(store)
     if newest is None or newest <= snapshot.version or not _exists(store, newest):
         store.put(LAST_CHECKPOINT_KEY, last, durability="later")  # a hint, without which the log is listed
 
 
-def checkpoint_bytes(snapshot: Snapshot) -> tuple[bytes, bytes]:
+def checkpoint_bytes(snapshot: Snapshot, notes: Mapping[str, str] | None = None) -> tuple[bytes, bytes]:
     """The bytes of a snapshot's classic V1 checkpoint, and of the ``_last_checkpoint`` that names it.
 
-    They depend on the log alone: rows are sorted, and tombstones expire by the snapshot's own timestamp, not by a
-    clock.
+    They depend on the log, and on the ``notes`` for its Parquet footer, alone: rows are sorted, and tombstones expire
+    by the snapshot's own timestamp, not by a clock.
     """
     form = _Form.of(snapshot)
-    data, rows = _encode(_few(snapshot) + list(_file_actions(snapshot, form)), form)
+    data, rows = _encode(_few(snapshot) + list(_file_actions(snapshot, form)), form, notes=notes)
     return data, _last_checkpoint(snapshot, rows, len(data))
 
 
@@ -250,7 +253,9 @@ def _unexpired_tombstones(snapshot: Snapshot) -> pa.Table:
     return snapshot.tombstones.filter(compute.greater_equal(times, oldest))
 
 
-def _encode(blocks: list[Block], form: _Form, *, sidecar: bool = False) -> tuple[bytes, int]:
+def _encode(
+    blocks: list[Block], form: _Form, *, sidecar: bool = False, notes: Mapping[str, str] | None = None
+) -> tuple[bytes, int]:
     """A Parquet file of these blocks, a column for each kind of action; and how many actions it holds."""
     columns: dict[str, Any] = {} if sidecar else dict(FEW_ACTIONS)
     columns |= {Remove.NAME: pa.struct(list(REMOVE)), Add.NAME: form.add}
@@ -262,6 +267,8 @@ def _encode(blocks: list[Block], form: _Form, *, sidecar: bool = False) -> tuple
             table = _side_by_side(group, schema)
             writer.write_table(table, row_group_size=_ROW_GROUP)
             total += table.num_rows
+        if notes:
+            writer.add_key_value_metadata(dict(notes))
     return sink.getvalue().to_pybytes(), total
 
 

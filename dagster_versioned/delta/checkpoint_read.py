@@ -1,8 +1,8 @@
 """Checkpoints, read: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 from urllib.parse import unquote
@@ -83,13 +83,17 @@ _REQUIRED = {
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint holds: few actions as objects, files as tables (`files.FILES`, `files.TOMBSTONES`)."""
+    """What a checkpoint holds: few actions as objects, files as tables (`files.FILES`, `files.TOMBSTONES`).
+
+    ``notes`` are the entries of its Parquet footer that are not Parquet's own: what its writer noted beside the state.
+    """
 
     actions: tuple[Action, ...]
     files: pa.Table
     tombstones: pa.Table
     plain_paths: bool = False
     """Whether every path of ``files`` is its own key, and so stays below the table's folder."""
+    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoint:
@@ -111,7 +115,8 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
         if not _distinct(identities(table)):
             raise LogCorrupt(f"{checkpoint.keys[0]}: a file occurs twice in the checkpoint. Nothing was read.")
     actions = tuple(action for piece in pieces for action in piece.actions)
-    return Checkpoint(actions, files, tombstones, keys is paths)
+    notes = {name: note for piece in pieces for name, note in piece.notes.items()}
+    return Checkpoint(actions, files, tombstones, keys is paths, notes)
 
 
 def read_head(store: ObjectStore, key: str) -> tuple[tuple[Action, ...], list[str]]:
@@ -119,7 +124,7 @@ def read_head(store: ObjectStore, key: str) -> tuple[tuple[Action, ...], list[st
     if key.endswith(".json"):
         piece = _read_json(store, key)
         return tuple(piece.actions), piece.sidecars
-    columns = _columns(store, key, {**FEW_ACTIONS, "sidecar": _SIDECAR})
+    columns, _ = _columns(store, key, {**FEW_ACTIONS, "sidecar": _SIDECAR})
     return tuple(_few(columns, key)), _names(columns["sidecar"], key)
 
 
@@ -131,7 +136,7 @@ def read_files(store: ObjectStore, key: str, row_groups: range | None = None) ->
     if key.endswith(".json"):
         piece = _read_json(store, key)
         return with_keys(piece.adds), with_keys(piece.removes)
-    columns = _columns(store, key, _FILE_ACTIONS, row_groups)
+    columns, _ = _columns(store, key, _FILE_ACTIONS, row_groups)
     _require_members(columns, key)
     return with_keys(columns[Add.NAME]), with_keys(columns[Remove.NAME])
 
@@ -140,7 +145,8 @@ def sidecar_names(store: ObjectStore, key: str) -> list[str]:
     """The sidecars that a checkpoint file names. Raises `LogCorrupt` where it cannot be read."""
     if key.endswith(".json"):
         return _read_json(store, key).sidecars
-    return _names(_columns(store, key, {"sidecar": _SIDECAR})["sidecar"], key)
+    columns, _ = _columns(store, key, {"sidecar": _SIDECAR})
+    return _names(columns["sidecar"], key)
 
 
 def _distinct(texts: Column) -> bool:
@@ -157,6 +163,7 @@ class _Piece:
     sidecars: list[str]
     adds: pa.Table
     removes: pa.Table
+    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
 
 def _read_file(store: ObjectStore, key: str) -> _Piece:
@@ -190,8 +197,8 @@ def _read_json(store: ObjectStore, key: str) -> _Piece:
 
 def _columns(
     store: ObjectStore, key: str, wanted: dict[str, pa.StructType], row_groups: range | None = None
-) -> dict[str, pa.Table]:
-    """The actions of each wanted kind, its members as columns. Raises `LogCorrupt` naming the file."""
+) -> tuple[dict[str, pa.Table], dict[str, bytes]]:
+    """The actions of each wanted kind, its members as columns; and the notes. Raises `LogCorrupt` naming the file."""
     path = store.local_path(key)
     try:
         source: Any = pa.py_buffer(store.get(key)) if path is None else path
@@ -202,11 +209,13 @@ def _columns(
         columns = {name: _struct_rows(table, name, shape) for name, shape in wanted.items()}
         if Add.NAME in wanted:
             columns[Add.NAME] = _with_statistics(columns[Add.NAME], file, groups)
+        entries = file.metadata.metadata or {}
+        notes = {name.decode(): value for name, value in entries.items() if name != b"ARROW:schema"}
     except ObjectNotFound as error:
         raise LogCorrupt(f"{key} is missing, but a checkpoint needs it. Nothing was read.") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
-    return columns
+    return columns, notes
 
 
 def _opened(source: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -229,10 +238,10 @@ def _read_groups(source: Any, file: pq.ParquetFile, groups: list[int], columns: 
 
 def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> _Piece:
     wanted = dict(_FILE_ACTIONS) if of_sidecar else {**FEW_ACTIONS, **_FILE_ACTIONS, "sidecar": _SIDECAR}
-    columns = _columns(store, key, wanted)
+    columns, notes = _columns(store, key, wanted)
     _require_members(columns, key)
     names = [] if of_sidecar else _names(columns["sidecar"], key)
-    return _Piece(_few(columns, key), names, columns[Add.NAME], columns[Remove.NAME])
+    return _Piece(_few(columns, key), names, columns[Add.NAME], columns[Remove.NAME], notes)
 
 
 def _require_members(columns: dict[str, pa.Table], key: str) -> None:

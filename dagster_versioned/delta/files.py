@@ -176,6 +176,13 @@ def without(table: pa.Table, gone: "pa.Array[Any]") -> pa.Table:
     return pa.concat_tables(kept) if kept else table.slice(0, 0)
 
 
+def without_keys(table: pa.Table, keys: "pa.Array[Any]") -> pa.Table:
+    """The rows whose key is not among ``keys``, whatever their deletion vectors; the table itself where none is."""
+    if not len(keys) or not table.num_rows:
+        return table
+    return table.filter(compute.invert(compute.is_in(table["key"], keys)))
+
+
 def appended(table: pa.Table, more: pa.Table) -> pa.Table:
     """Both tables' rows; chunks are merged once there are many, so that a long chain of appends stays quick."""
     if not more.num_rows:

@@ -83,6 +83,11 @@ class Commit:
     timestamp_ms: int
 
     @property
+    def forgotten(self) -> frozenset[str]:
+        """See `CommitInfo.forgotten`."""
+        return frozenset() if self.commit_info is None else CommitInfo(self.commit_info).forgotten
+
+    @property
     def adds(self) -> tuple[Add, ...]:
         return tuple(action for action in self.actions if isinstance(action, Add))
 
@@ -275,26 +280,38 @@ def _apart(compactions: Iterable[range], commits: range) -> Iterator[range]:
             after = one.stop
 
 
-def list_log(store: ObjectStore, version: int | None = None, *, before: int | None = None) -> LogSegment:
+def list_log(
+    store: ObjectStore, version: int | None = None, *, before: int | None = None, near: int | None = None
+) -> LogSegment:
     """The segment of ``version``, or of the newest one; with no checkpoint but those older than ``before``, if given.
 
-    ``_last_checkpoint`` only says where to begin listing; whatever is wrong with it, the whole log is listed instead.
-    Raises `TableNotFound` where there is no log, `VersionNotFound` for a version it does not hold and `LogCorrupt`
-    for a gap.
+    ``near``, a version from which on the log has a checkpoint, and ``_last_checkpoint`` only say where to begin
+    listing; whatever is wrong with them, the whole log is listed instead. Raises `TableNotFound` where there is no
+    log, `VersionNotFound` for a version it does not hold and `LogCorrupt` for a gap.
     """
+    if near is not None and (found := _segment_from(store, near, version)) is not None:
+        return found
     hint = last_checkpoint_version(store) if before is None else None
-    if hint is not None and (version is None or hint <= version):
-        listed = _Listing.read(store, hint, version)
-        if listed.newest is not None and any(files.version >= hint for files in listed.checkpoints):
-            try:
-                return listed.segment(store, version)
-            except (LogCorrupt, VersionNotFound):
-                pass  # The hint may be what is wrong; the whole log decides.
+    if hint is not None and (found := _segment_from(store, hint, version)) is not None:
+        return found
     try:
         return _Listing.read(store, None, version).segment(store, version, before)
     except LogCorrupt:
         # A listing is no snapshot: a commit that landed meanwhile may show without the one before it. Look again.
         return _Listing.read(store, None, version).segment(store, version, before)
+
+
+def _segment_from(store: ObjectStore, hint: int, version: int | None) -> LogSegment | None:
+    """The segment as a listing from a version on shows it; ``None`` where that is not enough to tell."""
+    if version is not None and hint > version:
+        return None
+    listed = _Listing.read(store, hint, version)
+    if listed.newest is None or not (hint == 0 or any(files.version >= hint for files in listed.checkpoints)):
+        return None
+    try:
+        return listed.segment(store, version)
+    except (LogCorrupt, VersionNotFound):
+        return None  # The hint may be what is wrong; the whole log decides.
 
 
 def read_log(store: ObjectStore) -> list[Commit]:

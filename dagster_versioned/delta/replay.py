@@ -86,28 +86,35 @@ class Changes:
     """What a run of commits amounts to: their headers in order, and the last word on every file they speak of.
 
     ``adds`` has the schema `files.FILES`, ``removes`` `files.TOMBSTONES`; no identity (see `files.identity_text`) is
-    twice in the two, and ``touched`` holds them all.
+    twice in the two, and ``touched`` holds them all. ``forgotten`` are the keys of files whose older tombstones ended
+    (`CommitInfo.forgotten`).
     """
 
     headers: tuple[Header, ...]
     adds: pa.Table = field(repr=False)
     removes: pa.Table = field(repr=False)
     touched: "pa.Array[Any]" = field(repr=False)
+    forgotten: "pa.Array[Any]" = field(repr=False, default_factory=lambda: pa.array([], pa.string()))
 
     @classmethod
     def of(cls, commits: Sequence[Commit]) -> "Changes":
         """What commits that are parsed already amount to."""
-        latest = {
-            identity_text(action.identity): action
-            for commit in commits
-            for action in commit.actions
-            if isinstance(action, Add | Remove)
-        }
+        latest: dict[str, Add | Remove | None] = {}
+        forgotten: set[str] = set()
+        for commit in commits:
+            if keys := commit.forgotten:
+                forgotten |= keys
+                ended = [one for one, last in latest.items() if isinstance(last, Remove) and last.key in keys]
+                latest.update(dict.fromkeys(ended))
+            for action in commit.actions:
+                if isinstance(action, Add | Remove):
+                    latest[identity_text(action.identity)] = action
         return cls(
             tuple(Header.of(commit) for commit in commits),
             adds_table([action for action in latest.values() if isinstance(action, Add)]),
             removes_table([action for action in latest.values() if isinstance(action, Remove)]),
             pa.array(list(latest), pa.string()),
+            pa.array(sorted(forgotten), pa.string()),
         )
 
     @property
@@ -236,6 +243,8 @@ class _Bulk:
 
 def _header(versions: range, few: list[Action], data: bytes, info: ObjectInfo | None) -> Header:
     provenance = next((action for action in few if isinstance(action, CommitInfo)), None)
+    if provenance is not None and provenance.forgotten:
+        raise _Unusual
     kept = tuple(action for action in few if not isinstance(action, CommitInfo | Cdc))
     if len(kept) > 1 and len({_name(action) for action in kept}) != len(kept):
         raise _Unusual

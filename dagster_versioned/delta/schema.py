@@ -413,7 +413,10 @@ def _type_from_arrow(
 def _fix(arrow: pa.DataType) -> str:
     types = pa.types
     if types.is_null(arrow):
-        return "Every value is null and the type is unknown: cast it to the type it should have, such as string."
+        return (
+            "Every value is null, and no version of the table knows the type: cast it to the type it should have, such "
+            "as string."
+        )
     if types.is_uint64(arrow):
         return "Cast it to int64, or to decimal(20, 0) where values exceed 2^63 - 1."
     if types.is_duration(arrow) or types.is_time(arrow):

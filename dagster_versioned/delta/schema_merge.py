@@ -42,11 +42,12 @@ def common_schema(table: StructType, rows: StructType) -> StructType:
         found = field.type if theirs is None else common_type(field.type, theirs.type)
         if found is None or (theirs is not None and theirs.name != field.name):
             assert theirs is not None
+            wanted = theirs.type if isinstance(theirs.type, str) else "TYPE"
             raise UnsupportedType(
                 f"Column {theirs.name!r} is {type_json(theirs.type)} here, but the table's other rows have"
                 f" {field.name!r} as {type_json(field.type)}, and no type that either may widen to holds both. Nothing"
-                " was written. Convert the column, or replace the other rows in the same write: all partitions in one"
-                " write_partitions(), or by `dagster-versioned repartition TABLE`."
+                " was written. Convert the column, or the rows that are there: `dagster-versioned repartition TABLE"
+                f" --by same --type {theirs.name}={wanted}`; or replace all partitions in one write_partitions()."
             )
         fields.append(replace(field, type=found))
     return StructType([*fields, *given.values()])

@@ -17,6 +17,7 @@ from dagster_versioned.delta.files import (
     no_rows,
     to_adds,
     without,
+    without_keys,
 )
 from dagster_versioned.delta.log import (
     CheckpointFiles,
@@ -25,6 +26,7 @@ from dagster_versioned.delta.log import (
     commit_key,
     list_log,
     read_commit,
+    read_commits,
 )
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.properties import interval_ms
@@ -45,7 +47,8 @@ class Snapshot:
     ``reach`` (else `UnsupportedFeature`).
 
     ``files`` has the schema `files.FILES`, its rows are in no particular order and unique by (key, deletion vector);
-    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them. ``domains`` maps the name of a domain to
+    ``tombstones`` has the schema `files.TOMBSTONES` and shares none of them; those that a commit ended
+    (`CommitInfo.forgotten`) are not there. ``domains`` maps the name of a domain to
     its configuration. ``timestamp_ms`` is the in-commit timestamp, else the file's time. ``commit_sha256`` is of the
     bytes of commit ``version``, ``None`` where only a checkpoint is left of it.
     """
@@ -130,6 +133,33 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """A snapshot, and what it was replayed from: the ``commits`` after a checkpoint (from 0 where there is none), and
+    what the checkpoint's writer noted in it."""
+
+    snapshot: Snapshot
+    commits: tuple[Commit, ...]
+    notes: Mapping[str, bytes]
+
+
+def load_log(store: ObjectStore, near: int | None = None) -> LoadedLog:
+    """The newest snapshot with the commits at the end of its log, each of which is read once.
+
+    ``near`` is a version from which on the log has a checkpoint, as far as the caller knows. Raises as `load_snapshot`.
+    """
+    segment, base = _base(store, list_log(store, near=near))
+    try:
+        commits = read_commits(store, segment.commits.start, segment.commits.stop - 1)
+        snapshot = _advanced(base, Changes.of(commits), None, reach_of(store))
+        if segment.version in segment.checksums:
+            require_checksum(store, snapshot.version, snapshot.checksum)
+        return LoadedLog(snapshot, tuple(commits), base.notes)
+    except VersionedError as error:
+        error.add_note(f"While replaying version {segment.version} of {store.uri}.")
+        raise
+
+
 def write_checksum(store: ObjectStore, snapshot: Snapshot) -> None:
     """Write the checksum file of a snapshot, which readers of that version check it by. See `checksum`."""
     put_checksum(store, snapshot.version, snapshot.checksum)
@@ -175,6 +205,7 @@ class _State:
     commit_sha256: str | None = None
     plain_paths: bool = False
     """Whether every live path is known to stay below the table's folder."""
+    notes: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> "_State":
@@ -238,6 +269,7 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
         timestamp_ms,
         sha256,
         content.plain_paths,
+        content.notes,
     )
 
 
@@ -273,7 +305,7 @@ def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: R
         _unexpired_txns({**base.txns, **changes.txns()}, metadata, last.timestamp_ms),
         domains,
         files,
-        appended(without(base.tombstones, changes.touched), changes.removes),
+        appended(without_keys(without(base.tombstones, changes.touched), changes.forgotten), changes.removes),
         last.timestamp_ms,
         last.sha256 if isinstance(last, Header) else last.commit_sha256,
         reach,

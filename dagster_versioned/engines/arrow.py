@@ -1,7 +1,7 @@
 """The engine for pyarrow, pandas and Polars."""
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +30,7 @@ from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.untyped import typed
 from dagster_versioned.engines.upsert import Matching, Upsert
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 
@@ -89,6 +90,10 @@ class ArrowEngine:
         table = in_memory(frame)
         arrow_schema = table.schema if table is not None else stream(frame)[0]
         return stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+
+    def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
+        """See `untyped.typed`."""
+        return typed(frame, known)
 
     @contextmanager
     def pinned(self, frame: Any) -> Generator[pa.Table]:

@@ -6,6 +6,7 @@ reach a part's bytes (FORMAT "A part").
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -26,7 +27,10 @@ def stored_schema(schema: pa.Schema, *, sort_columns: bool = False, columns: Seq
     `UnsupportedFrame` for column names that are equal but for case, and `EmptyTable` for a frame without columns.
     """
     if len(schema) == 0:
-        raise EmptyTable("The frame has no columns, so there is nothing to store. Nothing was written.")
+        raise EmptyTable(
+            "The frame has no columns, so there is nothing to store. Nothing was written. Give it the columns that the "
+            "table is to have; once there is a table, pandas may leave them out (with TableOptions(allow_empty=True))."
+        )
     stored = schema_from_arrow(schema).all_nullable()
     for name, data_type in zip(schema.names, cast("list[Any]", schema.types), strict=True):
         if _holds_inner_view(data_type):
@@ -43,7 +47,9 @@ def refuse_no_rows(nrow: int, *, allow_empty: bool) -> None:
     """Raise `EmptyTable` for a frame without rows, unless that was allowed."""
     if nrow == 0 and not allow_empty:
         raise EmptyTable(
-            "The frame has no rows. Nothing was written. Pass allow_empty=True if an empty table is what you mean."
+            "The frame has no rows. Nothing was written. If an empty table is what you mean, say so: give the write "
+            "options=TableOptions(allow_empty=True), or the asset "
+            "metadata=TableOptions(allow_empty=True).as_metadata()."
         )
 
 
@@ -51,14 +57,17 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
     """The batch as the stored schema has it: columns by name, cast without loss.
 
     Raises `UnsupportedType`, naming the column, for a value that the stored type cannot hold, such as a timestamp with
-    nanoseconds. Arrays that are canonical already are passed on, not copied.
+    nanoseconds, or text that is not UTF-8. Arrays that are canonical already are passed on, not copied.
     """
     target = schema_to_arrow(schema)
-    if batch.schema.equals(target, check_metadata=True):
-        return batch
-    fields = cast("list[pa.Field[Any]]", list(target))
-    columns = [_cast(batch.column(field.name), field) for field in fields]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+    if not batch.schema.equals(target, check_metadata=True):
+        fields = cast("list[pa.Field[Any]]", list(target))
+        columns = [_cast(batch.column(field.name), field) for field in fields]
+        batch = pa.RecordBatch.from_arrays(columns, schema=target)
+    for name, column in zip(target.names, batch.columns, strict=True):
+        if _holds_text(column.type):
+            _require_text(name, column)
+    return batch
 
 
 def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -66,6 +75,24 @@ def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterat
     for batch in batches:
         for piece in _split(batch):
             yield conform(piece, schema)
+
+
+def _require_text(name: str, column: Any) -> None:
+    # Arrow takes any bytes for text, so does Spark; who reads them again fails on the whole file.
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UnsupportedType(
+            f"Column {name!r} holds text that is not UTF-8 ({error}). Nothing was written. Decode it with the encoding "
+            "that it has, or cast the column to binary."
+        ) from error
+
+
+@cache
+def _holds_text(data_type: Any) -> bool:
+    return pa.types.is_string(data_type) or any(
+        _holds_text(data_type.field(i).type) for i in range(data_type.num_fields)
+    )
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

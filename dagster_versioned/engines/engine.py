@@ -1,5 +1,6 @@
 """The one interface between tables and frames."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -36,6 +37,13 @@ class Engine(Protocol):
 
     def schema(self, frame: Any, options: WriteOptions) -> StructType:
         """The schema under which the frame would be stored. Raises `UnsupportedType`, `EmptyTable`."""
+        ...
+
+    def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
+        """The frame, with the types of a known schema for columns that have none, because they are all null.
+
+        ``known`` is asked only where there are such columns.
+        """
         ...
 
     def pinned(self, frame: Any) -> AbstractContextManager[Any]:

@@ -120,6 +120,11 @@ def _from_pandas(frame: "pd.DataFrame") -> pa.Table:
         raise UnsupportedFrame(f"The frame has two columns named {twice!r}; rename one. Nothing was written.")
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
+    except UnicodeEncodeError as error:  # half of a pair of surrogates
+        raise UnsupportedType(
+            f"A pandas column holds text that is not Unicode: {error}. Nothing was written. Replace it, as with "
+            "text.encode(errors='replace').decode()."
+        ) from error
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         # Values of several types in a column, of a type unlike its first, or of one that Arrow does not know.
         raise UnsupportedType(

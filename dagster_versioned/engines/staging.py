@@ -24,10 +24,12 @@ class Staging:
         self.write_id = write_id
         self.prefix = f"_staging/{write_id}/"
         self._inside = store.local_path(f"{self.prefix}part")
+        self._uploads = False
         self._temporary: TemporaryFolder | None = None
 
     def key(self, name: str) -> str:
         """The key in the store of a staged file, for writers that upload instead of writing locally."""
+        self._uploads = True
         return f"{self.prefix}{name}"
 
     def directory(self) -> Path:
@@ -65,7 +67,7 @@ class Staging:
 
     def discard(self) -> None:
         """Delete everything of this write; may be called again, and after a failure half way."""
-        if self._inside is None or self._inside.parent.exists():
+        if self._inside.parent.exists() if self._inside is not None else self._uploads:
             self.store.delete([info.key for info in self.store.list(self.prefix)])
         if self._inside is not None and self._inside.parent.exists():
             shutil.rmtree(self._inside.parent, ignore_errors=True)  # a task that is late may put a file there meanwhile

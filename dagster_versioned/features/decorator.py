@@ -91,7 +91,7 @@ def versioned_feature(
             files = {upstream: values.pop(parameter) for parameter, upstream in upstreams.items()}
             yield from step.run(context, config, files, given.call(context, config, values))
 
-        compute.__name__ = body.__name__
+        compute.__name__, compute.__qualname__, compute.__module__ = body.__name__, body.__qualname__, body.__module__
         setattr(compute, "__signature__", given.signature)  # noqa: B010 - which type checkers do not know
         return dg.asset(
             name=name,

@@ -23,8 +23,8 @@ import orjson
 from dagster_versioned.delta.log import commit_key
 from dagster_versioned.errors import GovernanceError
 from dagster_versioned.identity.names import partition_path
+from dagster_versioned.tables.datom_documents import DATOM_SCHEMA_VERSION, history_entry, metadata_document
 from dagster_versioned.tables.history import History, Version
-from dagster_versioned.tables.publish import DATOM_SCHEMA_VERSION, history_entry, metadata_document
 
 PROJECT_PATH = "project.json"
 SCHEMA_VERSION = 1

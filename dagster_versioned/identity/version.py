@@ -219,23 +219,29 @@ class Run:
     """The Dagster step attempt that wrote a version.
 
     ``first_run_id`` is the run of the first attempt, where a later run made this one; all of them are attempts at one
-    computation, which is committed once.
+    computation, which is committed once. ``code_location`` and ``function`` say which definition of the asset it is of,
+    where that is known.
     """
 
     run_id: str
     step_key: str
     attempt: int
     first_run_id: str | None = None
+    code_location: str | None = None
+    function: str | None = None
 
     def __post_init__(self) -> None:
         _check_texts("a run", run_id=self.run_id, step_key=self.step_key)
-        _check_optional_texts("a run", first_run_id=self.first_run_id)
+        _check_optional_texts("a run", **self._optional())
         _check_counts("a run", attempt=self.attempt)
 
     def to_json(self) -> dict[str, Any]:
         """The fact ``run`` as it is stored."""
-        first = {"first_run_id": self.first_run_id} if self.first_run_id is not None else {}
-        return {"run_id": self.run_id, "step_key": self.step_key, "attempt": self.attempt, **first}
+        known = {name: value for name, value in self._optional().items() if value is not None}
+        return {"run_id": self.run_id, "step_key": self.step_key, "attempt": self.attempt, **known}
+
+    def _optional(self) -> dict[str, str | None]:
+        return {"first_run_id": self.first_run_id, "code_location": self.code_location, "function": self.function}
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +360,8 @@ class Facts:
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
         known["writer"] = Writer(**writer)
         if "run" in known:
-            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, "first_run_id": str})
+            optional = dict.fromkeys(("first_run_id", "code_location", "function"), str)
+            run, _ = _split(known["run"], {"run_id": str, "step_key": str, "attempt": int, **optional})
             known["run"] = Run(**run)
         if "added" in known:
             counts = {"inserted": int, "updated": int, "removed": int}

@@ -70,7 +70,31 @@ def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
             first = run.run_id
     if adds_rows and first != step.run_id:
         _require_remembered(step, first)
-    return Run(step.run_id, step.step.key, step.previous_attempt_count, first if first != step.run_id else None)
+    return Run(
+        step.run_id,
+        step.step.key,
+        step.previous_attempt_count,
+        first if first != step.run_id else None,
+        _code_location(step),
+        _function(step),
+    )
+
+
+def _code_location(step: "StepExecutionContext") -> str | None:
+    """Its name; none where the run was not started by Dagster's own processes."""
+    origin = step.dagster_run.remote_job_origin
+    return origin.location_name if origin is not None else None
+
+
+def _function(step: "StepExecutionContext") -> str | None:
+    """The function that defines the asset, with its module; none where this package made it up."""
+    definition = step.assets_def.node_def if step.assets_def is not None else None
+    if not isinstance(definition, dg.OpDefinition):
+        return definition.name if definition is not None else None
+    function = getattr(definition.compute_fn, "decorated_fn", definition.compute_fn)
+    module, name = (getattr(function, part, None) for part in ("__module__", "__qualname__"))
+    is_own = not isinstance(module, str) or module.split(".")[0] == __name__.split(".")[0]
+    return None if is_own else f"{module}.{name}"
 
 
 def _require_remembered(step: "StepExecutionContext", first: str) -> None:

@@ -13,11 +13,13 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.choose import ChosenVersions
+from dagster_versioned.tables.definitions import other_definition, version_before
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write import WriteResult
 
 OURS = "dagster_versioned"
+OTHER_DEFINITION_KEY = f"{OURS}/other_definition"
 PREVIEW_BYTES = 4 * 1024 * 1024
 """A preview reads the version's first part, if it is at most this large."""
 PREVIEWED_PARTITIONS = 10
@@ -84,7 +86,7 @@ def version_metadata(
             text = diff_text(table.name, found.get(version.partition), version, change)
             shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(text)
         with omissions.leave_out("the SHA-256 of the commit"):
-            shown[COMMIT_KEY] = history.records[version.log_version].sha256
+            shown[COMMIT_KEY] = history.record(version.log_version).sha256
     if preview_rows:
         with omissions.leave_out("a preview of the rows"):
             if (preview := _preview(table, version, preview_rows)) is not None:
@@ -124,6 +126,13 @@ def replay_text(table: TableName, results: Sequence[WriteResult]) -> str | None:
         "would be there beside them. To append them too, start a new run; to have them instead, revert to the version "
         "before it first."
     )
+
+
+def other_writer(history: History | None, results: Sequence[WriteResult]) -> str | None:
+    """Which other definition of the asset wrote the table before, as the materialization says it."""
+    made = [result.version for result in results if result.change != "none"]
+    before = version_before(history, made[0]) if made and history is not None else None
+    return None if before is None else other_definition(before, made[0])
 
 
 def type_text(data_type: DataType) -> str:

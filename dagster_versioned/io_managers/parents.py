@@ -105,12 +105,11 @@ def _as_of(
     """
     table = project.table(dependency.path)
     try:
-        first = table.state.history.versions[0]
-    except TableNotFound:
+        then = table.choose(moment)
+    except (TableNotFound, VersionNotFound):
         return lambda wanted: ()
-    if first.timestamp > moment:
+    if not then.versions and table.state.history.versions[0].timestamp > moment:
         return lambda wanted: ()
-    then = table.choose(moment)
     if any(tuple(version.recorded["asset_key"]) != tuple(dependency.path) for version in then.versions):
         return lambda wanted: ()
     whole = cache(lambda: table.upstream_of(then))

@@ -21,7 +21,9 @@ from dagster_versioned.io_managers.column_lineage import as_source, column_linea
 from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
 from dagster_versioned.io_managers.materialization import (
+    OTHER_DEFINITION_KEY,
     PREVIEWED_PARTITIONS,
+    other_writer,
     replay_text,
     table_metadata,
     version_metadata,
@@ -266,6 +268,12 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         with omissions.leave_out("the history"):
             history = table.state.history
             before = history.before([result.version for result in results])
+        other = None
+        with omissions.leave_out("which definition wrote before"):
+            other = other_writer(history, results)
+        if other is not None:
+            context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
+            context.add_output_metadata({OTHER_DEFINITION_KEY: other})
         for number, result in enumerate(results):
             with omissions.leave_out("what is known of the version"):
                 rows = self.preview_rows if number < PREVIEWED_PARTITIONS else 0

@@ -34,7 +34,8 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     is warned of. Keys come from boto3's own chain, from ``profile``, a named profile of the AWS configuration files, or
     from ``credentials``; without either, a governed project is reached with those of its governance.
     ``default_engine`` is what an input without an annotation is read as, ``author`` is recorded with every version.
-    Every text can be a `dagster.EnvVar`. Raises `pydantic.ValidationError`, naming the field.
+    Every text can be a `dagster.EnvVar`, also where the resource is used without a run; one that is not set is named.
+    Raises `pydantic.ValidationError`, naming the field.
     """
 
     # A location that is refused may be one with a secret pasted into it.

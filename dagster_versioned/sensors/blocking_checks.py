@@ -2,15 +2,15 @@
 
 A version is handed on once every blocking check of its asset has passed for it. Dagster's event log knows which version
 an evaluation is about: it is of the run that materialized the version, or names a materialization of it as its target.
-An evaluation of no partition, by a run of none, is about every partition as it was then. Of a version that no
-materialization names, because it was written outside of Dagster, it is about the one that was the head when its run
-began. Of several evaluations that are about a version, the newest counts.
+An evaluation of no partition, by a run of none, is about every partition as it was then. One whose run began when the
+version was the head already, and still is, is about it too, whatever Dagster names as its target: the version may have
+been written outside of Dagster. Of several evaluations that are about a version, the one that was launched last counts.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluation
@@ -21,7 +21,8 @@ from dagster._core.storage.asset_check_execution_record import (
 from dagster._core.storage.dagster_run import RunRecord
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
 
-from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.asset_graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
+from dagster_versioned.sensors.runs import CLOCKS
 from dagster_versioned.tables.staleness import SHORT, cell_text
 
 T = TypeVar("T")
@@ -37,11 +38,12 @@ DESCRIPTION = 100
 
 
 class Reading(NamedTuple):
-    """A version that a run would read: the current one of an asset, or of a partition of it, and since when it is."""
+    """A version that a run would read: the current one of an asset, or of a partition of it, since which commit."""
 
     asset: dg.AssetKey
     partition: str | None
     metadata_sha: str
+    log_version: int
     since: str
 
     def __str__(self) -> str:
@@ -49,10 +51,11 @@ class Reading(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A materialization: where it is in the event log, the version that it names, and by which run."""
+    """A materialization: where it is in the event log, the version and the commit that it names, and by which run."""
 
     storage_id: int
     metadata_sha: str | None
+    log_version: int | None
     run_id: str
 
 
@@ -129,12 +132,11 @@ class _Log:
         self._runs: dict[str, RunRecord] = {}
         self._by_run: dict[str, list[AssetCheckEvaluation]] = {}
         self._lookups = LOOKUPS
-        self._last = {
-            reading: made
-            for reading, made in self._last_made(readings).items()
-            if made.metadata_sha == reading.metadata_sha
+        last = self._last_made(readings)
+        self._last = {one: made for one, made in last.items() if _is_since(made, one)}
+        self._made = {
+            one: [last[one]] if one in last and last[one].metadata_sha == one.metadata_sha else [] for one in readings
         }
-        self._made = {reading: [self._last[reading]] if reading in self._last else [] for reading in readings}
 
     def evaluations(
         self, check: dg.AssetCheckKey, readings: Sequence[Reading], newest: AssetCheckExecutionRecord
@@ -171,17 +173,8 @@ class _Log:
     ) -> set[Reading]:
         """Find the first execution that is about each version; those of which one that may be is still to end."""
         missing = [reading for reading in readings if reading not in found]
-        by_run: dict[str, list[Reading]] = {}
-        by_id: dict[int, list[Reading]] = {}
-        by_partition: dict[str | None, list[Reading]] = {}
-        for reading in missing:
-            by_partition.setdefault(reading.partition, []).append(reading)
-            for made in self._made[reading]:
-                if made.run_id:  # one that was reported by hand is of no run
-                    by_run.setdefault(made.run_id, []).append(reading)
-                by_id.setdefault(made.storage_id, []).append(reading)
-        parted = [self._last[one].storage_id for one in missing if one.partition is not None and one in self._last]
-        since = 0 if any(one not in self._last for one in missing) else min(parted, default=None)
+        by_run, by_id, by_partition = self._index(missing)
+        since = min((_moment(one) for one in missing), default=0.0) - CLOCKS.total_seconds()
         self._read_runs(one.run_id for one in executions if one.run_id not in by_run and _is_after(one, since))
         unsettled: set[Reading] = set()
         for execution in executions:
@@ -199,6 +192,22 @@ class _Log:
                 if reading.partition is None or evaluation.partition in (None, reading.partition):
                     found.setdefault(reading, evaluation)
         return unsettled
+
+    def _index(
+        self, readings: Sequence[Reading]
+    ) -> tuple[dict[str, list[Reading]], dict[int, list[Reading]], dict[str | None, list[Reading]]]:
+        """Versions by the runs that made them, by the materializations that name them, and by partition."""
+        by_run: dict[str, list[Reading]] = {}
+        by_id: dict[int, list[Reading]] = {}
+        by_partition: dict[str | None, list[Reading]] = {}
+        for reading in readings:
+            by_partition.setdefault(reading.partition, []).append(reading)
+            for made in self._made[reading]:
+                if made.run_id:  # one that was reported by hand is of no run
+                    by_run.setdefault(made.run_id, []).append(reading)
+                if _is_since(made, reading):  # else what it names is not what the check saw, if that came back
+                    by_id.setdefault(made.storage_id, []).append(reading)
+        return by_run, by_id, by_partition
 
     def _seen_by(
         self,
@@ -218,9 +227,10 @@ class _Log:
 
         def saw(reading: Reading) -> bool:
             last = self._last.get(reading)
-            if last is not None and target is not None:
-                return reading.partition is not None and partition is None and target.storage_id >= last.storage_id
-            return begun is not None and begun >= datetime.fromisoformat(reading.since).timestamp()
+            is_part = reading.partition is not None and partition is None
+            if is_part and last is not None and target is not None and target.storage_id >= last.storage_id:
+                return True
+            return begun is not None and begun >= _moment(reading)
 
         return [one for one in (readings if partition is None else by_partition.get(partition, ())) if saw(one)]
 
@@ -274,13 +284,18 @@ class _Log:
         return [made for made in every if made.metadata_sha == reading.metadata_sha]
 
 
-def _is_after(execution: AssetCheckExecutionRecord, since: int | None) -> bool:
-    """Whether an execution ended on a materialization that is not older, so that it may be about more than that."""
-    evaluation = execution.evaluation
-    if since is None or not isinstance(evaluation, AssetCheckEvaluation):
-        return False
-    target = evaluation.target_materialization_data
-    return target is None or target.storage_id >= since
+def _is_since(made: _Made, reading: Reading) -> bool:
+    """Whether a materialization names the version as it is the head now, and not one that came back."""
+    return (made.metadata_sha, made.log_version) == (reading.metadata_sha, reading.log_version)
+
+
+def _moment(reading: Reading) -> float:
+    return datetime.fromisoformat(reading.since).timestamp()
+
+
+def _is_after(execution: AssetCheckExecutionRecord, since: float) -> bool:
+    """Whether an execution ended after a time."""
+    return execution.event is not None and execution.event.timestamp >= since
 
 
 def _reported(execution: AssetCheckExecutionRecord) -> float | None:
@@ -305,9 +320,14 @@ def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
 
 def _made(record: dg.EventLogRecord) -> _Made:
     materialization = record.asset_materialization
-    value = materialization.metadata.get(METADATA_SHA_KEY) if materialization is not None else None
-    sha = value.value if value is not None else None
-    return _Made(record.storage_id, sha if isinstance(sha, str) else None, record.run_id)
+    metadata: Mapping[str, dg.MetadataValue[Any]] = materialization.metadata if materialization is not None else {}
+    sha, at = metadata.get(METADATA_SHA_KEY), metadata.get(LOG_VERSION_KEY)
+    return _Made(
+        record.storage_id,
+        sha.value if isinstance(sha, dg.TextMetadataValue) else None,
+        at.value if isinstance(at, dg.IntMetadataValue) else None,
+        record.run_id,
+    )
 
 
 def _hindrance(check: dg.AssetCheckKey, reading: Reading, evaluation: AssetCheckEvaluation | None) -> str | None:

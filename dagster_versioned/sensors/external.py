@@ -42,13 +42,15 @@ class ExternalHeads:
 
     def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
         """See whether there is another version. A table that cannot be read is said to be so, and stops no other."""
-        stamp = listing.get(str(self._table.name))
-        if stamp == self._stamp and self._heads.unreadable is None:
-            return Look({}, listing, 0, (), is_known=True)
-        before, self._stamp = self._heads, stamp
-        self._heads = self._read() if stamp is not None else TableHeads()
+        stamp, before = listing.get(str(self._table.name)), self._heads
+        is_new = stamp is None or stamp != self._stamp
+        if is_new:
+            self._stamp = None  # until it is read: what breaks off here is begun again
+            self._heads = self._read() if stamp is not None else TableHeads()
+        is_known = stamp is None or (stamp != _UNREADABLE and self._heads.whole is not None)
+        self._stamp = stamp if is_known else None
         changed = {self._table.name: None} if self._heads != before else {}
-        return Look(changed, listing, int(stamp is not None), (), is_known=self._heads.unreadable is None)
+        return Look(changed, listing, int(is_new and stamp is not None), (), is_known)
 
     def pins(self) -> Mapping[str, Pin]:
         """None: pins are of projects."""

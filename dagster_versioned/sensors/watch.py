@@ -182,7 +182,7 @@ class Watch:
         heads = self._table(edge.place)
         for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
             if (head := heads.cell(key)) is not None:
-                yield Reading(edge.upstream, key, head.metadata_sha, head.timestamp)
+                yield Reading(edge.upstream, key, head.metadata_sha, head.log_version, head.timestamp)
 
     def name(self, key: dg.AssetKey) -> str:
         """The name of the unit that an asset belongs to."""

@@ -51,7 +51,7 @@ def record_after(taken: Taken, state: TableState | None) -> TableRecord:
 
 def _check_is_the_same(taken: Taken, record: TableRecord, state: TableState) -> None:
     if taken.log_version is not None and max(taken.log_version, 0) < record.since:
-        operation = state.history.records[record.since].operation
+        operation = state.history.record(record.since).operation
         raise CommitConflict(
             f"{taken.name} became another table (log version {record.since}: {operation}) after this write began. "
             f"Nothing was written. See `dagster-versioned history {taken.name}`; if the rows belong to it as it is, "

@@ -1,6 +1,7 @@
 """Files of changes: which versions need them, and whose rows they hold."""
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from dagster_versioned.delta.actions import Cdc
 from dagster_versioned.delta.log import Commit
@@ -34,12 +35,9 @@ class ChangeFiles:
         going = list(versions)
         if not self._by_commit or not going:
             return {}
-        every = sorted(history, key=lambda version: version.log_version)
-        followed = [
-            next((one for one in every if one.log_version > version.log_version and _continues(one, version)), version)
-            for version in going
-        ]
-        return self.of((*going, *followed))
+        followers = _followers(history)
+        followed = (followers[version.log_version, version.partition] for version in going)
+        return self.of((*going, *(version for version in followed if version is not None)))
 
     def needed(self, history: Iterable[Version], leaving: Iterable[Version] = ()) -> dict[str, Cdc]:
         """By key, what must be there: what belongs to versions that stay, but for what tells of purged ones."""
@@ -55,5 +53,24 @@ class ChangeFiles:
                 yield key, cdc
 
 
-def _continues(later: Version, version: Version) -> bool:
-    return later.partition is None or version.partition is None or later.partition == version.partition
+def _followers(history: Iterable[Version]) -> dict[tuple[int, str | None], Version | None]:
+    """What came next after each version: of its partition, or of the whole table; after one of that, whatever did."""
+    every = sorted(history, key=_at, reverse=True)
+    found: dict[tuple[int, str | None], Version | None] = {}
+    nearest: dict[str | None, Version] = {}
+    of_any: Version | None = None
+    for _, commit in groupby(every, key=_at):
+        versions = list(commit)
+        for version in versions:
+            if version.partition is None:
+                found[version.log_version, None] = of_any
+            else:
+                after = (nearest[one] for one in (version.partition, None) if one in nearest)
+                found[version.log_version, version.partition] = min(after, key=_at, default=None)
+        nearest |= {version.partition: version for version in versions}
+        of_any = versions[0]
+    return found
+
+
+def _at(version: Version) -> int:
+    return version.log_version

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, cast
 
 from dagster_versioned.delta.log import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
@@ -34,6 +34,8 @@ from dagster_versioned.tables.state import StateCache, TableState
 MIN_AGE = timedelta(days=7)
 PATHS_PER_INTENT = 1000
 PATHS_PER_DELETE = 50
+FORGOTTEN_PER_COMMIT = 10_000
+"""Some hundred bytes each, in one line of the log."""
 _STAGING = "_staging/"
 _AROUND_VECTOR = 8
 """Bytes of its size and its checksum. Protocol: *Deletion Vector File Storage Format*."""
@@ -127,6 +129,14 @@ class Claims:
             for key in (path, life.vector)
             if key is not None
         }
+
+    def among(self, keys: Set[str]) -> "Claims":
+        """The same, for these paths and files of vectors alone; cheap to ask where they are few."""
+        few = Claims(self._store)
+        for path, lives in self._lives.items():
+            if chosen := [life for life in lives if path in keys or life.vector in keys]:
+                few._lives[path] = chosen
+        return few
 
     def _end(self, path: str, version: int) -> None:
         if (lives := self._lives.get(path)) and lives[-1].end is None:
@@ -292,6 +302,7 @@ class Collector:
         else:
             self.settle_all()
             planned = self._run(kind, plan, by, why)
+            self._forget_others(kind)
         return CollectionReport(
             kind, dry_run, planned.versions, tuple(sorted(planned.sizes)), sum(planned.sizes.values()), planned.kept
         )
@@ -384,9 +395,30 @@ class Collector:
         def draft(state: TableState | None, _: int) -> Draft | None:
             if state is None or all(one.id != collection.id for one in state.history.open_collections):
                 return None  # somebody finished it meanwhile
-            return Draft(collection.kind.upper(), [], {"collect": finished.to_json()}, announces=False)
+            forgets = () if cancelled else self._unneeded(state, collection.paths)
+            info = {"collect": finished.to_json()}
+            return Draft(collection.kind.upper(), [], info, announces=False, forgets=forgets)
 
         return self._commit(draft) is not None
+
+    def _forget_others(self, kind: Kind) -> None:
+        """End the tombstones that earlier collections left, or that other programs' checkpoints brought back."""
+
+        def draft(state: TableState | None, _: int) -> Draft | None:
+            unneeded = self._unneeded(state) if state is not None else ()
+            return Draft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
+
+        while self._commit(draft) is not None:
+            pass
+
+    def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
+        """Removed files that no version needs, `FORGOTTEN_PER_COMMIT` at most.
+
+        Their tombstones end: all that one does is to keep other programs from deleting the file.
+        """
+        removed = set(cast("list[str]", state.snapshot.tombstones["key"].to_pylist()))
+        removed = removed if among is None else removed & among
+        return sorted(removed - self._needed(state))[:FORGOTTEN_PER_COMMIT] if removed else ()
 
     def _delete(self, paths: Sequence[str], lease: Lease) -> frozenset[str]:
         """Delete paths for as long as the lease holds; returns those that were."""
@@ -420,8 +452,9 @@ class Collector:
         wanted = claims.of(staying)
         leaving = set(staying)
         others = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        sharing = [v for v in others if claims.of([v]) & wanted] if claims.of(others) & wanted else []
-        if sharing:
+        if claims.of(others) & wanted:
+            shared = claims.among(wanted)
+            sharing = [version for version in others if shared.of([version]) & wanted]
             raise InvalidInput(
                 f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
                 f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."

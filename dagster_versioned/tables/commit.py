@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_versioned.delta.actions import Action
+from dagster_versioned.delta.actions import Action, CommitInfo
 from dagster_versioned.delta.features import refuse_row_rules
 from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
@@ -27,7 +27,8 @@ _OBEYED = ("changeDataFeed", "checkConstraints")
 class Draft:
     """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
 
-    ``announces`` says that the entry changes a head, so the head is marked first.
+    ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
+    files that no version needs any more (`CommitInfo.forgotten`).
     """
 
     operation: str
@@ -35,6 +36,7 @@ class Draft:
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     announces: bool = True
+    forgets: Sequence[str] = ()
 
 
 DraftOf = Callable[[TableState | None, int], Draft | None]
@@ -56,18 +58,31 @@ def commit(
     draft: DraftOf,
     announce: Callable[[int], None],
     engine_info: str,
+    *,
+    just_opened: bool = False,
 ) -> TableState | None:
     """Commit what ``draft(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
 
+    The first draft is made from the state that is remembered, which the put of the commit proves to be the newest one;
+    where there is none to put, or the draft is refused, the end of the log is looked at first.
     Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
     ``draft`` raises; in both cases nothing was committed.
     """
+    state, is_newest = cache.begin(just_opened=just_opened)
     for attempt in range(MAX_ATTEMPTS):
-        state = cache.refresh(to_commit=attempt == 0)
         timestamp = next_timestamp(state)
-        drafted = draft(state, timestamp)
+        try:
+            drafted = draft(state, timestamp)
+        except Exception:  # any refusal, and the signal that a collection is in the way, may be of what is no more
+            if is_newest or (newer := cache.refresh()) is state:
+                raise
+            state, is_newest = newer, True
+            continue
         if drafted is None:
-            return None
+            if is_newest or (newer := cache.refresh()) is state:
+                return None
+            state, is_newest = newer, True
+            continue
         version = 0 if state is None else state.log_version + 1
         if drafted.announces:
             announce(version)
@@ -85,6 +100,7 @@ def commit(
             case Conflicted(winners=winners) | Retryable(winners=winners):
                 cache.follow(state, winners)
                 pause(attempt)
+                state, is_newest = cache.refresh(), True
     raise CommitConflict(
         f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."
@@ -100,7 +116,7 @@ def _refuse_foreign_rules(transaction: Transaction) -> None:
 
 
 def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
-    previous = {"prev": state.history.records[-1].sha256} if state else {}
+    previous = {"prev": state.snapshot.commit_sha256} if state else {}
     return {
         # The draft says in its facts when the version was made, so it is the draft's time that is committed.
         "inCommitTimestamp": timestamp,
@@ -108,4 +124,5 @@ def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engin
         "isBlindAppend": False,
         "engineInfo": engine_info,
         MEMBER: {**drafted.info, **previous},
+        **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
     }

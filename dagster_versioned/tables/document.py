@@ -15,6 +15,61 @@ def encode(document: Any) -> bytes:
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
 
 
+class SwappedDocument:
+    """A document that several writers change, and what this process saw of it last: where nobody else changed it
+    since, a change is one call."""
+
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self.store = store
+        self.key = key
+        self._seen: tuple[bytes | None, str | None] | None = None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether this process knows what is, or was, stored."""
+        return self._seen is not None
+
+    @property
+    def seen(self) -> bytes | None:
+        """The bytes as this process read or wrote them last; reads them where it did neither."""
+        return (self._seen or self._read())[0]
+
+    def read(self) -> bytes | None:
+        """The bytes that are stored, ``None`` where there are none."""
+        return self._read()[0]
+
+    def update(self, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now") -> bool:
+        """`update_document`, beginning with what this process saw last."""
+        for attempt in range(MAX_ATTEMPTS):
+            seen = self._seen  # by another thread, perhaps
+            is_fresh = seen is None
+            data, etag = self._read() if seen is None else seen
+            new = change(data)
+            if new is None or new == data:
+                if is_fresh:
+                    return False
+                self._seen = None  # what another has stored meanwhile may ask for a change
+                continue
+            self._seen = None
+            try:
+                info = self.store.put_if_match(self.key, new, etag, durability=durability)
+            except PreconditionFailed:
+                pause(attempt)
+                continue
+            self._seen = new, info.etag
+            return True
+        raise _lost(self.store, self.key)
+
+    def _read(self) -> tuple[bytes | None, str | None]:
+        try:
+            data, info = self.store.get_with_info(self.key)
+            seen = data, info.etag
+        except ObjectNotFound:
+            seen = None, None
+        self._seen = seen
+        return seen
+
+
 def update_document(
     store: ObjectStore, key: str, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now"
 ) -> bool:
@@ -23,22 +78,11 @@ def update_document(
     ``change`` may run several times, each time on newer bytes, so it must have no effect of its own. Returns whether
     anything was written. Raises `CommitConflict` after a thousand lost races.
     """
-    for attempt in range(MAX_ATTEMPTS):
-        try:
-            data, info = store.get_with_info(key)
-            etag = info.etag
-        except ObjectNotFound:
-            data, etag = None, None
-        new = change(data)
-        if new is None or new == data:
-            return False
-        try:
-            store.put_if_match(key, new, etag, durability=durability)
-        except PreconditionFailed:
-            pause(attempt)
-            continue
-        return True
-    raise CommitConflict(
+    return SwappedDocument(store, key).update(change, durability=durability)
+
+
+def _lost(store: ObjectStore, key: str) -> CommitConflict:
+    return CommitConflict(
         f"{MAX_ATTEMPTS} changes of {key!r} in {store.uri} lost the race against other writers. It was left as it was "
         "by them. Reduce the number of concurrent writers, or try again."
     )

@@ -24,7 +24,7 @@ from dagster_versioned.delta.log import Commit
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_key, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
-from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.document import SwappedDocument, encode
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState
@@ -231,20 +231,78 @@ def read_head(store: ObjectStore, key: str) -> HeadDocument:
         return EMPTY
 
 
-def announce(store: ObjectStore, key: str, log_version: int) -> None:
-    """Mark the head: a commit at ``log_version`` is about to be attempted."""
+class TableHead:
+    """One head document, and what this process saw of it last."""
 
-    def mark(data: bytes | None) -> bytes | None:
-        document = _parse(data, key)
-        now = datetime.now(UTC)
-        pending = document.pending
-        if document.log_version >= log_version:
-            return None  # somebody is already past it: this attempt is going to lose, and needs no mark
-        if pending and pending.log_version >= log_version and pending.age(now) < FRESH_MARK:
-            return None
-        return replace(document, pending=Pending(log_version, now.isoformat())).to_bytes()
+    def __init__(self, store: ObjectStore, key: str) -> None:
+        self._document = SwappedDocument(store, key)
+        self._key = key
 
-    update_document(store, key, mark)
+    def read(self) -> HeadDocument:
+        """The document as it is stored; see `read_head`."""
+        return _parse(self._document.read(), self._key)
+
+    def last_seen(self) -> HeadDocument:
+        """The document as this process saw it last."""
+        return _parse(self._document.seen, self._key)
+
+    def remembered(self) -> HeadDocument | None:
+        """The document as this process saw it last; ``None`` where it did not."""
+        return _parse(self._document.seen, self._key) if self._document.is_seen else None
+
+    def announce(self, log_version: int) -> None:
+        """Mark the head: a commit at ``log_version`` is about to be attempted."""
+
+        def mark(data: bytes | None) -> bytes | None:
+            document = _parse(data, self._key)
+            now = datetime.now(UTC)
+            pending = document.pending
+            if document.log_version >= log_version:
+                return None  # somebody is already past it: this attempt is going to lose, and needs no mark
+            if pending and pending.log_version >= log_version and pending.age(now) < FRESH_MARK:
+                return None
+            return replace(document, pending=Pending(log_version, now.isoformat())).to_bytes()
+
+        self._document.update(mark)
+
+    def publish(
+        self,
+        head: Head | None,
+        log_version: int,
+        *,
+        ahead: HeadDocument | None = None,
+        durability: Durability = "now",
+    ) -> HeadDocument:
+        """Bring the stored head up to what the log says at ``log_version``, never back; a later mark stays.
+
+        Only the document ``ahead`` is taken back: one that was read before the log was, so that if it is beyond the
+        log's end, it is not of this log (the table was deleted and made anew, or somebody wrote the document).
+        Returns the document that was there before.
+        """
+        before = EMPTY
+
+        def advance(data: bytes | None) -> bytes | None:
+            nonlocal before
+            before = _parse(data, self._key)
+            if before.log_version > log_version and before != ahead:
+                return None
+            pending = before.pending if before.pending and before.pending.log_version > log_version else None
+            return HeadDocument(log_version, head, pending).to_bytes()
+
+        self._document.update(advance, durability=durability)
+        return before
+
+    def withdraw_stale_mark(self, log_version: int) -> bool:
+        """Take away a mark older than a day for a commit that the log, read up to ``log_version``, does not have."""
+
+        def withdraw(data: bytes | None) -> bytes | None:
+            document = _parse(data, self._key)
+            pending = document.pending
+            if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
+                return None
+            return replace(document, pending=None).to_bytes()
+
+        return self._document.update(withdraw)
 
 
 def publish_head(
@@ -256,37 +314,8 @@ def publish_head(
     ahead: HeadDocument | None = None,
     durability: Durability = "now",
 ) -> HeadDocument:
-    """Bring a stored head up to what the log says at ``log_version``, never back; a mark for a later commit stays.
-
-    Only the document ``ahead`` is taken back: one that was read before the log was, so that if it is beyond the log's
-    end, it is not of this log (the table was deleted and made anew, or somebody wrote the document).
-    Returns the document that was there before.
-    """
-    before = EMPTY
-
-    def advance(data: bytes | None) -> bytes | None:
-        nonlocal before
-        before = _parse(data, key)
-        if before.log_version > log_version and before != ahead:
-            return None
-        pending = before.pending if before.pending and before.pending.log_version > log_version else None
-        return HeadDocument(log_version, head, pending).to_bytes()
-
-    update_document(store, key, advance, durability=durability)
-    return before
-
-
-def withdraw_stale_mark(store: ObjectStore, key: str, log_version: int) -> bool:
-    """Take away a mark older than a day for a commit that the log, read up to ``log_version``, does not have."""
-
-    def withdraw(data: bytes | None) -> bytes | None:
-        document = _parse(data, key)
-        pending = document.pending
-        if pending is None or pending.log_version <= log_version or pending.age(datetime.now(UTC)) < STALE_MARK:
-            return None
-        return replace(document, pending=None).to_bytes()
-
-    return update_document(store, key, withdraw)
+    """`TableHead.publish` of a head that this process has not seen."""
+    return TableHead(store, key).publish(head, log_version, ahead=ahead, durability=durability)
 
 
 def _parse(data: bytes | None, key: str) -> HeadDocument:

@@ -1,13 +1,20 @@
 """Which versions exist, in which order: the log read as a list of versions."""
 
+import hashlib
 import re
+import sys
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection as Many
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import Any, Self, cast
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any, Protocol, Self, cast
+from weakref import WeakValueDictionary
+
+import orjson
 
 from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log import Commit, commit_key
@@ -16,6 +23,7 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
+from dagster_versioned.tables.document import encode
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""
@@ -24,34 +32,161 @@ _NOT_DATA = frozenset({"_delta_log", ".metadata", "_staging", "blocks", "refs", 
 _SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-@dataclass(frozen=True)
+VERSION_DOMAIN = "dagster_versioned.version"
+"""The metadata domain that keeps the head in checkpoints; that of a partition with ``/{key}``."""
+
+RECENT_COMMITS = 100
+"""Commits before the end of the log that are remembered with every state, and noted in every checkpoint."""
+
+_RECENT_BYTES = 256 * 1024
+"""What the recent commits may take as JSON; where they would take more, fewer are noted."""
+
+_LARGEST_KEPT = 1024
+"""Bytes of a compressed version that are kept in memory; a larger one is read from its commit again."""
+
+_PARSED_AT_ONCE = 32
+
+
+class _Schema:
+    """A schema as it is recorded, shared by all versions that have it."""
+
+    __slots__ = ("__weakref__", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+_schemas: "WeakValueDictionary[bytes, _Schema]" = WeakValueDictionary()
+
+
+def _shared(schema: Any) -> _Schema:
+    key = hashlib.sha256(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)).digest()
+    known = _schemas.get(key)
+    if known is None:
+        known = _schemas[key] = _Schema(schema)
+    return known
+
+
+class StoredVersion:
+    """One version as its commit records it, in little memory: of many versions, most are never looked at.
+
+    With 2,000 columns, the parsed form takes 1.9 MB.
+    """
+
+    __slots__ = ("_again", "_log_version", "_rest", "_schema", "change", "data_sha", "metadata_sha", "partition")
+
+    def __init__(self, raw: Mapping[str, Any], log_version: int, again: "Again | None") -> None:
+        identity = raw["identity"]
+        self.change = sys.intern(raw["change"])
+        self.metadata_sha: str = raw["metadata_sha"]
+        self.data_sha: str = identity["data_sha"]
+        partition: str | None = identity.get("partition")
+        self.partition = partition if partition is None else sys.intern(partition)
+        self._schema = _shared(identity["schema"])
+        rest = {**raw, "identity": {name: value for name, value in identity.items() if name != "schema"}}
+        packed = zlib.compress(orjson.dumps(rest), 1)
+        self._rest = packed if again is None or len(packed) <= _LARGEST_KEPT else None
+        self._log_version = log_version
+        self._again = again
+
+    def raw(self) -> Mapping[str, Any]:
+        """The member of the commit's ``versions``, as it was recorded."""
+        if self._rest is None:
+            assert self._again is not None
+            return self._again.raw(self._log_version, self.partition)
+        rest = orjson.loads(zlib.decompress(self._rest))
+        return {**rest, "identity": {**rest["identity"], "schema": self._schema.value}}
+
+
+class Again(Protocol):
+    """Who reads a commit once more, for what is not kept of it in memory."""
+
+    def raw(self, log_version: int, partition: str | None) -> Mapping[str, Any]:
+        """What the commit records of its version of a partition."""
+        ...
+
+    def record(self, log_version: int) -> "CommitRecord":
+        """The record of one commit."""
+        ...
+
+    def records(self, log_version: int) -> "Sequence[CommitRecord]":
+        """The records of all commits up to one, from 0 on."""
+        ...
+
+
+@lru_cache(maxsize=_PARSED_AT_ONCE)
+def _raw(stored: StoredVersion) -> Mapping[str, Any]:
+    return stored.raw()
+
+
+@lru_cache(maxsize=_PARSED_AT_ONCE)
+def _entry(stored: StoredVersion) -> VersionEntry:
+    return VersionEntry.from_json(_raw(stored))
+
+
 class Version:
     """One version of a table (or of one of its partitions), as one commit recorded it.
 
     ``metadata_sha`` is ``None`` for a *foreign* commit, one that another Delta writer made and nobody adopted yet.
     ``gone`` says why the bytes are not kept any more (``"expire"`` or ``"purge"``), or is ``None``. Where ``change`` is
-    ``"dropped"`` it is none, but says that the table, or the partition, has no version from then on.
+    ``"dropped"`` it is none, but says that the table, or the partition, has no version from then on. Two are equal that
+    are of the same commit and partition.
     """
 
-    log_version: int
-    timestamp: datetime
-    operation: str
-    partition: str | None
-    metadata_sha: str | None
-    data_sha: str | None
-    change: str
-    gone: str | None = None
-    raw: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    __slots__ = (
+        "_again",
+        "_digest",
+        "_record",
+        "_stored",
+        "data_sha",
+        "gone",
+        "is_drop",
+        "log_version",
+        "metadata_sha",
+        "partition",
+    )
 
-    @cached_property
+    def __init__(
+        self,
+        log_version: int,
+        partition: str | None,
+        metadata_sha: str | None,
+        data_sha: str | None,
+        gone: str | None = None,
+        *,
+        record: "CommitRecord | None" = None,
+        stored: StoredVersion | None = None,
+        again: Again | None = None,
+        is_drop: bool = False,
+        digest: str | None = None,
+    ) -> None:
+        self._digest = digest
+        self.log_version = log_version
+        self.is_drop = is_drop
+        self.partition = partition
+        self.metadata_sha = metadata_sha
+        self.data_sha = data_sha
+        self.gone = gone
+        self._record = record
+        self._stored = stored
+        self._again = again
+
+    @property
+    def raw(self) -> Mapping[str, Any] | None:
+        """What the commit records, ``None`` of a foreign commit; not to be changed."""
+        stored = self._found()[1]
+        return None if stored is None else _raw(stored)
+
+    @property
     def entry(self) -> VersionEntry:
         """Identity and facts; `IntegrityError` if the recorded ``metadata_sha`` does not follow from the identity."""
-        if self.raw is None:
+        stored = self._found()[1]
+        if stored is None:
             raise VersionNotFound(
                 f"Log version {self.log_version} was committed by another program ({self.operation}) and has no "
                 "identity. Nothing was changed. Give it one with adopt()."
             )
-        return VersionEntry.from_json(self.raw)
+        return _entry(stored)
 
     @property
     def identity(self) -> Identity:
@@ -72,19 +207,84 @@ class Version:
         return self.entry.facts
 
     @property
+    def digest(self) -> str | None:
+        """The digest of its rows; ``None`` of what is no version."""
+        return self._digest or (None if self.metadata_sha is None else str((self.raw or {})["facts"]["digest"]))
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was committed, UTC."""
+        return _time(self._found()[0].timestamp_ms)
+
+    @property
+    def operation(self) -> str:
+        """The operation that its commit names."""
+        return self._found()[0].operation
+
+    @property
+    def change(self) -> str:
+        """What changed against the version before: ``full``, ``metadata_only``, ``foreign`` or ``dropped``."""
+        if self.is_drop:
+            return "dropped"
+        stored = self._found()[1]
+        return "foreign" if stored is None else stored.change
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another Delta writer made the commit."""
         return self.metadata_sha is None and not self.is_drop
 
     @property
-    def is_drop(self) -> bool:
-        """Whether the table, or the partition, was dropped by the commit."""
-        return self.change == "dropped"
-
-    @property
     def short(self) -> str:
         """The first 8 characters of ``metadata_sha``, or ``@log_version`` of a foreign commit."""
         return self.metadata_sha[:8] if self.metadata_sha else f"@{self.log_version}"
+
+    @property
+    def record(self) -> "CommitRecord":
+        """Its commit."""
+        return self._found()[0]
+
+    def without_bytes(self, gone: str) -> "Version":
+        """The same version, whose bytes were collected."""
+        return Version(
+            self.log_version,
+            self.partition,
+            self.metadata_sha,
+            self.data_sha,
+            gone,
+            record=self._record,
+            stored=self._stored,
+            again=self._again,
+            is_drop=self.is_drop,
+            digest=self._digest,
+        )
+
+    def _found(self) -> "tuple[CommitRecord, StoredVersion | None]":
+        if self._record is None:  # a head that a checkpoint knows by its SHA alone
+            assert self._again is not None
+            record = self._again.record(self.log_version)
+            self._stored = next((one for one in record.stored or () if one.partition == self.partition), None)
+            if self._stored is None or self._stored.metadata_sha != self.metadata_sha:
+                raise LogCorrupt(
+                    f"{commit_key(self.log_version)}: it does not hold the version {self.short}, which the log has as "
+                    "a head. Nothing was read. Restore the file from a copy, and run verify."
+                )
+            self._record = record
+        return self._record, self._stored
+
+    def _key(self) -> tuple[int, str | None, str | None]:
+        return self.log_version, self.partition, self.metadata_sha
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Version) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        partition = "" if self.partition is None else f", partition={self.partition!r}"
+        gone = "" if self.gone is None else f", gone={self.gone!r}"
+        return f"Version({self.short!r}, log_version={self.log_version}{partition}{gone})"
 
 
 @dataclass(frozen=True)
@@ -147,31 +347,63 @@ class Collection:
         return {"id": self.id, "kind": self.kind, "done": self.done, "owner": self.owner, **present}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, init=False)
 class CommitRecord:
     """One commit, as much of it as the history keeps in memory and in the version index.
 
     Promises that whatever the history and the derived documents take from ``info`` is there and of its type, whether
     it comes from a commit or from an index. Raises `LogCorrupt` naming the commit's file and the member. That an
     identity has its SHA is not checked here, but when the version is used.
+
+    ``stored`` are its versions, ``None`` where the commit does not speak of any; ``weight`` is the size of ``info``.
     """
 
     log_version: int
     timestamp_ms: int
     sha256: str
     operation: str
-    info: Mapping[str, Any] | None
     changes_files: bool
+    stored: tuple[StoredVersion, ...] | None
+    weight: int
+    _others: bytes | None
+    _names: frozenset[str]
 
-    def __post_init__(self) -> None:
-        where = Members({"timestamp": self.timestamp_ms}, commit_key(self.log_version))
-        if self.timestamp_ms not in TIMES:
-            raise where.wrong("timestamp", f"is {self.timestamp_ms}, which is no time between the years 1 and 9999")
-        if self.info is not None:
-            _check_member(Members(self.info, f"{commit_key(self.log_version)}, {MEMBER}"))
+    def __init__(
+        self,
+        log_version: int,
+        timestamp_ms: int,
+        sha256: str,
+        operation: str,
+        info: Mapping[str, Any] | None,
+        changes_files: bool,
+        again: Again | None = None,
+    ) -> None:
+        where = Members({"timestamp": timestamp_ms}, commit_key(log_version))
+        if timestamp_ms not in TIMES:
+            raise where.wrong("timestamp", f"is {timestamp_ms}, which is no time between the years 1 and 9999")
+        stored, others, weight = None, None, 0
+        if info is not None:
+            _check_member(Members(info, f"{commit_key(log_version)}, {MEMBER}"))
+            if "versions" in info:
+                stored = tuple(StoredVersion(raw, log_version, again) for raw in info["versions"])
+            encoded = orjson.dumps({name: value for name, value in info.items() if name != "versions"})
+            others = memoryview(encoded).tobytes()  # orjson's own has room for a kilobyte or more
+            weight = len(encode(info))
+        for name, value in {
+            "log_version": log_version,
+            "timestamp_ms": timestamp_ms,
+            "sha256": sha256,
+            "operation": sys.intern(operation),
+            "changes_files": changes_files,
+            "stored": stored,
+            "weight": weight,
+            "_others": others if others is None or len(others) < _LARGEST_KEPT else zlib.compress(others, 1),
+            "_names": _no_names if info is None else _named.setdefault(names := frozenset(info), names),
+        }.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, commit: Commit) -> Self:
+    def of(cls, commit: Commit, again: Again | None = None) -> Self:
         """The record of a parsed commit."""
         info = commit.commit_info or {}
         own = info.get(MEMBER)
@@ -182,7 +414,33 @@ class CommitRecord:
             operation=str(info.get("operation", "UNKNOWN")),
             info=cast("Mapping[str, Any]", own) if isinstance(own, Mapping) else None,
             changes_files=bool(commit.adds or commit.removes),
+            again=again,
         )
+
+    @property
+    def info(self) -> Mapping[str, Any] | None:
+        """The member of ``commitInfo`` that is ours, as it was recorded; ``None`` of a foreign commit."""
+        if self._others is None:
+            return None
+        versions = {} if self.stored is None else {"versions": [stored.raw() for stored in self.stored]}
+        return {**self._rest(), **versions}
+
+    def member(self, name: str) -> Any:
+        """One member of ``info`` besides ``versions``; ``None`` without it."""
+        return self._rest().get(name) if name in self._names else None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it changes files, or may, and names no version."""
+        return self._others is None or (self.changes_files and not self._names & {"versions", "dropped"})
+
+    def _rest(self) -> dict[str, Any]:
+        assert self._others is not None
+        return orjson.loads(self._others if self._others.startswith(b"{") else zlib.decompress(self._others))
+
+
+_no_names: frozenset[str] = frozenset()
+_named: dict[frozenset[str], frozenset[str]] = {}
 
 
 def _check_member(own: Members) -> None:
@@ -238,77 +496,212 @@ class WholeTable:
     data_sha: str
 
 
-class History:
-    """Every version of one table, oldest first; immutable, so that a reader keeps the one it was given.
+class _Complete:
+    """Every commit and every version from log version 0 on, oldest first."""
 
-    The records are contiguous from log version 0.
-    """
-
-    def __init__(self, records: Sequence[CommitRecord], before: "History | None" = None) -> None:
+    def __init__(self, records: Sequence[CommitRecord], before: "_Complete | None" = None) -> None:
         self.records = tuple(records)
         added = self.records[len(before.records) :] if before else self.records
         if any(record.log_version != len(self.records) - len(added) + n for n, record in enumerate(added)):
             raise IntegrityError(
                 "The history of a table must be contiguous from log version 0; rebuild it from the log."
             )
-        new = tuple(
-            Collection.from_json(record.info["collect"], record.log_version)
-            for record in added
-            if record.info is not None and "collect" in record.info
-        )
+        new = _collections(added)
         self.collections: tuple[Collection, ...] = (before.collections if before else ()) + new
-        cancelled = {collection.id for collection in self.collections if collection.cancelled}
-        gone = {pair: c.kind for c in self.collections if c.id not in cancelled for pair in c.versions}
+        gone = _gone(self.collections)
         # A collection takes the bytes of older versions away, so only then are those looked at again.
         kept = before.versions if before and not new else ()
         self.versions = kept + tuple(v for record in (added if kept else self.records) for v in _versions(record, gone))
 
-        if kept and before:  # once a history is long, only what is new may cost a commit anything
-            self.heads = _heads(self.versions[len(kept) :], before.heads)
 
-    def extends(self, earlier: "History") -> bool:
-        """Whether the versions of an earlier history are still the first ones of this one, with nothing collected."""
-        count = len(earlier.versions)
-        return count <= len(self.versions) and (not count or self.versions[count - 1] is earlier.versions[-1])
+class History:
+    """The versions of one table up to a log version; immutable, so that a reader keeps the one it was given.
+
+    What a write and a read of the head need is always there: the heads, the last foreign commit, the collections that
+    are open, and the commits just before the end (``recent``). All versions, ``versions`` and ``records``, are loaded
+    when they are asked for.
+    """
+
+    def __init__(self, records: Sequence[CommitRecord] = (), again: Again | None = None) -> None:
+        """The history of all commits from 0 on."""
+        self._again = again
+        self._extra: tuple[CommitRecord, ...] = ()
+        self._collections: tuple[Collection, ...] = ()
+        self.log_version = -1
+        self.recent: tuple[CommitRecord, ...] = ()
+        self.heads: dict[str | None, Version] = {}
+        self.last_foreign: Version | None = None
+        self._last_drop = -1
+        self._recent_versions: tuple[Version, ...] = ()
+        self._complete: _Complete | None = _Complete(records)
+        self._append(self._complete.records)
+
+    @classmethod
+    def at_checkpoint(
+        cls, noted: Sequence[CommitRecord], heads: Iterable[Version], log_version: int, again: Again
+    ) -> Self:
+        """The history at a checkpoint: what is noted there (`noted`), and the heads that it knows."""
+        recent = [record for n, record in enumerate(noted) if record.log_version == log_version + 1 + n - len(noted)]
+        history = cls((), again)
+        history._complete = None
+        history._extra = tuple(noted[: len(noted) - len(recent)])
+        history._collections = _collections(history._extra)
+        extra = [version for record in history._extra for version in _versions(record, {})]
+        history.last_foreign, history._last_drop = _last_foreign(extra), _last_drop(extra)
+        history.log_version = log_version - len(recent)
+        history._append(recent)
+        own = {version: version for version in history._recent_versions}  # which know their commit
+        history.heads = _sorted({version.partition: own.get(version, version) for version in heads})
+        return history
+
+    def advance(self, commits: Iterable[Commit]) -> "History":
+        """The history with later commits appended."""
+        added = [CommitRecord.of(commit, self._again) for commit in commits]
+        if not added:
+            return self
+        later = History.__new__(History)
+        later.__dict__.update(self.__dict__)
+        if self._complete is not None:
+            later._complete = _Complete((*self._complete.records, *added), self._complete)
+        later._append(added)
+        return later
+
+    def _append(self, added: Sequence[CommitRecord]) -> None:
+        self.recent = (*self.recent, *added)
+        new = _collections(added)
+        self._collections += new
+        gone = _gone(self._collections)
+        if new:
+            self._recent_versions = tuple(v for record in self.recent for v in _versions(record, gone))
+            taken = [(p, v, gone.get((v.log_version, p))) for p, v in self.heads.items()]
+            self.heads = {p: v if how is None else v.without_bytes(how) for p, v, how in taken}
+            at = self.last_foreign
+            if at is not None and (how := gone.get((at.log_version, None))) is not None:
+                self.last_foreign = at.without_bytes(how)
+        else:
+            self._recent_versions += tuple(v for record in added for v in _versions(record, gone))
+        after = self.log_version
+        versions = list(takewhile(lambda version: version.log_version > after, reversed(self._recent_versions)))
+        versions.reverse()
+        heads = _heads(versions, self.heads)
+        self.heads = heads if heads.keys() <= self.heads.keys() else _sorted(heads)
+        self.last_foreign = _last_foreign(versions) or self.last_foreign
+        self._last_drop = max(self._last_drop, _last_drop(versions))
+        self.log_version += len(added)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget what is not recent any more, now and then, and where it can be read again."""
+        if len(self.recent) <= 2 * RECENT_COMMITS or self._again is None:
+            return
+        kept = self.recent[-RECENT_COMMITS:]
+        first = kept[0].log_version
+        self._extra = self._needed(first)
+        self._complete = None
+        self.recent = kept
+        self._recent_versions = tuple(v for v in self._recent_versions if v.log_version >= first)
+        still = {record.log_version for record in (*self._extra, *kept)}
+        self._collections = tuple(one for one in self._collections if one.log_version in still)
+
+    def _needed(self, before: int) -> tuple[CommitRecord, ...]:
+        """The commits before a log version that a state depends on: the last foreign one, the last drop, and open
+        collections."""
+        wanted = {self._last_drop, *(one.log_version for one in self.open_collections)}
+        if self.last_foreign is not None:
+            wanted.add(self.last_foreign.log_version)
+        known = {record.log_version: record for record in (*self._extra, *self.recent)}
+        return tuple(known[at] for at in sorted(wanted) if 0 <= at < before)
+
+    def noted(self) -> tuple[CommitRecord, ...]:
+        """What a checkpoint at this log version notes, so that whoever opens the table need not read further back."""
+        window: list[CommitRecord] = []
+        weight = 0
+        for record in reversed(self.recent[-RECENT_COMMITS:]):
+            weight += record.weight
+            if weight > _RECENT_BYTES:
+                break
+            window.append(record)
+        first = window[-1].log_version if window else self.log_version + 1
+        return (*self._needed(first), *reversed(window))
 
     @property
-    def log_version(self) -> int:
-        """The last log version that this history covers."""
-        return len(self.records) - 1
+    def _all(self) -> _Complete:
+        if self._complete is None:
+            assert self._again is not None
+            first = self.log_version + 1 - len(self.recent)
+            older = self._again.records(first - 1) if first else ()
+            self._complete = _Complete((*older, *self.recent))
+        return self._complete
+
+    @property
+    def records(self) -> tuple[CommitRecord, ...]:
+        """Every commit, from log version 0 on."""
+        return self._all.records
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """Every version, oldest first."""
+        return self._all.versions
+
+    @property
+    def collections(self) -> tuple[Collection, ...]:
+        """Every collection that the log records, oldest first."""
+        return self._all.collections
+
+    def record(self, log_version: int) -> CommitRecord:
+        """One commit."""
+        first = self.log_version + 1 - len(self.recent)
+        if log_version >= first or self._complete is not None:
+            return self.recent[log_version - first] if log_version >= first else self.records[log_version]
+        assert self._again is not None
+        return self._again.record(log_version)
+
+    def between(self, first: int, last: int) -> Sequence[CommitRecord]:
+        """The commits from one log version to another, both included."""
+        start = self.log_version + 1 - len(self.recent)
+        return self.recent[first - start : last + 1 - start] if first >= start else self.records[first : last + 1]
+
+    def knows(self, metadata_sha: str, log_version: int) -> bool:
+        """Whether a version is among the recent ones."""
+        return any(v.log_version == log_version and v.metadata_sha == metadata_sha for v in self._recent_versions)
+
+    def backwards(self) -> Iterator[Version]:
+        """Every version, newest first; older ones are loaded when it gets to them."""
+        yield from reversed(self._recent_versions)
+        first = self.log_version + 1 - len(self.recent)
+        if first:
+            yield from (version for version in reversed(self.versions) if version.log_version < first)
 
     @property
     def asset_key(self) -> tuple[str, ...] | None:
         """The asset that the table belongs to, as its versions record it; ``None`` before the first."""
-        raw = next((version.raw for version in self.heads.values()), None)
-        return tuple(raw["identity"]["asset_key"]) if raw is not None else None
+        newest = max(self.heads.values(), key=lambda version: version.log_version, default=None)
+        return None if newest is None or newest.raw is None else tuple(newest.raw["identity"]["asset_key"])
 
     @property
     def is_partitioned(self) -> bool:
         """Whether the table's versions are versions of partitions."""
         return any(partition is not None for partition in self.heads)
 
-    def advance(self, commits: Iterable[Commit]) -> "History":
-        """The history with later commits appended."""
-        added = [CommitRecord.of(commit) for commit in commits]
-        return History((*self.records, *added), before=self) if added else self
-
     def until(self, log_version: int) -> "History":
         """The history as it was at an earlier log version, but knowing what was collected since."""
         if log_version >= self.log_version:
             return self
         older = History(self.records[: log_version + 1])
-        older.versions = tuple(version for version in self.versions if version.log_version <= log_version)
+        gone = _gone(self.collections)
+        assert older._complete is not None
+        older._complete.versions = tuple(v for v in self.versions if v.log_version <= log_version)
+        older._recent_versions = tuple(v for record in older.recent for v in _versions(record, gone))
+        older.heads = _sorted(_heads(older._complete.versions))
+        older.last_foreign = _last_foreign(older._complete.versions)
+        older._last_drop = _last_drop(older._complete.versions)
         return older
-
-    @cached_property
-    def heads(self) -> dict[str | None, Version]:
-        """The newest own version of each partition; key ``None`` for a table without partitions."""
-        return _heads(self.versions)
 
     @property
     def unadopted(self) -> Version | None:
         """The last foreign commit with file actions that no own version came after, or ``None``."""
-        newest_own = next((v.log_version for v in reversed(self.versions) if not v.is_foreign), -1)
+        newest_own = max((version.log_version for version in self.heads.values()), default=-1)
+        newest_own = max(newest_own, self._last_drop)
         return self.foreign_since(newest_own)
 
     @property
@@ -316,7 +709,7 @@ class History:
         """The versions that the table consists of now; none where a foreign commit came after them."""
         return () if self.unadopted is not None else tuple(self.heads.values())
 
-    @cached_property
+    @property
     def whole(self) -> "WholeTable":
         """A partitioned table as a whole."""
         heads = [(p, v) for p, v in self.heads.items() if p is not None]
@@ -325,48 +718,37 @@ class History:
             partitions_sha({p: v.data_sha for p, v in heads if v.data_sha is not None}),
         )
 
-    def foreign_since(self, log_version: int) -> Version | None:
-        """The last foreign commit with file actions after a log version, or ``None``."""
-        for version in reversed(self.versions):
-            if version.log_version <= log_version:
-                return None
-            if version.is_foreign and self.records[version.log_version].changes_files:
-                return version
-        return None
-
     def made_by(self, log_version: int) -> dict[str | None, Version]:
         """The versions that one commit made, by partition."""
-        begin = bisect_left(self.versions, log_version, key=lambda version: version.log_version)
-        end = bisect_right(self.versions, log_version, lo=begin, key=lambda version: version.log_version)
-        return {version.partition: version for version in self.versions[begin:end]}
+        first = self.log_version + 1 - len(self.recent)
+        known = self._recent_versions if log_version >= first else self.versions
+        begin = bisect_left(known, log_version, key=lambda version: version.log_version)
+        end = bisect_right(known, log_version, lo=begin, key=lambda version: version.log_version)
+        return {version.partition: version for version in known[begin:end]}
 
-    def recent(self, partition: str | None, count: int) -> Iterator[Version]:
-        """Up to ``count`` versions of a partition whose bytes are kept, newest first."""
-        for version in reversed(self.versions):
-            if count <= 0:
-                return
-            if version.partition == partition and version.raw is not None:
-                count -= 1
-                if version.gone is None:
-                    yield version
+    def foreign_since(self, log_version: int) -> Version | None:
+        """The last foreign commit with file actions after a log version, or ``None``."""
+        last = self.last_foreign
+        return last if last is not None and last.log_version > log_version else None
 
-    def recent_of(self, partitions: Iterable[str | None], count: int) -> dict[str | None, list[Version]]:
-        """`recent` of several partitions, in one pass."""
-        found: dict[str | None, list[Version]] = {partition: [] for partition in partitions}
-        left = dict.fromkeys(found, count)
-        for version in reversed(self.versions):
-            if left.get(version.partition, 0) > 0 and version.raw is not None:
-                left[version.partition] -= 1
-                if version.gone is None:
-                    found[version.partition].append(version)
-        return found
+    def recent_of(self, partitions: Sequence[str | None], count: int) -> dict[str | None, list[Version]]:
+        """Up to ``count`` versions of each partition whose bytes are kept, newest first: the head, and recent ones."""
+        heads = [self.heads.get(partition) for partition in partitions]
+        found = {partition: [] if head is None else [head] for partition, head in zip(partitions, heads, strict=True)}
+        first = self.log_version + 1 - RECENT_COMMITS
+        for version in takewhile(lambda one: one.log_version >= first, reversed(self._recent_versions)):
+            known = found.get(version.partition)
+            if known is None or len(known) >= count or version.metadata_sha is None or version in known[:1]:
+                continue
+            known.append(version)
+        return {partition: [one for one in known if one.gone is None] for partition, known in found.items()}
 
     def before(self, versions: Many[Version]) -> dict[str | None, Version]:
         """The newest older version of the partition of each of these, where there is one; in one pass."""
-        limits = {version.partition: version.log_version for version in versions}
+        limits = {v.partition: v.log_version for v in versions if v.raw is not None and "previous" in v.raw["facts"]}
         found: dict[str | None, Version] = {}
-        for version in reversed(self.versions):
-            if version.log_version < limits.get(version.partition, 0) and version.raw is not None:
+        for version in self.backwards() if limits else ():
+            if version.log_version < limits.get(version.partition, 0) and version.metadata_sha is not None:
                 found.setdefault(version.partition, version)
                 if len(found) == len(limits):
                     break
@@ -374,20 +756,21 @@ class History:
 
     def collected_since(self, log_version: int) -> frozenset[str]:
         """Every path that a collection named after a log version."""
-        return frozenset(path for c in self.collections if c.log_version > log_version for path in c.paths)
+        known = self._collections if log_version >= self.log_version - len(self.recent) else self.collections
+        return frozenset(path for c in known if c.log_version > log_version for path in c.paths)
 
-    @cached_property
+    @property
     def open_collections(self) -> tuple[Collection, ...]:
         """Collections that announced their paths and are not done."""
-        done = {collection.id for collection in self.collections if collection.done}
-        return tuple(c for c in self.collections if not c.done and c.id not in done)
+        done = {collection.id for collection in self._collections if collection.done}
+        return tuple(c for c in self._collections if not c.done and c.id not in done)
 
     def find(self, reference: Reference) -> "Selection":
         """Which state of which partitions a reference means; the newest occurrence of an identity wins.
 
         Raises `VersionNotFound`, `AmbiguousVersion`. Pins are resolved by the project before this is asked.
         """
-        if not self.versions:
+        if not self.heads and not self.versions:
             raise VersionNotFound("The table has no version yet. Nothing was read. Materialize its asset first.")
         match reference:
             case Head():
@@ -400,6 +783,9 @@ class History:
                 return Selection(number, None)
             case AsOf(moment):
                 limit = moment.timestamp() * 1000
+                recent = (r.log_version for r in reversed(self.recent) if r.timestamp_ms <= limit)
+                if (newest := next(recent, None)) is not None:
+                    return Selection(newest, None)
                 until = [record.log_version for record in self.records if record.timestamp_ms <= limit]
                 if not until:
                     first = _time(self.records[0].timestamp_ms).isoformat()
@@ -413,12 +799,15 @@ class History:
                 raise VersionNotFound(f"Pin {name!r} must be resolved by the project.")
 
     def _find_sha(self, prefix: str) -> "Selection":
+        head = next((version for version in self.heads.values() if version.metadata_sha == prefix), None)
+        if head is not None:  # the SHA is whole, and no version of its partition is newer
+            return Selection(head.log_version, head)
         matches: dict[str, Selection] = {}
         for version in self.versions:
             if version.metadata_sha is not None and version.metadata_sha.startswith(prefix):
                 matches[version.metadata_sha] = Selection(version.log_version, version)
         for record in self.records if self.is_partitioned else ():
-            whole = record.info.get("partitions_sha") if record.info else None
+            whole = record.member("partitions_sha")
             if isinstance(whole, str) and whole.startswith(prefix):
                 matches[whole] = Selection(record.log_version, None)
         if not matches:
@@ -469,26 +858,45 @@ def _heads(
     return heads
 
 
+def _sorted(heads: Mapping[str | None, Version]) -> dict[str | None, Version]:
+    return dict(sorted(heads.items(), key=lambda item: item[0] or ""))
+
+
+def _last_drop(versions: Iterable[Version]) -> int:
+    return max((version.log_version for version in versions if version.is_drop), default=-1)
+
+
+def _last_foreign(versions: Iterable[Version]) -> Version | None:
+    found = [version for version in versions if version.is_foreign and version.record.changes_files]
+    return found[-1] if found else None
+
+
+def _collections(records: Iterable[CommitRecord]) -> tuple[Collection, ...]:
+    found = ((record, record.member("collect")) for record in records)
+    return tuple(Collection.from_json(raw, record.log_version) for record, raw in found if raw is not None)
+
+
+def _gone(collections: Iterable[Collection]) -> dict[tuple[int, str | None], str]:
+    """Why the bytes of versions, by log version and partition, are not kept any more."""
+    collections = tuple(collections)
+    cancelled = {collection.id for collection in collections if collection.cancelled}
+    return {pair: c.kind for c in collections if c.id not in cancelled for pair in c.versions}
+
+
 def _versions(record: CommitRecord, gone: Mapping[tuple[int, str | None], str]) -> Iterator[Version]:
-    timestamp = _time(record.timestamp_ms)
-    if record.info is None or (record.changes_files and not record.info.keys() & {"versions", "dropped"}):
-        collected = gone.get((record.log_version, None))
-        yield Version(record.log_version, timestamp, record.operation, None, None, None, "foreign", collected)
+    at = record.log_version
+    if record.is_foreign:
+        yield Version(at, None, None, None, gone.get((at, None)), record=record)
         return
-    for dropped in record.info.get("dropped", ()):
-        partition = dropped.get("partition")
-        yield Version(record.log_version, timestamp, record.operation, partition, None, None, "dropped")
-    for raw in record.info.get("versions", ()):
-        identity = raw["identity"]
-        partition = identity.get("partition")
+    for dropped in record.member("dropped") or ():
+        yield Version(at, dropped.get("partition"), None, None, record=record, is_drop=True)
+    for one in record.stored or ():
         yield Version(
-            log_version=record.log_version,
-            timestamp=timestamp,
-            operation=record.operation,
-            partition=partition,
-            metadata_sha=raw["metadata_sha"],
-            data_sha=identity["data_sha"],
-            change=raw["change"],
-            gone=gone.get((record.log_version, partition)),
-            raw=raw,
+            at,
+            one.partition,
+            one.metadata_sha,
+            one.data_sha,
+            gone.get((at, one.partition)),
+            record=record,
+            stored=one,
         )

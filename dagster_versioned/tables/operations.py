@@ -16,15 +16,13 @@ from dagster_versioned.tables.commit import DraftOf, commit
 from dagster_versioned.tables.head import (
     EMPTY,
     HeadDocument,
-    announce,
+    TableHead,
     head_key,
     partition_head,
-    read_head,
     table_head,
-    withdraw_stale_mark,
 )
 from dagster_versioned.tables.protection import Protectors
-from dagster_versioned.tables.publish import Publisher
+from dagster_versioned.tables.publish import Publisher, checkpoint_before
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts
 from dagster_versioned.tables.write import CollectionInProgress
@@ -50,9 +48,10 @@ class TableOperations:
     def _open(self, project: "Project") -> None:
         self.project = project
         self.store: ObjectStore = project.data.subfolder(str(self.name))
-        self.cache = StateCache(self.store)
+        self.table_head = TableHead(project.data, head_key(self.name))
+        self.cache = StateCache(self.store, self._near)
         self.whereabouts = Whereabouts(project, self.name, self.cache)
-        self.publisher = Publisher(project.name, self.name, project.data, self.store)
+        self.publisher = Publisher(project.name, self.name, project.data, self.store, self.table_head)
 
     def refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
@@ -61,6 +60,10 @@ class TableOperations:
             self._open(found.project)
             return self.cache.refresh()
         return found
+
+    def remembered(self) -> TableState | None:
+        """The state that is remembered, be there a newer one or not; `refresh` where there is none."""
+        return self.cache.known or self.refresh()
 
     def require(self) -> TableState:
         """`refresh`, but raises `TableNotFound` where the table has no log."""
@@ -73,21 +76,22 @@ class TableOperations:
 
     # Committing
 
-    def change(self, draft: DraftOf) -> TableState | None:
+    def change(self, draft: DraftOf, *, just_opened: bool = False) -> TableState | None:
         """`commit` what a user asked for: not at a place that a migration has ended."""
         with self.whereabouts.telling_of_the_fence():
-            return self.commit(self.whereabouts.unfenced(draft))
+            return self.commit(self.whereabouts.unfenced(draft), just_opened=just_opened)
 
-    def commit(self, draft: DraftOf) -> TableState | None:
+    def commit(self, draft: DraftOf, *, just_opened: bool = False) -> TableState | None:
         """Commit a draft, waiting for collections in its way, and publish what follows from it."""
         while True:
             try:
-                state = commit(self.store, self.cache, draft, self._announce, f"{WRITER.name}/{WRITER.version}")
+                engine = f"{WRITER.name}/{WRITER.version}"
+                state = commit(self.store, self.cache, draft, self._announce, engine, just_opened=just_opened)
             except CollectionInProgress as busy:
                 self.collector().settle(busy.collection)
                 continue
             if state is None:
-                self.resolve()
+                self._resolve_unless_seen()
             else:
                 self._publish(state)
             return state
@@ -108,7 +112,7 @@ class TableOperations:
                 return EMPTY
             return HeadDocument(state.log_version, partition_head(self.name, version, state))
         self.arrive()
-        return read_head(self.project.data, head_key(self.name))
+        return self.table_head.read()
 
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
@@ -130,8 +134,7 @@ class TableOperations:
                     return HeadDocument(state.log_version, table_head(self.name, state), later)
                 self._publish(state)
                 return self.head()
-            data, key = self.project.data, head_key(self.name)
-            if document.pending and self._may_write() and withdraw_stale_mark(data, key, state.log_version):
+            if document.pending and self._may_write() and self.table_head.withdraw_stale_mark(state.log_version):
                 return self.head()
         return document
 
@@ -142,8 +145,19 @@ class TableOperations:
 
     # Inside
 
+    def _near(self) -> int | None:
+        """A log version from which on the log has a checkpoint, as far as the head knows."""
+        seen = self.table_head.read().log_version
+        return checkpoint_before(seen) if seen >= 0 else None
+
+    def _resolve_unless_seen(self) -> None:
+        """`resolve`, unless the head as this process saw it last is at the end of the log, and nothing is announced."""
+        known, seen = self.cache.known, self.table_head.remembered()
+        if known is None or seen is None or seen.pending or seen.log_version != known.log_version:
+            self.resolve()
+
     def _announce(self, log_version: int) -> None:
-        announce(self.project.data, head_key(self.name), log_version)
+        self.table_head.announce(log_version)
         if log_version == 0:
             self.project.check_unmarked()  # after the announcement: see `fence`
 

@@ -2,10 +2,11 @@
 
 import logging
 import uuid
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
+from dagster_versioned.delta.schema import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput, VersionedError
@@ -107,14 +108,19 @@ def propose(
     options: TableOptions,
     constraints: Mapping[str, str],
     pinned: ExitStack,
+    table_schema: Callable[[], StructType | None] = lambda: None,
 ) -> Proposal:
-    """The frame as a proposal, which can be used until ``pinned`` is closed."""
+    """The frame as a proposal, which can be used until ``pinned`` is closed.
+
+    ``table_schema`` gives the table's, for columns of the frame that have no type.
+    """
     if isinstance(frame, SampleUpdate):
         if frame.gone is not None:
             return propose_update(frame, partition, description, staging, options, constraints, pinned)
         description, options = described_whole(frame, description, options)
         frame = frame.frame
     engine = engine_for(frame)
+    frame = engine.typed(frame, table_schema)
     if constraints or options.mode != "replace":
         frame = pinned.enter_context(engine.pinned(frame))
     require_frame(engine, frame, constraints)

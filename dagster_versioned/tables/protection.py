@@ -90,7 +90,7 @@ class Protectors:
         except TableNotFound:
             return None  # a folder that is no table
         parents = {sha: child.short for child in history.versions if child.gone is None for sha in _parents(child)}
-        return _OtherTable(table.store, history.log_version, history.records[-1].sha256, parents)
+        return _OtherTable(table.store, history.log_version, history.record(history.log_version).sha256, parents)
 
 
 def named_versions(history: History, reasons: Mapping[str, Protection]) -> dict[str, Protection]:
@@ -147,9 +147,9 @@ class _Names:
     def __init__(self, history: History) -> None:
         self.shas = {version.metadata_sha for version in history.versions}
         self.wholes = {
-            record.info["partitions_sha"]: record.log_version
+            sha: record.log_version
             for record in history.records
-            if record.info is not None and "partitions_sha" in record.info
+            if (sha := record.member("partitions_sha")) is not None
         }
         self.lives: list[tuple[Version, int | None]] = []
         ends: dict[str | None, int] = {}

@@ -7,13 +7,14 @@ like of the versions that a new one is made of are recorded with it; the rows ar
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
+from dagster_versioned.delta.schema import parse_schema, type_to_arrow
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import InvalidInput, VersionNotFound
@@ -30,6 +31,9 @@ from dagster_versioned.tables.read import check_parts, row_order_of, scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write import Description, Ended, Writing
+
+Same = Literal["same"]
+"""The partitions that there are; only types change."""
 
 KeyOf = str | Mapping[str, str] | Callable[[pa.Table], Any]
 """What gives the partition key of a row: a column, a column for each dimension, or a function from rows to keys."""
@@ -67,16 +71,27 @@ class Parted:
 
 
 def part(
-    table: str, store: ObjectStore, state: TableState, partitioning: Partitioning | None, key_of: KeyOf | None
+    table: str,
+    store: ObjectStore,
+    state: TableState,
+    partitioning: Partitioning | Same | None,
+    key_of: KeyOf | None,
+    types: Mapping[str, str],
 ) -> Parted:
-    """The rows of a table by their partitions in another definition.
+    """The rows of a table by their partitions in another definition, with some columns in other types.
 
-    Raises `InvalidInput` where the rows do not tell, `VersionNotFound`, `HeldHead`.
+    Raises `InvalidInput` where the rows do not tell, or do not fit the types, `UnsupportedType`, `VersionNotFound`,
+    `HeldHead`.
     """
     heads = _heads(table, state)
+    if partitioning == "same" and not types:
+        raise InvalidInput(
+            f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
+            "type (types={…}, --type NAME=TYPE), or other partitions."
+        )
     if partitioning is None and None in heads:
         raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
-    if partitioning is not None and key_of is None:
+    if isinstance(partitioning, Partitioning) and key_of is None:
         raise InvalidInput(
             f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column (column=…, "
             "--column), or give a function from rows to keys."
@@ -91,10 +106,11 @@ def part(
         check_parts(version, by_partition[partition])
         scan = scan_of(store, schema, by_partition[partition])
         rows = cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table))
-        for key, piece in _split(rows, partitioning, key_of):
+        rows = _retyped(rows, types)
+        for key, piece in [(partition, rows)] if partitioning == "same" else _split(rows, partitioning, key_of):
             pieces[key].append(piece)
             sources[key].append(version)
-    if partitioning is not None and (strange := partitioning.strangers(str(key) for key in pieces)):
+    if isinstance(partitioning, Partitioning) and (strange := partitioning.strangers(str(key) for key in pieces)):
         raise InvalidInput(
             f"Rows of {table} would be of {shown(strange)}, which is none of the {partitioning}. Nothing was changed. "
             "Name a column of dates or timestamps, or of such keys."
@@ -173,6 +189,31 @@ def _heads(table: str, state: TableState) -> dict[str | None, Version]:
         )
     refuse_held(state, tuple(heads.values()))
     return heads
+
+
+def _retyped(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
+    """The rows with some columns in other types, which hold every value of them. Raises `InvalidInput`."""
+    for name, text in types.items():
+        column = _column(rows, name)
+        wanted = type_to_arrow(
+            parse_schema({"type": "struct", "fields": [{"name": name, "type": text}]}).field(name).type
+        )
+        try:
+            found = column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise _unfit(name, column, text, str(error)) from None
+        floats = pa.types.is_floating(column.type) and pa.types.is_floating(found.type)
+        if floats and not np.array_equal(column.drop_null(), found.drop_null().cast(column.type), equal_nan=True):
+            raise _unfit(name, column, text, "digits would be lost")
+        rows = rows.set_column(rows.column_names.index(name), name, found)
+    return rows
+
+
+def _unfit(name: str, column: "pa.ChunkedArray[Any]", text: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"Column {name!r} is {column.type}, and not every value of it is one of {text}: {why}. Nothing was changed. "
+        "Choose a type that holds them all, such as string."
+    )
 
 
 def _split(

@@ -1,17 +1,17 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
+from dagster_versioned.delta.snapshot import Snapshot, load_log, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.parts import refuse_foreign_features
-from dagster_versioned.tables.version_index import load_history
+from dagster_versioned.tables.version_index import StoredCommits, load_history
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,34 @@ class TableState:
 class StateCache:
     """The newest known state of one table, brought up to date by following the tail of its log.
 
-    A cold start lists the log once; later refreshes cost one read that misses. Thread-safe.
+    A cold start lists the log once; later refreshes cost one read that misses. ``near`` says from where on the log has
+    a checkpoint, if that is known. Thread-safe.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, near: Callable[[], int | None] = lambda: None) -> None:
         self._store = store
+        self._near = near
         self._state: TableState | None = None
+        self._commits = StoredCommits(store)
         self._lock = ForkLock()
 
-    def refresh(self, *, to_commit: bool = False) -> TableState | None:
-        """The state at the end of the log, or ``None`` if the table has no log.
+    def begin(self, *, just_opened: bool = False) -> tuple[TableState | None, bool]:
+        """The state to commit on, and whether it is known to be that at the end of the log.
 
-        Who is going to commit asks ``to_commit``: is the newest known commit still the one that is known? A table that
-        was deleted and made anew would otherwise get a commit far beyond its end, and a log with a gap.
+        It need not be: who commits on an older one loses the put. But the newest known commit must still be there,
+        which is looked at unless the log was ``just_opened``: a table that was deleted and made anew would otherwise
+        get a commit far beyond its end, and a log with a gap.
         """
         with self._lock:
-            if to_commit and self._state is not None and not self._is_of_the_log(self._state):
-                self._state = None
+            if self._state is not None and not just_opened and not self._is_of_the_log(self._state):
+                self._forget()
+            if self._state is not None:
+                return self._state, False
+        return self.refresh(), True
+
+    def refresh(self) -> TableState | None:
+        """The state at the end of the log, or ``None`` if the table has no log."""
+        with self._lock:
             if self._state is None:
                 self._state = self._load()
             elif commits := commits_after(self._store, self._state.log_version):
@@ -77,7 +88,9 @@ class StateCache:
 
     def committed(self, before: TableState | None, made: Commit) -> TableState:
         """The state after a commit of this process that followed ``before``; kept, unless a newer one is known."""
-        state = before.advance([made]) if before else TableState(replayed([made]), History([]).advance([made]))
+        history = before.history if before else History((), self._commits)
+        snapshot = before.snapshot.advance([made]) if before else replayed([made])
+        state = TableState(snapshot, history.advance([made]))
         with self._lock:
             if self._state is None or self._state.log_version < state.log_version:
                 self._state = state
@@ -95,21 +108,24 @@ class StateCache:
         Raises `TableNotFound`, `LogCorrupt`, and `UnsupportedFeature` where the log does not begin at version 0.
         """
         with self._lock:
-            self._state = None
+            self._forget()
             commits = read_log(self._store)
             self._state = TableState(replayed(commits), History([CommitRecord.of(commit) for commit in commits]))
             return self._state, commits
 
     def _is_of_the_log(self, state: TableState) -> bool:
-        newest = state.history.records[-1]
         try:
-            return hashlib.sha256(self._store.get(commit_key(newest.log_version))).hexdigest() == newest.sha256
+            newest = self._store.get(commit_key(state.log_version))
         except ObjectNotFound:
             return False
+        return hashlib.sha256(newest).hexdigest() == state.snapshot.commit_sha256
+
+    def _forget(self) -> None:
+        self._state, self._commits = None, StoredCommits(self._store)
 
     def _load(self) -> TableState | None:
         try:
-            snapshot = load_snapshot(self._store)
+            loaded = load_log(self._store, self._near())
         except TableNotFound:
             return None
-        return TableState(snapshot, load_history(self._store, snapshot.version))
+        return TableState(loaded.snapshot, load_history(loaded, self._commits))

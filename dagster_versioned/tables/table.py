@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.schema import StructType
 from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
@@ -43,9 +44,10 @@ from dagster_versioned.tables.propose import (
 )
 from dagster_versioned.tables.publish import Publisher
 from dagster_versioned.tables.read import VersionFiles, version_files
-from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, part
+from dagster_versioned.tables.repartition import KeyOf, Overtaken, Parted, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.revert import Reversion
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.write import Repetition, WriteResult, Writing
 
@@ -56,6 +58,10 @@ if TYPE_CHECKING:
 
 _REPARTITIONS = 10
 """How often rows are read again that others wrote meanwhile."""
+
+
+_JUST_NOW = 10.0
+"""Seconds for which a log that was opened is surely the one that is there."""
 
 
 class VersionedTable:
@@ -89,9 +95,12 @@ class VersionedTable:
     @property
     def asset_key(self) -> tuple[str, ...]:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
+        return self._asset_key_of(self._operations.refresh) if self._asset_key is None else self._asset_key
+
+    def _asset_key_of(self, state_of: Callable[[], TableState | None]) -> tuple[str, ...]:
         if self._asset_key is not None:
             return self._asset_key
-        state = self._operations.refresh()
+        state = state_of()
         recorded = state.history.asset_key if state is not None else None
         return recorded or (str(self.name),)
 
@@ -150,6 +159,7 @@ class VersionedTable:
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
         clock = time.monotonic()
+        is_new = self._operations.cache.known is None
         self.project.check_write()
         options = options or TableOptions()
         if options.history is not None:
@@ -159,7 +169,7 @@ class VersionedTable:
             )
         check_partitions(frames)
         own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
-        described_key = asset_key if asset_key is not None else self.asset_key
+        described_key = asset_key if asset_key is not None else self._asset_key_of(self._operations.remembered)
         descriptions = {
             partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
@@ -168,7 +178,7 @@ class VersionedTable:
         with staged(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
             proposals = [
-                propose(frame, key, descriptions[key], staging, options, constraints, pinned)
+                propose(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
                 for key, frame in frames.items()
             ]
             writing = Writing(
@@ -183,7 +193,8 @@ class VersionedTable:
                 partitioning,
                 began,
             )
-            state = self._operations.change(writing.draft)
+            just_opened = is_new and time.monotonic() - clock < _JUST_NOW
+            state = self._operations.change(writing.draft, just_opened=just_opened)
         return _results(writing, state, clock)
 
     def append_events(
@@ -286,12 +297,16 @@ class VersionedTable:
 
     def repartition(
         self,
-        partitioning: Partitioning | None,
+        partitioning: Partitioning | Same | None,
         column: KeyOf | None = None,
         *,
+        types: Mapping[str, str] | None = None,
         dry_run: bool = True,
     ) -> RepartitionReport:
         """Give the rows that are there other partitions (``None``: none), in one commit; the old ones end with it.
+
+        ``types`` gives columns other types, by Delta's names, that hold every value there is: ``{"code": "string"}``.
+        With ``"same"`` only these change.
 
         ``column`` gives the key of a row: a column of dates, timestamps or keys, for several dimensions a mapping of
         dimensions to columns, or a function from a `pyarrow.Table` to keys. Versions of before can still be read. All
@@ -302,11 +317,12 @@ class VersionedTable:
         self._check_unless(dry_run)
         for _ in range(_REPARTITIONS):
             state = self._known()
-            parted = part(self.name, self.store, state, partitioning, column)
+            parted = part(self.name, self.store, state, partitioning, column, types or {})
             if dry_run:
                 return parted.report(dry_run=True)
             try:
-                self._commit_parted(parted, partitioning)
+                same = TableRecord.of(state.snapshot).partitioning
+                self._commit_parted(parted, same if partitioning == "same" else partitioning)
             except Overtaken:
                 continue
             return parted.report(dry_run=False)
@@ -385,8 +401,9 @@ class VersionedTable:
 
     def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
         """The exact files of versions that were chosen."""
-        snapshot = self._snapshot(self._known(), chosen.log_version)
-        return version_files(self.store, snapshot, chosen, columns)
+        known = self._operations.cache.known  # by which they were chosen, most often: not asked for once more
+        state = known if known is not None and known.log_version == chosen.log_version else self._known()
+        return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
 
     def choose(
         self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
@@ -597,6 +614,11 @@ class VersionedTable:
             )
             writing.parted, writing.partitioning = parted, partitioning
             self._operations.change(writing.draft)
+
+    def _known_schema(self) -> StructType | None:
+        """The table's columns as of a moment ago; ``None`` where it has none yet."""
+        state = self._operations.cache.known
+        return state.snapshot.schema if state is not None and state.history.heads else None
 
     def _check_unless(self, dry_run: bool) -> None:
         if not dry_run:

@@ -18,11 +18,9 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
 from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState
-
-VERSION_DOMAIN = "dagster_versioned.version"
 
 
 def table_actions(
@@ -71,8 +69,8 @@ def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
     return InvalidInput(
         f"The partition column {columns[0]!r} would be {schema.field(columns[0]).type}, but the log has the values of"
         " rows that stay in another type, which not every reader widens. Nothing was written. Convert the column, or"
-        " replace the other rows in the same write: all partitions in one write_partitions(), or by `dagster-versioned"
-        " repartition TABLE`."
+        f" the rows that are there: `dagster-versioned repartition TABLE --by same --type {columns[0]}="
+        f"{schema.field(columns[0]).type}`; or replace all partitions in one write_partitions()."
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,6 +24,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.change_files import ChangeFiles
+from dagster_versioned.tables.datom_documents import Check
 from dagster_versioned.tables.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.history import MEMBER, History, Version
 from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
@@ -140,24 +142,22 @@ def _derived(
 ) -> tuple[int, Iterator[list[Finding]]]:
     """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
     publisher = table.publisher
-    documents = publisher.documents(state)
+    documents = publisher.checks(state)
 
     def findings() -> Iterator[list[Finding]]:
-        for key, data in sorted(documents.items()):
-            yield _document(table.store, key, data)
+        for key, check in sorted(documents.items()):
+            yield _document(table.store, key, check)
         if with_head:
             yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
-        yield [*_checkpoints(publisher, table.store, state, commits), *_extra(publisher, state)]
+        yield [*_checkpoints(publisher, table.store, commits), *_extra(publisher, state)]
 
     return len(documents) + with_head + 1, findings()
 
 
-def _checkpoints(
-    publisher: Publisher, store: ObjectStore, state: TableState, commits: Sequence[Commit]
-) -> Iterator[Finding]:
+def _checkpoints(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
     try:
-        for key, data in publisher.checkpoints(state, commits):
-            yield from _document(store, key, data)
+        for key, check in publisher.checkpoint_checks(commits):
+            yield from _document(store, key, check)
     except VersionedError as error:
         yield Finding("log", store.uri, str(error))
 
@@ -311,13 +311,15 @@ def _vector_bytes(add: Add) -> int:
     return add.deletion_vector.size_in_bytes if add.deletion_vector else 0
 
 
-def _document(store: ObjectStore, key: str, expected: bytes) -> list[Finding]:
+def _document(store: ObjectStore, key: str, check: Check) -> list[Finding]:
+    data: bytes | None = None
     try:
-        if store.get(key) == expected:
+        with suppress(ObjectNotFound):
+            data = store.get(key)
+        if check(data):
             return []
-        problem = "it is not what the log says; repair() writes it again from the log"
-    except ObjectNotFound:
-        problem = "it is missing; repair() writes it again from the log"
+        problem = "it is missing" if data is None else "it is not what the log says"
+        problem += "; repair() writes it again from the log"
     except VersionedError as error:
         problem = str(error)
     return [Finding("document", key, problem)]

@@ -86,7 +86,9 @@ class Whereabouts:
             state = self._cache.refresh()
         except (LogCorrupt, UnsupportedFeature):
             return False  # of such a table, the first commit can be read
-        return state is not None and not state.history.versions and state.history.records[0].operation == MOVE
+        if state is None or state.history.heads or state.history.versions:
+            return False
+        return state.history.record(0).operation == MOVE
 
     def mark_of(self, state: TableState) -> MigrationMark | None:
         """The mark beside the table of the migration that its log names, if it lies there; it is at both ends or none.

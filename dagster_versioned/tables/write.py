@@ -283,8 +283,8 @@ class _Met:
             return
         digest = proposal.contents.digest.text
         for version in self._recent[proposal.partition]:
-            if version.raw and version.raw["facts"]["digest"] == digest and _says_the_same(version, proposal):
-                is_head = version is self._state.history.heads.get(proposal.partition)
+            if version.digest == digest and _says_the_same(version, proposal):
+                is_head = version == self._state.history.heads.get(proposal.partition)
                 adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
                 laid_out = all(set(add.partition_values) == self._columns for add in adds)
                 if laid_out and len(adds) == version.facts.part_count:
@@ -359,7 +359,8 @@ class Writing:
         if not changing and not ended:
             return self._unchanged(state, timestamp, properties, said)
         changes = self._changes(changing, properties, history)
-        schema = _merged_schema(state, changing)
+        staying = _staying(state, changing, ended)
+        schema = _merged_schema(state, changing, staying=staying)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return Draft(
             operation=self.operation,
@@ -369,7 +370,7 @@ class Writing:
                     schema,
                     timestamp,
                     properties,
-                    self._partition_columns(state, changing, schema),
+                    self._partition_columns(state, changing, schema, staying=staying),
                 ),
                 *said,
                 *(add for plan in changing for add in plan.adds),
@@ -446,7 +447,8 @@ class Writing:
         known = state.snapshot.metadata if state else None
         properties = configuration(known, self._options.properties, self._options.constraints)
         if is_set(properties, CHANGE_FEED):
-            _require_feed_columns(_merged_schema(state, changing).names)
+            staying = _staying(state, changing, Ended())
+            _require_feed_columns(_merged_schema(state, changing, staying=staying).names)
         constraints = constraints_of(properties)
         if not constraints.items() <= self._satisfied.items():
             raise CommitConflict(
@@ -463,7 +465,7 @@ class Writing:
         return properties
 
     def _partition_columns(
-        self, state: TableState | None, changing: Sequence[Planned], schema: StructType
+        self, state: TableState | None, changing: Sequence[Planned], schema: StructType, *, staying: bool
     ) -> tuple[str, ...]:
         """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
         have rows that stay."""
@@ -472,12 +474,12 @@ class Writing:
             return columns
         known = state.snapshot.partition_columns
         retyped = retyped_partition_columns(state.snapshot.schema, schema, columns)
-        if columns != known or retyped:
+        if retyped and (staying or any(plan.proposal.added for plan in changing)):
+            raise retyped_refusal(retyped, schema)
+        if columns != known:
             removed = {remove.key for plan in changing for remove in plan.removes}
             removed -= {add.key for plan in changing for add in plan.adds}
             if len(removed) < state.snapshot.num_files:
-                if columns == known:
-                    raise retyped_refusal(retyped, schema)
                 raise InvalidInput(
                     f"The table is partitioned by {list(known)}, and would be by {list(columns)}, but some of its rows "
                     "stay. Nothing was written. Replace the whole table with the new columns, or keep the old ones."
@@ -555,7 +557,7 @@ class Writing:
         if found is not None and self._is_own(found):
             return found
         # Written by a release whose transactions did not say which commit they are of.
-        versions = (one for one in reversed(state.history.versions) if one.partition == proposal.partition)
+        versions = (one for one in state.history.backwards() if one.partition == proposal.partition)
         return next(filter(self._is_own, versions), None)
 
     def _is_own(self, version: Version) -> bool:
@@ -646,13 +648,20 @@ def _held_message(partition: str | None, configuration: str) -> str:
     )
 
 
-def _merged_schema(state: TableState | None, changing: Sequence[Planned]) -> StructType:
+def _staying(state: TableState | None, changing: Sequence[Planned], ended: Ended) -> bool:
+    """Whether the table keeps versions that the commit neither replaces nor ends."""
+    if state is None:
+        return False
+    gone = {version.partition for version in ended.versions} | {plan.proposal.partition for plan in changing}
+    return not set(state.history.heads) <= gone
+
+
+def _merged_schema(state: TableState | None, changing: Sequence[Planned], *, staying: bool) -> StructType:
     """The table's schema after the commit: the frame's, or, for partitions, the union of all partitions'."""
     if not changing and state is not None:
         return state.snapshot.schema
-    replaced = {plan.proposal.partition for plan in changing}
     schemas = [plan.proposal.contents.schema for plan in changing]
-    if state is not None and not set(state.history.heads) <= replaced:
+    if state is not None and staying:
         schemas = [state.snapshot.schema, *schemas]
     merged = schemas[0]
     for schema in schemas[1:]:

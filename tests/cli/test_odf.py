@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Cli
+from support.static_server import static_server
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -82,6 +83,21 @@ def test_add_and_ingest(cli: Cli, manifest: Path, tmp_path: Path):
     assert "2.csv, line 2, column 'id': 'x' is no int64" in failed.err
     (tmp_path / "files/2.csv").write_text("id,name\n3,Bonn\n")
     assert "2.csv: " in cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0).out
+
+
+def test_a_source_that_may_be_a_stranger_s_reaches_local_addresses_only_where_they_are_allowed(
+    cli: Cli, manifest: Path, tmp_path: Path
+):
+    with static_server(tmp_path / "files") as url:
+        files = f"kind: FilesGlob\n        path: {tmp_path}/files/*.csv"
+        manifest.write_text(manifest.read_text().replace(files, f"kind: Url\n        url: {url}/1.csv"))
+        cli("odf", "add", manifest, ok=0)
+        refused = cli("odf", "ingest", "org_example_cities", ok=5)
+        assert "127.0.0.1, an address of this machine or its network" in refused.err
+        assert "nothing was read" in refused.err
+        assert "--local-addresses" in refused.err
+        allowed = cli.json("odf", "ingest", "org_example_cities", "--local-addresses")
+        assert [one["change"] for one in allowed["files"]] == ["full"]
 
 
 def test_files_are_added_as_a_source_reads_them(cli: Cli, cities: str, manifest: Path, tmp_path: Path):

@@ -40,6 +40,13 @@ def test_a_dropped_table_is_listed_as_such_and_restored(cli, sales):
     assert cli("read", "sales").code == 0
 
 
+def test_repartition_gives_columns_other_types(cli, sales):
+    same = ("repartition", "sales", "--by", "same")
+    assert "partition" in cli(*same, "--type", "where=binary", "--apply", ok=0).out
+    assert cli(*same, "--type", "where").code == 2
+    assert cli(*same).code == 2
+
+
 def test_repartition_takes_kinds_and_columns(cli, sales):
     planned = cli.json("repartition", "sales", "--by", "names", "--column", "where")
     assert planned["partitions"] == [{"partition": "n", "rows": 2}, {"partition": "s", "rows": 2}]

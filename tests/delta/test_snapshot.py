@@ -63,8 +63,12 @@ others = st.one_of(
     st.builds(DomainMetadata, st.sampled_from("mn"), st.sampled_from(["", "{}"]), st.booleans()),
     st.builds(lambda name: Metadata("id", SCHEMA, (), METADATA.configuration, name), st.sampled_from("kl")),
     st.just(PROTOCOL),
+    st.builds(
+        lambda keys: CommitInfo({CommitInfo.FORGOTTEN: keys}),
+        st.lists(st.sampled_from(["a", "b", "c", "a b", "d=1/e", "ü"]), min_size=1, max_size=4),
+    ),
 )
-
+"""What is not about files; the last ends the tombstones of earlier commits."""
 
 commits = st.lists(adds | removes | others, max_size=6, unique_by=concern)
 
@@ -96,12 +100,23 @@ class Model:
                 self.metadata = action
             case Protocol():
                 self.protocol = action
+            case CommitInfo():
+                for key in action.forgotten:
+                    self.tombstones.pop(key, None)
             case _:
                 pass
 
+    def commit(self, actions: list[Action]) -> None:
+        for action in sorted(actions, key=lambda action: not isinstance(action, CommitInfo)):
+            self.apply(action)
+
 
 def put(store: LocalStore, version: int, actions: list[Action]) -> None:
-    put_commit(store, version, [CommitInfo({"inCommitTimestamp": 1000 + version}), *actions])
+    info: dict[str, object] = {"inCommitTimestamp": 1000 + version}
+    for action in actions:
+        if isinstance(action, CommitInfo):
+            info |= action.value
+    put_commit(store, version, [CommitInfo(info), *(one for one in actions if not isinstance(one, CommitInfo))])
 
 
 def check(snapshot: Snapshot, model: Model) -> None:
@@ -129,8 +144,7 @@ def test_replay_advance_and_checkpoints_agree_with_the_model(
         model = Model()
         for version, actions in enumerate([[PROTOCOL, METADATA], *history]):
             put(store, version, actions)
-            for action in actions:
-                model.apply(action)
+            model.commit(actions)
             check(load_snapshot(store), model)
         last = len(history)
         plain = [load_snapshot(store, version) for version in range(last + 1)]
@@ -167,6 +181,15 @@ def test_a_checkpoints_bytes_depend_on_the_log_alone(history: list[list[Action]]
         store.delete([commit_key(version) for version in range(last)])
         write_checkpoint(store, load_snapshot(store))
         assert store.get(checkpoint_key(last)) == whole
+
+
+@pytest.mark.parametrize("forgotten", ["a", [1], {"a": "b"}, [None]])
+def test_files_to_forget_that_are_no_list_of_keys_are_a_corrupt_log(store: LocalStore, forgotten: object) -> None:
+    put(store, 0, [PROTOCOL, METADATA])
+    put(store, 1, [CommitInfo({CommitInfo.FORGOTTEN: forgotten})])
+    for load in (load_snapshot, lambda store: read_commits(store, 0, 1)):
+        with pytest.raises(LogCorrupt, match=r"1\.json, line 1, commitInfo: dagsterVersionedForgotten"):
+            load(store)
 
 
 def test_the_snapshot_knows_its_commits_bytes(store: LocalStore) -> None:

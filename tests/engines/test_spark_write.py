@@ -13,7 +13,8 @@ from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine, worker
 from dagster_versioned.engines.spark import write as spark_write
-from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError
+from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
+from dagster_versioned.tables.project import Project
 from support.spark import promoted, round_trip, staging_in
 
 pytestmark = pytest.mark.spark
@@ -339,3 +340,23 @@ def test_a_write_touches_no_session_setting_and_leaves_pickling_as_it_was(spark,
     write(frame, tmp_path)
     assert spark.sparkContext.getConf().getAll() == before
     assert not cloudpickle.list_registry_pickle_by_value()
+
+
+@pytest.mark.parametrize("column", ["{0}", "named_struct('t', {0})", "array({0})", "map('k', {0})"])
+def test_text_that_is_not_utf8_is_refused_by_column(spark, tmp_path, column):
+    note = column.format("cast(X'FFFE' as string)")
+    rows = spark.sql(f"select 1 as n, {note} as note")
+    table = Project.open("NYC", str(tmp_path / "store")).table("flights")
+    with pytest.raises(UnsupportedType, match="'note' holds text that is not UTF-8"):
+        table.write(rows)
+    assert not table.exists()
+
+
+def test_a_column_of_nulls_has_the_type_that_the_table_knows(spark, tmp_path):
+    table = Project.open("NYC", str(tmp_path / "store")).table("flights")
+    with pytest.raises(UnsupportedType, match="note"):
+        table.write(spark.sql("select 1 as n, null as note"))
+    table.write(spark.sql("select 1 as n, array('a') as note"))
+    table.write(spark.sql("select 2 as n, null as note"))
+    assert table.read().to_pydict() == {"n": [2], "note": [None]}
+    assert table.read().schema.field("note").type == pa.list_(pa.string())

@@ -17,7 +17,7 @@ import pytest
 
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables import publish
+from dagster_versioned.tables import publish, version_index
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import SMALL_PARTS, table_in
 from support.frames import numbered
@@ -35,11 +35,13 @@ CHECKPOINT_AT = 3
 def whole() -> Iterator[Path]:
     with scratch() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
+        patch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
         root = folder / "whole"
         table = table_in(LocalStore(root))
         for rows in VERSIONS:
             table.write(rows, options=SMALL_PARTS)
         table.project.pin("kept", "flights", table.version(1).metadata_sha)
+        table.repair()
         yield root
 
 
@@ -52,6 +54,7 @@ def flips(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def root(whole: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
+    monkeypatch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
     with scratch() as folder:
         yield shutil.copytree(whole, folder / "store")
 
@@ -168,6 +171,7 @@ def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: st
 @pytest.mark.parametrize("document", DERIVED)
 def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document: str, monkeypatch) -> None:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)
+    monkeypatch.setattr(version_index, "SEGMENT", CHECKPOINT_AT)
     rows = numbered(3, 500)
     for data in (b"", b"{", b"null", b"[]", b"{}", b"\0" * 40, b"PAR1" * 5):
         with scratch() as folder:

@@ -171,6 +171,18 @@ def test_a_revert_to_a_version_that_was_judged_needs_no_new_judgement(daemon, li
     assert daemon.tick() == []
 
 
+def test_a_check_of_what_was_reverted_to_says_nothing_of_what_dagster_takes_for_its_target(daemon, line):
+    line.make(daemon, 1)
+    daemon.settle()
+    line.make(daemon, -1)
+    daemon.project.table("up").revert("@0")
+    daemon.check(line.check)  # passes for the first version; Dagster's last materialization is of the second
+    assert daemon.settle() == []
+    daemon.project.table("up").revert("@1")
+    assert daemon.tick() == []
+    assert "check positive of up" in skipped(daemon)
+
+
 def test_a_version_waits_for_every_check_of_any_kind(daemon):
     values = iter([1, 1, -1, 2])
 
@@ -398,11 +410,13 @@ class Many:
 
     def judge(self, name, passed):
         """What a run that materializes a version and checks it reports, without its seconds."""
-        sha = self.daemon.head(name).metadata_sha
+        head = self.daemon.head(name)
+        made = {
+            "dagster_versioned/metadata_sha": head.metadata_sha,
+            "dagster_versioned/log_version": head.log_version,
+        }
         key, instance = dg.AssetKey(name), self.daemon.instance
-        instance.report_runless_asset_event(
-            dg.AssetMaterialization(key, metadata={"dagster_versioned/metadata_sha": sha})
-        )
+        instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=made))
         made = instance.fetch_materializations(key, limit=1).records[0]
         target = AssetCheckEvaluationTargetMaterializationData(
             storage_id=made.storage_id, run_id=made.run_id, timestamp=made.timestamp

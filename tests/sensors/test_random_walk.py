@@ -39,7 +39,7 @@ IS_PARTED = {**SOURCES, **{name: parted for name, (parted, _) in GRAPH.items()}}
 CHECKED = {"rates": None, "clean": None, "daily": PARTS, "total": None}
 """Tables with a blocking check, and the partitions of the check itself."""
 CELLS = [(name, key) for name, (parted, _) in GRAPH.items() for key in (KEYS if parted else (None,))]
-MOMENTS = ("marked", "committed", "partition heads")
+MOMENTS = ("marked", "committed", "published")
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
@@ -100,13 +100,16 @@ class Walk:
         self.asked = {}  # run id -> the states that it was asked for, by cell
         self.tried = set()  # states whose runs ended
         self.ended = []  # runs that failed, as (name, keys, tags)
-        self.verdicts = {}  # (table, key, version) -> whether its check passed
+        self.launched = 0  # runs, in order: of two verdicts about a version, that of the later one counts
+        self.order = {}  # run id -> its number
+        self.verdicts = {}  # (table, key, version), as the run that made it found, or (table, key, log version)
         self.states = []
         self.trace = []
         self.counts = dict.fromkeys(
             ["cells", "died", "restarts", "unjudged", "reexecuted", "young", "late", "blocked", "hidden"], 0
         )
         self.value = 0
+        self.tables = {name: self.daemon.project.table([name]) for name in IS_PARTED}
         self.deploy()
         for key in KEYS:
             self.daemon.write("raw", self.frame(), key)
@@ -126,7 +129,7 @@ class Walk:
     # What the oracle knows. A view is the log version up to which each table is seen.
 
     def table(self, name):
-        return self.daemon.project.table([name])
+        return self.tables[name]
 
     def view(self, is_young):
         """What a tick sees: each log to its end; but of a table with a young mark, what its head was derived from."""
@@ -193,10 +196,16 @@ class Walk:
     def is_sound(self, name, key, heads):
         """Whether the checks of everything that a cell would read have passed."""
         return all(
-            self.verdicts.get((table, one, heads[table][one].metadata_sha)) is True
+            self.verdict(table, one, heads[table][one]) is True
             for table, one in self.above(name, key)
             if table in CHECKED
         )
+
+    def verdict(self, name, key, head):
+        """What was found last of a version: by a run that made it, or by a check alone since it is the head."""
+        names = (head.metadata_sha, head.log_version)
+        found = [self.verdicts[name, key, one] for one in names if (name, key, one) in self.verdicts]
+        return max(found)[1] if found else None
 
     def expected(self, heads):
         """The cells that a tick has to request: by the definition, upstream first."""
@@ -291,7 +300,12 @@ class Walk:
             self.asked[run.run_id] = {self.state(name, key, seen) for key in keys}
             self.states += self.asked[run.run_id]
             self.counts["cells"] += len(keys)
-        assert sorted(requested, key=str) == sorted(expected, key=str), self.daemon.last_tick().skip_reason
+        if sorted(requested, key=str) != sorted(expected, key=str):
+            self.daemon.tick()
+            raise AssertionError(
+                f"requested {requested}, expected {expected}, seen {'young' if is_young else 'late'}: {view}; the next "
+                f"tick: {self.daemon.last_tick().skip_reason}"
+            )
         assert len(self.states) == len(set(self.states)), "one state was run twice"
 
     def keys_of(self, partition):
@@ -302,6 +316,8 @@ class Walk:
     def begin(self, run, name, keys):
         """A run reads what is current when it begins, whatever is seen of it."""
         latest = {one: self.heads(one, self.view(is_young=False)) for one in IS_PARTED}
+        self.launched += 1
+        self.order[run.run_id] = self.launched
         self.running[run.run_id] = (run, {(name, key): self.needs(name, key, latest) for key in keys}, self.code[name])
 
     def reexecute(self):
@@ -365,7 +381,8 @@ class Walk:
 
     def report_made(self, run, name, result):
         sha, key = result.version.metadata_sha, result.version.partition
-        made = dg.AssetMaterialization(name, partition=key, metadata={"dagster_versioned/metadata_sha": sha})
+        metadata = {"dagster_versioned/metadata_sha": sha, "dagster_versioned/log_version": result.version.log_version}
+        made = dg.AssetMaterialization(name, partition=key, metadata=metadata)
         self.report(dg.DagsterEventType.ASSET_MATERIALIZATION, run, StepMaterializationData(made))
 
     def report_checked(self, run, name, versions, passed, is_whole=False):
@@ -388,19 +405,18 @@ class Walk:
             blocking=True,
         )
         self.report(dg.DagsterEventType.ASSET_CHECK_EVALUATION, run, evaluation)
-        self.verdicts.update({(name, key, sha): passed for key, sha in versions.items()})
+        found = (self.order[run.run_id], passed)
+        self.verdicts.update({(name, key, version): found for key, version in versions.items()})
 
     def check(self, name=None, passed=None):
         """A check is executed by itself: of one partition, or of the whole table."""
         if name is None:
             latest = {one: self.heads(one, self.view(is_young=False)) for one in CHECKED}
-            unsound = [
-                n for n in CHECKED for k, v in latest[n].items() if not self.verdicts.get((n, k, v.metadata_sha))
-            ]
+            unsound = [n for n in CHECKED for k, v in latest[n].items() if not self.verdict(n, k, v)]
             name = self.random.choice([*CHECKED, *3 * unsound])
         if not self.table(name).exists():
             return
-        versions = {key: version.metadata_sha for key, version in self.table(name).state.history.heads.items()}
+        versions = {key: version.log_version for key, version in self.table(name).state.history.heads.items()}
         if not versions:
             return
         is_whole = not IS_PARTED[name] or self.random.random() < 0.6
@@ -409,6 +425,8 @@ class Walk:
             versions = {key: versions[key]}
         tags = {} if is_whole else {"dagster/partition": next(iter(versions))}
         run = create_run_for_test(self.daemon.instance, job_name="__ASSET_JOB", tags=tags, asset_selection=set())
+        self.launched += 1
+        self.order[run.run_id] = self.launched
         self.report(dg.DagsterEventType.RUN_START, run, None)
         passed = self.random.random() < 0.85 if passed is None else passed
         self.report_checked(run, name, versions, passed, is_whole)
@@ -436,7 +454,7 @@ class Walk:
         for _ in range(30):
             heads = {name: self.heads(name, self.view(is_young=False)) for name in IS_PARTED}
             for name in CHECKED:
-                known = {self.verdicts.get((name, key, head.metadata_sha)) for key, head in heads[name].items()}
+                known = {self.verdict(name, key, head) for key, head in heads[name].items()}
                 if known - {True}:
                     self.check(name, passed=True)
             self.tick(is_young=False)

@@ -7,8 +7,8 @@ from dagster_versioned import Project
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import StoreWrapper
 
-Moment = Literal["marked", "committed", "partition heads"]
-"""What is the last thing that a writer did: it marked the head, it committed, it published the heads of partitions."""
+Moment = Literal["marked", "committed", "published"]
+"""What is the last thing that a writer did: it marked the head, it committed, it published the head."""
 
 
 class Died(BaseException):
@@ -29,7 +29,7 @@ class DyingStore(StoreWrapper):
         if self._moment == "marked":
             life["dead"] |= is_log
         elif life["committed"] and verb.startswith("put"):
-            life["dead"] |= self._moment == "committed" or ".metadata/partition-heads/" not in key
+            life["dead"] |= self._moment == "committed" or ".metadata/heads/" not in key
         if life["dead"]:
             raise Died
         result = action()

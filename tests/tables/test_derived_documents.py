@@ -12,7 +12,7 @@ import pytest
 from dagster_versioned.errors import StoreUnavailable
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
-from dagster_versioned.tables import publish
+from dagster_versioned.tables import publish, version_index
 from dagster_versioned.tables.head import HeadDocument, Pending, head_key, publish_head, read_head
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
@@ -38,12 +38,16 @@ def derived(project: Project) -> dict[str, str]:
 
 def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    monkeypatch.setattr(version_index, "SEGMENT", 4)
     plain, parted = project.table("plain"), project.table("parted")
     for n in range(10):
         plain.write(numbered(n % 7), message=f"{n}")
         parted.write(numbered(n), partition=f"p{n % 3}")
     plain.revert(1, hold=True, why="wrong")
     plain.expire(keep_last=5, dry_run=False)
+    for table in (plain, parted):
+        assert table.verify().ok
+        table.repair()
     before = derived(project)
     assert any("_last_checkpoint" in key for key in before)
     assert any("versions/" in key for key in before)
@@ -56,6 +60,7 @@ def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monke
 
 def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    monkeypatch.setattr(version_index, "SEGMENT", 4)
     table = project.table("flights")
     for n in range(9):
         table.write(numbered(n))
@@ -68,6 +73,7 @@ def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monke
 
 def test_a_corrupt_index_or_head_stops_nobody(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    monkeypatch.setattr(version_index, "SEGMENT", 4)
     table = project.table("flights")
     for n in range(9):
         table.write(numbered(n))
@@ -85,6 +91,7 @@ def test_datom_reads_every_version_of_a_table_of_one_part(project: Project) -> N
     table = project.table("flights")
     frames = {table.write(numbered(n), message=f"m{n}").version.metadata_sha: numbered(n) for n in range(3)}
     table.write(numbered(1), message="m1")
+    table.repair()
     store = datom.store_local(str(project.store.local_path("x").parent))  # type: ignore[union-attr]
     connection = datom.get_conn(store, project_name="NYC")
     for sha, frame in frames.items():
@@ -103,9 +110,11 @@ def test_what_datom_could_not_read_is_left_out_whole(project: Project) -> None:
     assert "flights" in manifest(project)
     many = pa.table({"n": list(range(1_500_000))})
     table.write(many, options=TableOptions(target_part_bytes=1, row_group_bytes=1_000_000))
+    table.repair()
     assert "flights" not in manifest(project)
     assert not [key for key in contents(table.store) if key.endswith(("/metadata.json", "version_history.json"))]
     table.write(many, options=TableOptions(single_part=True))
+    table.repair()
     assert "flights" in manifest(project)
     project.table("parted").write(numbered(1), partition="a")
     assert set(manifest(project)) == {"flights"}
@@ -181,6 +190,7 @@ def test_what_a_power_failure_tears_is_resolved_from_the_log(project: Project, t
     table = project.table("flights")
     table.write(numbered(1))
     table.write(numbered(2))
+    table.repair()
     expected = contents(project.store)
     documents = [key for key in expected if key.endswith(".json") and "_delta_log" not in key]
     for key in documents:

@@ -176,7 +176,7 @@ def test_what_another_program_deleted_by_a_vector_is_gone_and_can_be_adopted(
     assert adopted is not None
     assert (adopted.version.identity.nrow, adopted.version.facts.parquet_sha) == (2, None)
     assert adopted.version.data_sha != before.data_sha
-    assert not table.publisher.documents(table.state)  # of one part, but datom would read the rows that are gone
+    assert not table.publisher.checks(table.state)  # of one part, but datom would read the rows that are gone
     assert table.read(adopted.version.metadata_sha).to_pylist() == left
     assert table.vacuum(min_age=timedelta(0), dry_run=False).keys == ()
     merged = TableOptions(mode="merge", merge_key=("carrier",))

@@ -14,7 +14,7 @@ from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log import commit_key
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.version import Identity
-from dagster_versioned.tables import publish
+from dagster_versioned.tables import publish, version_index
 from dagster_versioned.tables.head import HeadDocument, Pending, head_key
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.project import Project
@@ -141,11 +141,13 @@ def test_what_an_add_tells_besides_its_file_refuses_no_read(table: VersionedTabl
 def held(project: Project, monkeypatch: pytest.MonkeyPatch) -> VersionedTable:
     """A table whose newest commit is a hold, with a checkpoint and an index of it."""
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    monkeypatch.setattr(version_index, "SEGMENT", 4)
     table = project.table("flights")
     for n in range(4):
         table.write(numbered(n), message=f"m{n}")
     table.revert(1, hold=True, why="do not rebuild")
     assert table.verify().ok
+    table.repair()
     return table
 
 
@@ -206,6 +208,7 @@ def test_the_log_decides_over_what_is_derived(project: Project, held: VersionedT
 
 def test_an_index_that_no_publisher_wrote_is_taken_away(project: Project, held: VersionedTable) -> None:
     held.write(numbered(9), message="m9") if held.release() else None
+    held.repair()
     before = contents(project.store)
     held.store.put(index_key(5), held.store.get(index_key(4)))
     assert [finding.where for finding in project.table("flights").verify().findings] == [index_key(5)]

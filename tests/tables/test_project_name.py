@@ -9,8 +9,8 @@ import pytest
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.tables.datom_documents import MANIFEST_KEY
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.publish import MANIFEST_KEY
 from support.stores import contents
 
 

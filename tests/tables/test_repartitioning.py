@@ -165,10 +165,10 @@ def test_rows_that_others_wrote_meanwhile_are_not_lost(
     other = project.table("flights")
     change, days = daily._operations.change, iter([date(2026, 10, 3), date(2026, 10, 4)])
 
-    def overtaken(draft):
+    def overtaken(draft, **given):
         if (day := next(days, None)) is not None:
             other.write(_day(day), partition=str(day), partitioning=DAYS)
-        return change(draft)
+        return change(draft, **given)
 
     monkeypatch.setattr(daily._operations, "change", overtaken)
     assert daily.repartition(MONTHS, "day", dry_run=False).rows == {"2026-09-01": 2, "2026-10-01": 8}
@@ -181,9 +181,9 @@ def test_a_write_that_began_before_is_refused_and_writes_nothing(
     other = project.table("flights")
     change = daily._operations.change
 
-    def overtaken(draft):
+    def overtaken(draft, **given):
         other.repartition(MONTHS, "day", dry_run=False)
-        return change(draft)
+        return change(draft, **given)
 
     monkeypatch.setattr(daily._operations, "change", overtaken)
     with pytest.raises(CommitConflict, match="log version 3: REPARTITION"):

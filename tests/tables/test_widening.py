@@ -20,6 +20,7 @@ from dagster_versioned.delta.widening import common_type
 from dagster_versioned.engines.arrow import ArrowEngine
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.readers import DELTA_READERS, assert_same, by_datafusion, by_deltalake
@@ -207,11 +208,66 @@ def test_types_that_have_no_wider_one_in_common_are_refused_with_the_way_out(
 ) -> None:
     table.write(frame(there), partition="a")
     before = table.state.log_version
-    with pytest.raises(UnsupportedType, match=r"'v' is .* all partitions in.*dagster-versioned repartition"):
+    with pytest.raises(UnsupportedType, match=r"'v' is .*dagster-versioned repartition TABLE --by same --type v="):
         table.write(frame(here), partition="b")
     assert table.state.log_version == before
     table.write_partitions({"a": frame(here), "b": frame(here)})
     assert_same(table.read(partition="b"), frame(here))
+
+
+@pytest.mark.parametrize("columns", [(), ("v",)], ids=["whole", "delta partitions"])
+def test_the_way_out_gives_the_rows_that_there_are_another_type(
+    table: VersionedTable, columns: tuple[str, ...]
+) -> None:
+    options = TableOptions(partition_columns=columns)
+    for partition, values in {"a": [1, None], "b": [2, 3]}.items():
+        table.write(frame("integer", values), partition=partition, options=options)
+    before = table.state.log_version
+    with pytest.raises(InvalidInput, match="'v' is string here"):
+        table.write(frame("string"), partition="c", options=options)
+    report = table.repartition("same", types={"v": "string"}, dry_run=False)
+    assert report.rows == {"a": 2, "b": 2}
+    assert table.state.log_version == before + 1
+    table.write(frame("string"), partition="c", options=options)
+    assert table.read(partition="a")["v"].to_pylist() in (["1", None], [None, "1"])
+    assert sorted(map(str, table.read()["v"].to_pylist())) == ["1", "2", "3", "None", "x"]
+    assert_same(by_deltalake(folder(table)), table.read())
+    assert table.read(before, partition="b").schema.field("v").type == pa.int32()
+    table.verify().require_ok()
+
+
+def test_other_partitions_and_other_types_come_in_one_commit(table: VersionedTable) -> None:
+    for partition in "ab":
+        rows = pa.table({"place": [partition], "v": pa.array([1], pa.int32())})
+        table.write(rows, partition=partition, partitioning=Partitioning.names())
+    table.repartition(None, types={"v": "string"}, dry_run=False)
+    assert table.read()["v"].to_pylist() == ["1", "1"]
+    assert type_of(table) == "string"
+    assert table.read(1).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    ("there", "values", "to", "message"),
+    [
+        ("long", [2**53 + 1], "double", "not every value"),
+        ("double", [0.1], "float", "digits would be lost"),
+        ("long", [2**40], "integer", "not every value"),
+        ("string", ["x"], "long", "not every value"),
+        ("long", [1], "date", "not every value"),
+        ("long", [1], "text", "'text', which is not known"),
+    ],
+)
+def test_types_that_do_not_hold_every_value_are_refused(
+    table: VersionedTable, there: str, values: list[Any], to: str, message: str
+) -> None:
+    table.write(frame(there, values), partition="a")
+    with pytest.raises(InvalidInput, match=message):
+        table.repartition("same", types={"v": to}, dry_run=False)
+    with pytest.raises(InvalidInput, match="no column 'w'"):
+        table.repartition("same", types={"w": "long"}, dry_run=False)
+    with pytest.raises(InvalidInput, match="Name a type"):
+        table.repartition("same", dry_run=False)
+    assert table.state.log_version == 0
 
 
 @pytest.mark.parametrize(("narrow", "wide"), [pair for pair in WIDENINGS if pair[1] in ("short", "integer", "long")])
@@ -231,7 +287,7 @@ def test_partition_columns_of_delta_widen_as_whole_numbers(table: VersionedTable
 def test_partition_columns_of_other_types_do_not_widen(table: VersionedTable, narrow: str, wide: str) -> None:
     by_value = TableOptions(partition_columns=("v",))
     table.write(frame(narrow), partition="a", options=by_value)
-    with pytest.raises(InvalidInput, match=r"partition column 'v' would be .*repartition TABLE"):
+    with pytest.raises(InvalidInput, match=r"partition column 'v' would be .*repartition TABLE --by same --type v="):
         table.write(frame(wide), partition="b", options=by_value)
     with pytest.raises(InvalidInput, match="partition column 'v' would be"):
         table.write(frame(wide), partition="a", options=TableOptions(partition_columns=("v",), mode="append"))

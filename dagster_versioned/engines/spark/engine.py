@@ -1,5 +1,6 @@
 """`SparkEngine`: frames of Spark to parts, and parts to frames of Spark."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,16 @@ class SparkEngine:
     def schema(self, frame: Any, options: WriteOptions) -> StructType:
         """The schema under which the frame would be stored; nothing is computed."""
         return stored_schema(frame.schema, sort_columns=options.sort_columns, columns=options.columns)
+
+    def typed(self, frame: "DataFrame", known: Callable[[], StructType | None]) -> "DataFrame":
+        """See `Engine.typed`; of whole columns, as ``lit(None)`` makes them."""
+        untyped = [field.name for field in frame.schema.fields if field.dataType.typeName() == "void"]
+        if not untyped or (schema := known()) is None:
+            return frame
+        from pyspark.sql import functions as sf
+
+        types = {field.name: field.dataType for field in spark_schema(schema).fields}
+        return frame.withColumns({name: sf.lit(None).cast(types[name]) for name in untyped if name in types})
 
     def pinned(self, frame: Any) -> "AbstractContextManager[DataFrame]":
         """See `kept`."""

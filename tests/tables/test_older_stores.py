@@ -1,0 +1,121 @@
+"""A store that an older version of this package wrote: it opens, verifies, and is written on.
+
+``tests/data/store_c780006.tar.xz`` was made by the script beside it, at the commit that it is named after.
+"""
+
+import tarfile
+from pathlib import Path
+
+import datom
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.chain.event_table import EventTable
+from dagster_versioned.errors import ExpiredVersion, HeldHead
+from dagster_versioned.identity.version import Run
+from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.project import Project
+from support.readers import by_deltalake, rows
+
+STORE = Path(__file__).parents[1] / "data" / "store_c780006.tar.xz"
+MERGE = TableOptions(mode="merge", merge_key=("key",))
+TABLES = ["days", "flights", "log", "merged", "plain", "thinned"]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    with tarfile.open(STORE) as archive:
+        archive.extractall(tmp_path / "old", filter="data")
+    return tmp_path / "old"
+
+
+def opened(old: Path) -> Project:
+    return Project.open("NYC", str(old), author="Ada <ada@example.org>")
+
+
+def folder(old: Path, table: str) -> Path:
+    return old / "datom" / table
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"n": list(values)})
+
+
+def keyed(keys: range, value: int) -> pa.Table:
+    return pa.table({"key": list(keys), "value": [value] * len(keys)})
+
+
+def verified(old: Path) -> None:
+    for table in TABLES:
+        report = opened(old).table(table).verify()
+        assert report.ok, (table, report.findings)
+
+
+def test_every_version_of_an_older_store_is_there(old: Path) -> None:
+    plain = opened(old).table("plain")
+    history = plain.history()
+    assert [version.log_version for version in history] == list(range(103, -1, -1))
+    assert history[-1].entry.identity.message == "version 0"
+    assert plain.read("@0").equals(numbers(0, 1))
+    assert plain.read("pin:first").equals(numbers(0, 1))
+    assert plain.read(history[-12].metadata_sha).equals(numbers(11, 12))
+    assert plain.read().equals(numbers(1))
+    days = opened(old).table("days")
+    assert sorted(days.partitions()) == ["2024-01-01", "2024-01-02", "2024-01-03"]
+    assert days.read(partition="2024-01-01").equals(numbers(0, 0))
+    assert days.head(partition="2024-01-01").head.held.why == "wrong rows"
+    assert [up.parent.table for up in days.upstream()] == ["days"]
+    assert opened(old).table("log").read().equals(numbers(*range(6)))
+    assert opened(old).table("merged").read().num_rows == 22
+    thinned = opened(old).table("thinned")
+    assert [version.gone for version in thinned.history()] == [None, None, "expire", "expire", "expire"]
+    with pytest.raises(ExpiredVersion):
+        thinned.read("@1")
+    flights = EventTable(opened(old).table("flights"), EventHistory(merge=Snapshot(primary_key=("id",))))
+    assert flights.current().num_rows == 2
+
+
+def test_an_older_store_verifies_as_it_is(old: Path) -> None:
+    verified(old)
+
+
+def test_an_older_store_is_written_on(old: Path) -> None:
+    retried = opened(old).table("plain").write(numbers(11, 12), message="version 11", run=Run("run-11", "plain", 1))
+    assert (retried.replayed, retried.version.log_version) == (True, 11)
+    for n in range(12):
+        opened(old).table("plain").write(numbers(n, n, n))
+    again = opened(old).table("plain").write(numbers(3, 3, 3), message="the same rows")
+    assert (again.bytes_uploaded, again.version.log_version) == (0, 116)
+    with pytest.raises(HeldHead):
+        opened(old).table("days").write(numbers(9), partition="2024-01-01")
+    opened(old).table("days").write(numbers(9), partition="2024-01-02")
+    opened(old).table("days").release(partition="2024-01-01")
+    opened(old).table("log").write(numbers(6), options=TableOptions(mode="append"))
+    opened(old).table("merged").write(keyed(range(2), 7), options=MERGE)
+    opened(old).table("thinned").write(numbers(5))
+    opened(old).table("thinned").expire(keep_last=1, dry_run=False)
+    flights = EventTable(opened(old).table("flights"), EventHistory(merge=Snapshot(primary_key=("id",))))
+    flights.write(pa.table({"id": [4], "delay": [9]}))
+    verified(old)
+    assert opened(old).table("log").read().equals(numbers(*range(7)))
+    assert len(opened(old).table("plain").history()) == 117
+    assert opened(old).table("days").partitions()["2024-01-02"].metadata_sha
+    for table in TABLES:
+        opened(old).table(table).repair()
+    verified(old)
+
+
+@pytest.mark.parametrize("written_on", [False, True], ids=["as it is", "written on"])
+def test_other_readers_read_an_older_store(old: Path, written_on: bool) -> None:
+    if written_on:
+        for n in range(12):
+            opened(old).table("plain").write(numbers(n, n, n))
+        opened(old).table("log").write(numbers(6), options=TableOptions(mode="append"))
+        opened(old).table("plain").repair()
+    for table in ("plain", "log", "days", "thinned"):
+        assert rows(by_deltalake(folder(old, table))) == rows(opened(old).table(table).read())
+    assert rows(by_deltalake(folder(old, "plain"), 5)) == rows(numbers(5, 6))
+    connection = datom.get_conn(datom.store_local(str(old)), project_name="NYC")
+    assert datom.read(connection, "plain", as_arrow=True).equals(opened(old).table("plain").read())
+    assert "plain" in list(datom.list_artifacts(connection)["name"])
