@@ -75,8 +75,11 @@ def version_files(
         parts = parts_by_partition(snapshot, None if chosen.whole else partitions)
     else:
         parts = {None: parts_of(snapshot)}
-    for version in chosen.versions:
+    schemas: list[StructType] = []
+    # Side by side, so that what is recorded of a version is looked at once.
+    for version, schema in zip(chosen.versions, _recorded_schemas(chosen.versions), strict=True):
         check_parts(version, parts.get(version.partition, ()))
+        schemas.append(schema)
     adds = tuple(chain.from_iterable(parts.values()))
     claimed = sum(len(parts.get(version.partition, ())) for version in chosen.versions)
     if chosen.versions and len(adds) != claimed:
@@ -84,13 +87,12 @@ def version_files(
             f"The log lists {len(adds)} parts at @{chosen.log_version}, but its versions have {claimed}. No row was "
             "returned. Run verify on the table."
         )
-    scan = scan_of(store, _schema(snapshot.schema, chosen), adds, columns)
+    scan = scan_of(store, _schema(snapshot.schema, chosen, schemas), adds, columns)
     return VersionFiles(chosen.versions, chosen.log_version, chosen.whole, scan, adds)
 
 
-def _schema(current: StructType, chosen: ChosenVersions) -> StructType:
+def _schema(current: StructType, chosen: ChosenVersions, recorded: Sequence[StructType]) -> StructType:
     """The columns to read: those of the one version, or the table's, which must be able to hold every version."""
-    recorded = list(_recorded_schemas(chosen.versions))
     if len(recorded) == 1:
         return recorded[0]
     distinct = {id(schema): schema for schema in recorded}.values()
@@ -107,8 +109,8 @@ def _recorded_schemas(versions: Iterable[Version]) -> Iterator[StructType]:
     parsed: dict[bytes, StructType] = {}
     texts: dict[int, bytes] = {}
     for version in versions:
-        if version.raw is not None:
-            recorded = version.raw["identity"]["schema"]
+        if (raw := version.raw) is not None:
+            recorded = raw["identity"]["schema"]
             text = texts.get(id(recorded)) or texts.setdefault(id(recorded), orjson.dumps(recorded))
             yield parsed.get(text) or parsed.setdefault(text, parse_schema(recorded))
 
@@ -128,7 +130,8 @@ def check_parts(version: Version, parts: Sequence[Add]) -> None:
 
 def row_order_of(version: Version) -> RowOrder:
     """Whether the order of the version's rows is part of what it says: the kind of its digest tells."""
-    digest = version.raw["facts"].get("digest") if version.raw is not None else None
+    raw = version.raw
+    digest = raw["facts"].get("digest") if raw is not None else None
     kind = RowsDigest.parse(digest if isinstance(digest, str) else version.facts.digest).kind
     return "significant" if kind == "seq-sha256" else "ignored"
 
