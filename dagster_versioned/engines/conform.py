@@ -64,7 +64,7 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
         fields = cast("list[pa.Field[Any]]", list(target))
         columns = [_cast(batch.column(field.name), field) for field in fields]
         batch = pa.RecordBatch.from_arrays(columns, schema=target)
-    for name, column in zip(target.names, batch.columns, strict=True):
+    for name, column in zip(target.names, cast("list[Any]", batch.columns), strict=True):
         if _holds_text(column.type):
             _require_text(name, column)
     return batch
