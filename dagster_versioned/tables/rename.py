@@ -218,7 +218,7 @@ def _copy(data: ObjectStore, source: TableName, target: TableName, end: int) -> 
 
 def _tidy(project: "Project", old: TableOperations, new: TableOperations, ended: TableState) -> None:
     """Publish what is derived under the new name, take away what was under the old one, and move the pins."""
-    new.publisher.publish(new.cache, new.cache.require())
+    new.publisher.rebuild(new.cache)  # whatever of it a rename that died has put
     project.move_pins(str(old.name), str(new.name))
     project.data.delete([f"{new.name}/{LEFT_KEY}"])
     project.data.put(f"{old.name}/{LEFT_KEY}", encode({"to": new.name}))

@@ -281,6 +281,7 @@ def derived_documents_come_back(store: ObjectStore) -> None:
     store.delete(before)
     table_in(store).repair()
     assert derived(store) == before
+    table_in(store).verify().require_ok()
 
 
 def derived(store: ObjectStore) -> dict[str, str]:
