@@ -38,6 +38,7 @@ def test_of_a_small_table_they_say_what_datom_readers_are_told(project):
     table = project.table("flights")
     for n in range(3):
         table.write(pa.table({"n": [n]}), message=f"take {n}")
+    table.repair()
     found = parsed(table)
     for name in ("metadata", "version_history"):
         assert found[f"flights/{name}.json"] == json.loads(table.store.get(f".metadata/{name}.json"))
