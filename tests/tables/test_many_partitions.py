@@ -169,7 +169,8 @@ def test_to_verify_takes_work_in_proportion(tmp_path: Path, before: Callable[[Ve
         profiled = function_calls(lambda table=table: table.verify().require_ok())
         assert profiled["_tag"] == 0
         work.append(profiled.total())
-    assert work[1] < 2.1 * work[0]
+    if before is written_at_once:  # else there are checkpoints to verify, each of all files
+        assert work[1] < 2.1 * work[0]
 
 
 @pytest.mark.slow
