@@ -36,7 +36,7 @@ logger = logging.getLogger("dagster_versioned")
 RESOLVE_AFTER = timedelta(minutes=1)
 """A commit takes a moment after its head was marked; a mark that is older is looked up in the log."""
 
-COMMITS = 100
+COMMITS = 12
 """Commits since the last look up to which these are read; beyond, the table is opened from its checkpoint."""
 
 _READERS = 16
