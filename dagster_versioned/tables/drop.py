@@ -113,11 +113,17 @@ class Restoration:
         self._by = by
 
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
-        """The next log entry, ``None`` where the table is not dropped. Raises `ExpiredVersion`, `VersionNotFound`."""
+        """The next log entry, ``None`` where the table is not dropped. Raises as `VersionedTable.restore` does."""
         assert state is not None  # the caller asked for the table's state first
         record = TableRecord.of(state.snapshot)
         if record.dropped is None:
             return None
+        if state.history.unadopted is not None:
+            raise InvalidInput(
+                f"{self._table} {record.dropped}, and another program committed to it since, whose rows would be mixed "
+                "with those of then. Nothing was changed. Read what was dropped by version, or adopt() that commit and "
+                f"go back with revert(); `dagster-versioned history {self._table}` lists both."
+            )
         before = load_snapshot(self._store, record.since - 1)
         current = {(version.log_version, version.partition): version for version in state.history.versions}
         heads = [current[v.log_version, v.partition] for v in state.history.until(record.since - 1).heads.values()]
@@ -153,7 +159,8 @@ class Restoration:
             for version in heads
         ]
         shas = {str(e.identity.partition): e.metadata_sha for e in entries if e.identity.partition is not None}
-        after = replace(TableRecord.of(before), since=state.log_version + 1, dropped=None)
+        was = TableRecord.of(before).partitioning
+        after = replace(record, partitioning=was, since=state.log_version + 1, dropped=None)
         return Draft(
             operation="RESTORE",
             actions=[

@@ -16,8 +16,9 @@ from dagster_versioned.errors import (
 from dagster_versioned.tables.head import head_key, read_head
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import TableHeads
+from dagster_versioned.tables.staleness import Need, TableHeads, find
 from dagster_versioned.tables.table import VersionedTable
+from support.crashes import append_as_another_program
 from support.stores import contents
 
 DAYS = Partitioning.time_windows("daily")
@@ -138,6 +139,37 @@ def test_restore_takes_a_drop_back_with_the_same_identities(
     if parts is not None:
         with pytest.raises(InvalidInput, match="would overlap"):
             table.write(rows, partition="2026-11-01", partitioning=Partitioning.time_windows("monthly"))
+
+
+def test_what_was_built_from_it_is_current_after_a_restore_though_the_project_got_another_name_meanwhile(
+    project: Project, rows: pa.Table
+) -> None:
+    source = project.table("source")
+    source.write(rows)
+    project.table("derived").write(rows, parents=source.upstream())
+    source.drop(dry_run=False)
+    renamed = project.rename("other")
+    assert renamed.table("source").restore()
+    need = Need("source", ("other", "source"), TableHeads.at(renamed.table("source")))
+    assert find("derived", None, [(TableHeads.at(renamed.table("derived")), None, [need], None)]) is None
+
+
+def test_a_restore_is_refused_where_another_program_committed_since(
+    project: Project, table: VersionedTable, rows: pa.Table, more: pa.Table
+) -> None:
+    table.write(rows)
+    table.drop(dry_run=False)
+    append_as_another_program(table, more)
+    log_version = table.state.log_version
+    with pytest.raises(InvalidInput, match="another program committed"):
+        table.restore()
+    assert table.state.log_version == log_version
+    assert table.verify().ok
+    table.adopt()
+    assert table.read().equals(more)
+    table.revert("@0")
+    assert table.read().equals(rows)
+    assert table.verify().ok
 
 
 def test_the_next_write_begins_another_table_in_the_same_log(table: VersionedTable, rows: pa.Table) -> None:
