@@ -220,9 +220,8 @@ class _Log:
         the head when the run began."""
         run, target = self._runs.get(execution.run_id), evaluation.target_materialization_data
         tags: Mapping[str, str] = run.dagster_run.tags if run is not None else {}
-        if ASSET_PARTITION_RANGE_START_TAG in tags:
-            return []
         partition = tags.get(PARTITION_NAME_TAG, evaluation.partition)
+        wholes = by_partition.get(None, ())  # of no partitions, so those of the run are not theirs
         begun = run.start_time if run is not None else _reported(execution)
 
         def saw(reading: Reading) -> bool:
@@ -232,7 +231,11 @@ class _Log:
                 return True
             return begun is not None and begun >= _moment(reading)
 
-        return [one for one in (readings if partition is None else by_partition.get(partition, ())) if saw(one)]
+        if ASSET_PARTITION_RANGE_START_TAG in tags:
+            about = wholes
+        else:
+            about = readings if partition is None else [*wholes, *by_partition.get(partition, ())]
+        return [one for one in about if saw(one)]
 
     def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""

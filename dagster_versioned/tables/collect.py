@@ -415,8 +415,11 @@ class Collector:
     def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
         """Removed files that no version needs, `FORGOTTEN_PER_COMMIT` at most.
 
-        Their tombstones end: all that one does is to keep other programs from deleting the file.
+        Their tombstones end: all that one does is to keep other programs from deleting the file. Unless ``among`` says
+        which, there are none while a collection is open: it may be cancelled, and versions have their claim again.
         """
+        if among is None and state.history.open_collections:
+            return ()
         removed = set(cast("list[str]", state.snapshot.tombstones["key"].to_pylist()))
         removed = removed if among is None else removed & among
         return sorted(removed - self._needed(state))[:FORGOTTEN_PER_COMMIT] if removed else ()

@@ -160,6 +160,25 @@ def test_a_version_that_no_run_made_waits_until_the_check_is_executed(daemon, li
     assert "check positive of up" in skipped(daemon)
 
 
+def test_a_table_without_partitions_is_judged_by_a_run_of_a_partition_as_well(daemon):
+    @dg.asset(partitions_def=ABC)
+    def beside() -> pa.Table:
+        return frame(1)
+
+    @dg.asset_check(asset="up", blocking=True)
+    def read():
+        return dg.AssetCheckResult(passed=daemon.project.table("up").read().num_rows > 0)
+
+    line = Up()
+    daemon.deploy(line.up, line.down, beside, checks=[read], sensors=[line.sensor])
+    daemon.write("up", frame(1))
+    assert daemon.tick() == []
+    job = daemon.definitions.resolve_implicit_global_asset_job_def()
+    subset = job.get_subset(asset_selection={dg.AssetKey("beside")}, asset_check_selection=read.check_keys)
+    assert subset.execute_in_process(instance=daemon.instance, partition_key="a").success
+    assert daemon.settle() == [("down", None)]
+
+
 def test_a_revert_to_a_version_that_was_judged_needs_no_new_judgement(daemon, line):
     for value in (1, 2, -3):
         line.make(daemon, value)

@@ -1,6 +1,7 @@
 """What a removed file leaves in the log's checkpoints and in memory: nothing, once no version needs the file."""
 
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -111,6 +112,30 @@ def test_a_collector_that_dies_before_it_is_done_leaves_tombstones_to_who_ends_i
     assert tombstones(anew(table)) == before
     table.write(numbered(0))
     assert part(table, 1) not in tombstones(anew(table))
+
+
+def test_the_tombstones_of_a_collection_that_may_still_be_cancelled_stay(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = project.table("flights")
+    for n in range(3):
+        table.write(numbered(n))
+    before = tombstones(table)
+    store = Stepped(table.project.store)
+    store.shared["before"] = lambda call: store.die() if call.verb == "delete" and ".parquet" in call.key else None
+    run = collect.Collector._run  # pyright: ignore[reportPrivateUsage]
+
+    def and_then_another_begins(*args: Any) -> Any:
+        monkeypatch.undo()
+        done = run(*args)
+        with pytest.raises(Died):
+            Project("NYC", store).table("flights").expire(keep_last=1, dry_run=False)
+        return done
+
+    monkeypatch.setattr(collect.Collector, "_run", and_then_another_begins)
+    table.vacuum(dry_run=False)
+    assert len(table.state.history.open_collections) == 1
+    assert tombstones(table) == before
 
 
 def test_tombstones_that_earlier_collections_left_end_with_the_next_one(
