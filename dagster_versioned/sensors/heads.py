@@ -175,10 +175,11 @@ class ProjectHeads:
             whole = CellHead.of(document.head) if document.head else None
             former = document.head.former if document.head else ()
             if document.head is None or document.head.partitions is None:
-                known.heads, known.seen = TableHeads(whole, former=former), document.log_version
+                dropped = document.log_version if document.head is None else -1
+                known.heads, known.seen = TableHeads(whole, former=former, dropped=dropped), document.log_version
                 return None
-            partitions, touched = self._partitions(table, known, document)
-            known.heads, known.seen = TableHeads(whole, partitions, former=former), document.log_version
+            partitions, touched, dropped = self._partitions(table, known, document)
+            known.heads, known.seen = TableHeads(whole, partitions, None, former, dropped), document.log_version
             return touched
         except VersionedError as error:
             logger.warning(
@@ -202,25 +203,28 @@ class ProjectHeads:
 
     def _partitions(
         self, table: TableName, known: _Known, document: HeadDocument
-    ) -> tuple[Mapping[str, CellHead], Collection[str] | None]:
-        """The heads of the partitions, and those that changed: by the commits since the last look, if they are few.
+    ) -> tuple[Mapping[str, CellHead], Collection[str] | None, int]:
+        """The heads of the partitions, those that changed, and the last drop.
 
-        Where these do not lead to the partitions that the table's head is taken over, they are read from the whole log:
-        the table was deleted and made anew, or a partition was dropped.
+        By the commits since the last look, if they are few. Where these do not lead to the partitions that the table's
+        head is taken over, or dropped some, all is read from the whole log, as it is where the table was made anew.
         """
         assert document.head is not None
         before = known.heads.partitions
         if known.seen >= 0 and 0 <= document.log_version - known.seen <= COMMITS:
-            heads, touched = self._by_log(table, known, document.log_version)
-            if partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha:
-                return heads, touched
-        heads = self._from_log(table, document)
+            heads, touched, is_drop = self._by_log(table, known, document.log_version)
+            is_whole = (
+                partitions_sha({key: head.metadata_sha for key, head in heads.items()}) == document.head.metadata_sha
+            )
+            if is_whole and not is_drop:
+                return heads, touched, known.heads.dropped
+        heads, dropped = self._from_log(table, document)
         changed = {key for key in heads.keys() | before.keys() if heads.get(key) != before.get(key)}
-        return heads, changed if known.seen >= 0 else None
+        return heads, changed if known.seen >= 0 and dropped == known.heads.dropped else None, dropped
 
     def _by_log(
         self, table: TableName, known: _Known, log_version: int
-    ) -> tuple[Mapping[str, CellHead], Collection[str]]:
+    ) -> tuple[Mapping[str, CellHead], Collection[str], bool]:
         store = self._project.data.subfolder(str(table))
         commits = read_commits(store, known.seen + 1, log_version) if known.seen < log_version else []
         self._reads += len(commits)
@@ -232,14 +236,16 @@ class ProjectHeads:
             heads |= made
             heads |= {key: replace(heads[key], held=hold) for key, hold in held.items()}
             touched |= made.keys() | held.keys()
-        return heads, touched
+        is_drop = known.heads.whole is None or any(CommitRecord.of(commit).member("dropped") for commit in commits)
+        return heads, touched, is_drop
 
-    def _from_log(self, table: TableName, document: HeadDocument) -> Mapping[str, CellHead]:
-        """From the whole log, by its checkpoint, as it was at a document."""
+    def _from_log(self, table: TableName, document: HeadDocument) -> tuple[Mapping[str, CellHead], int]:
+        """The heads and the last drop, from the whole log, by its checkpoint, as it was at a document."""
         self._reads += 1
         state = self._project.table(str(table)).state
-        heads = state.history.until(document.log_version).heads
-        return {key: CellHead.of(partition_head(table, one, state)) for key, one in heads.items() if key is not None}
+        history = state.history.until(document.log_version)
+        heads = {k: CellHead.of(partition_head(table, one, state)) for k, one in history.heads.items() if k is not None}
+        return heads, history.last_drop
 
 
 def _committed(commit: Commit, heads: Mapping[str, CellHead]) -> Iterator[tuple[str, CellHead]]:

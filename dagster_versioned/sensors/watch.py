@@ -311,7 +311,7 @@ class Watch:
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
         heads = self._table(edge.place)
-        if edge.is_optional and heads == TableHeads():
+        if edge.is_optional and heads == TableHeads(dropped=heads.dropped):
             return None
         keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
         return Need(

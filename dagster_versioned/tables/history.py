@@ -679,6 +679,11 @@ class History:
         return None if newest is None or newest.raw is None else tuple(newest.raw["identity"]["asset_key"])
 
     @property
+    def last_drop(self) -> int:
+        """The log version of the last commit that dropped anything, -1 without one."""
+        return self._last_drop
+
+    @property
     def is_partitioned(self) -> bool:
         """Whether the table's versions are versions of partitions."""
         return any(partition is not None for partition in self.heads)

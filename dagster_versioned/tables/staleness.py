@@ -118,12 +118,14 @@ class TableHeads:
     """What the heads of one table say: the table as a whole, and its partitions, if it has any.
 
     ``unreadable`` says why nothing can be known of the table now, ``former`` which other names parents may give it.
+    ``dropped`` is the log version of the last drop, as far as cells without a version may be so because of it.
     """
 
     whole: CellHead | None = None
     partitions: Mapping[str, CellHead] = field(default_factory=dict[str, CellHead])
     unreadable: str | None = None
     former: tuple[TableKey, ...] = ()
+    dropped: int = -1
 
     @classmethod
     def at(cls, table: "VersionedTable", reference: "VersionLike" = None) -> Self:
@@ -236,7 +238,7 @@ def find(
         is_new |= head is None
         held = held or (head.held if head else None)
         since = max(since, head.timestamp if head else "")
-        seen.append(head.log_version if head else -1)
+        seen.append(head.log_version if head else heads.dropped)
         for need in needs:
             if not need.is_own:
                 absent += _absent(need, head is None)

@@ -383,3 +383,27 @@ def test_a_first_time_backfill_is_driven_to_its_end_by_ticks_alone(desk, end, co
             done += [(name, key) for key in partitions]
     assert sorted(done) == sorted((name, key) for name in ("middle", "down") for key in keys)
     assert ticks <= 12
+
+
+def test_a_target_that_was_dropped_is_requested_again_though_it_was_built_from_just_these_versions(daemon):
+    parts = dg.StaticPartitionsDefinition(["a", "b"])
+
+    @dg.asset(partitions_def=parts)
+    def up() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset(partitions_def=parts)
+    def down(up: pa.Table) -> pa.Table:
+        return up
+
+    sensor = build_version_sensor("keep", dg.AssetSelection.assets(down))
+    daemon.deploy(up, down, sensors=[sensor])
+    for key in ("a", "b"):
+        daemon.project.table("up").write(pa.table({"n": [1]}), partition=key)
+    assert sorted(daemon.settle()) == [("down", "a"), ("down", "b")]
+    daemon.project.table("down").drop_partitions(["b"], dry_run=False)
+    assert daemon.settle() == [("down", "b")]
+    daemon.project.table("down").drop(dry_run=False)
+    assert sorted(daemon.settle()) == [("down", "a"), ("down", "b")]
+    daemon.deploy(up, down, sensors=[sensor])
+    assert daemon.settle() == []
