@@ -113,11 +113,20 @@ class Restoration:
         self._by = by
 
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
-        """The next log entry, ``None`` where the table is not dropped. Raises `ExpiredVersion`, `VersionNotFound`."""
+        """The next log entry, ``None`` where the table is not dropped.
+
+        Raises `ExpiredVersion`, `VersionNotFound`, and `InvalidInput` after a foreign commit.
+        """
         assert state is not None  # the caller asked for the table's state first
         record = TableRecord.of(state.snapshot)
         if record.dropped is None:
             return None
+        if (foreign := state.history.unadopted) is not None:
+            raise InvalidInput(
+                f"Another program committed to {self._table} after it {record.dropped} (log version "
+                f"{foreign.log_version}), and its rows would be among those that are restored. Nothing was changed. "
+                "Give them an identity with adopt(), then revert() to a version of before."
+            )
         before = load_snapshot(self._store, record.since - 1)
         current = {(version.log_version, version.partition): version for version in state.history.versions}
         heads = [current[v.log_version, v.partition] for v in state.history.until(record.since - 1).heads.values()]

@@ -296,7 +296,8 @@ class VersionedTable:
     def restore(self) -> bool:
         """Take a drop of the table back; returns whether there was one.
 
-        Raises `ExpiredVersion` where its bytes are not kept any more.
+        Raises `ExpiredVersion` where its bytes are not kept any more, and `InvalidInput` where another program
+        committed since.
         """
         self.project.check_write()
         self._known()

@@ -18,6 +18,7 @@ from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import TableHeads
 from dagster_versioned.tables.table import VersionedTable
+from support.crashes import append_as_another_program
 from support.stores import contents
 
 DAYS = Partitioning.time_windows("daily")
@@ -138,6 +139,22 @@ def test_restore_takes_a_drop_back_with_the_same_identities(
     if parts is not None:
         with pytest.raises(InvalidInput, match="would overlap"):
             table.write(rows, partition="2026-11-01", partitioning=Partitioning.time_windows("monthly"))
+
+
+def test_rows_that_another_program_added_after_a_drop_are_not_mixed_with_restored_ones(
+    table: VersionedTable, rows: pa.Table, more: pa.Table
+) -> None:
+    table.write(rows)
+    table.drop(dry_run=False)
+    append_as_another_program(table, more)
+    before = contents(table.project.store)
+    with pytest.raises(InvalidInput, match=r"Another program committed to flights after .*log version 2"):
+        table.restore()
+    assert contents(table.project.store) == before
+    table.adopt()
+    table.revert("@0")
+    assert table.read().equals(rows)
+    assert table.verify().ok
 
 
 def test_the_next_write_begins_another_table_in_the_same_log(table: VersionedTable, rows: pa.Table) -> None:
