@@ -193,6 +193,8 @@ class TableOperations:
         """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
         try:
             self.publisher.publish(self.cache, state)
+            if self.table_head.last_seen().log_version > state.log_version:
+                self.resolve()  # the head of a log that is no more would hide what is committed to this one
         except VersionedError:
             logger.warning(
                 "%s: log version %d is committed, but its derived documents could not be written. The next write, "
