@@ -145,8 +145,10 @@ class TableOperations:
         write here, such as a governed reader, is told the head and writes nothing.
         """
         self.arrive()
-        document = self.head()  # before the log, which then holds whatever a true head knows
+        name, document = self.name, self.head()  # before the log, which then holds whatever a true head knows
         state = self.refresh()
+        if self.name != name:
+            return self.resolve()  # the document is that of the name that the table had
         if state is not None:
             if document.log_version > state.log_version:
                 self._repair_quietly()
