@@ -145,8 +145,10 @@ class TableOperations:
         write here, such as a governed reader, is told the head and writes nothing.
         """
         self.arrive()
-        document = self.head()  # before the log, which then holds whatever a true head knows
+        name, document = self.name, self.head()  # before the log, which then holds whatever a true head knows
         state = self.refresh()
+        if self.name != name:
+            return self.resolve()  # the document is that of the name that the table had
         if state is not None:
             if document.log_version > state.log_version:
                 self._repair_quietly()
@@ -193,6 +195,8 @@ class TableOperations:
         """Publish; what fails here is derived and the commit stands, so it is logged and left to the next publisher."""
         try:
             self.publisher.publish(self.cache, state)
+            if self.table_head.last_seen().log_version > state.log_version:
+                self.resolve()  # the head of a log that is no more would hide what is committed to this one
         except VersionedError:
             logger.warning(
                 "%s: log version %d is committed, but its derived documents could not be written. The next write, "

@@ -142,7 +142,7 @@ class Repartitioning(Writing):
     def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
         """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
         assert state is not None  # its rows were read
-        if _current(state) != _current(self.parted.state):
+        if _current(state) != _current(self.parted.state) or state.history.unadopted is not None:
             raise Overtaken
         return super().draft(state, timestamp)
 

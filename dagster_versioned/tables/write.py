@@ -16,7 +16,7 @@ from dagster_versioned.delta.snapshot import load_snapshot
 from dagster_versioned.delta.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import PROMOTERS, Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
+from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Added,
@@ -285,7 +285,11 @@ class _Met:
         for version in self._recent[proposal.partition]:
             if version.digest == digest and _says_the_same(version, proposal):
                 is_head = version == self._state.history.heads.get(proposal.partition)
-                adds = self._parts_at(self._state.log_version if is_head else version.log_version, proposal.partition)
+                try:
+                    at = self._state.log_version if is_head else version.log_version
+                    adds = self._parts_at(at, proposal.partition)
+                except (LogCorrupt, VersionNotFound):  # other writers clean old commits up: it is written anew
+                    continue
                 laid_out = all(set(add.partition_values) == self._columns for add in adds)
                 if laid_out and len(adds) == version.facts.part_count:
                     yield adds

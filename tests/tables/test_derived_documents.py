@@ -16,6 +16,7 @@ from dagster_versioned.tables import publish, version_index
 from dagster_versioned.tables.head import HeadDocument, Pending, head_key, publish_head, read_head
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
 
 LOG = ("_delta_log/0000", ".parquet")
@@ -286,3 +287,20 @@ def test_a_slow_publisher_takes_nothing_back(project: Project) -> None:
     assert contents(project.store) == before
     assert publish_head(project.data, head_key(slow.name), None, 0).log_version == 2
     assert contents(project.store) == before
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_write_to_a_table_that_was_deleted_and_made_anew_replaces_the_head_of_before(
+    project: Project, table: VersionedTable, is_warm: bool
+) -> None:
+    for n in range(7):
+        table.write(pa.table({"n": [n]}))
+    table.store.delete([info.key for info in table.store.list()])
+    writer = table if is_warm else Project("NYC", project.store).table("flights")
+    for n in (10, 11):
+        version = writer.write(pa.table({"n": [n]})).version
+        stored = Project("NYC", project.store).table("flights").head()
+        assert stored.log_version == version.log_version
+        assert stored.head is not None
+        assert stored.head.metadata_sha == version.metadata_sha
+    assert table.verify().ok

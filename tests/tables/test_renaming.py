@@ -56,6 +56,7 @@ def test_who_knows_the_old_name_reads_the_table_and_writes_nothing(
     assert old.read().equals(more)
     assert old.name == "raw__flights"
     assert [one.parent.table for one in old.upstream()] == ["raw__flights"]
+    assert Project("NYC", project.store).table("flights").resolve() == renamed.head()
     for change in (
         lambda t: t.write(rows),
         lambda t: t.drop(dry_run=False),

@@ -11,6 +11,7 @@ from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import TableHeads
 from dagster_versioned.tables.table import VersionedTable
+from support.crashes import append_as_another_program
 from support.stores import contents
 
 DAYS = Partitioning.time_windows("daily")
@@ -173,6 +174,23 @@ def test_rows_that_others_wrote_meanwhile_are_not_lost(
     monkeypatch.setattr(daily._operations, "change", overtaken)
     assert daily.repartition(MONTHS, "day", dry_run=False).rows == {"2026-09-01": 2, "2026-10-01": 8}
     assert len(_rows(daily)) == 10
+
+
+@pytest.mark.parametrize("partitioning", [MONTHS, None])
+def test_rows_that_another_program_added_meanwhile_are_not_taken_out(
+    daily: VersionedTable, partitioning: Partitioning | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = daily._operations.change
+
+    def overtaken(draft, **given):
+        append_as_another_program(daily, _day(date(2026, 10, 3)))
+        return change(draft, **given)
+
+    monkeypatch.setattr(daily._operations, "change", overtaken)
+    with pytest.raises(InvalidInput, match="Another program committed"):
+        daily.repartition(partitioning, "day", dry_run=False)
+    assert daily.state.log_version == 3
+    assert daily.state.snapshot.num_files == 4
 
 
 def test_a_write_that_began_before_is_refused_and_writes_nothing(

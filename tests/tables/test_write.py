@@ -9,6 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.delta.log import commit_key
 from dagster_versioned.errors import (
     EmptyTable,
     InvalidInput,
@@ -100,6 +101,18 @@ def test_equal_data_among_the_last_versions_is_not_uploaded_again(
     assert back.bytes_uploaded == 0
     assert back.version.metadata_sha == a.version.metadata_sha
     assert back.version.log_version == 2
+
+
+def test_data_of_a_version_whose_commits_are_cleaned_up_is_written_anew(
+    project: Project, table: VersionedTable
+) -> None:
+    for n in range(7):
+        table.write(pa.table({"n": [n]}))
+    table.store.delete([commit_key(version) for version in range(5)])
+    for each in (table, Project("NYC", project.store).table("flights")):
+        assert each.write(pa.table({"n": [3]})).change == "full"
+        assert each.read().to_pylist() == [{"n": 3}]
+        assert each.write(pa.table({"n": [4]})).change == "full"
 
 
 def test_an_equal_second_write_puts_nothing_into_the_store(project: Project, rows: pa.Table) -> None:
