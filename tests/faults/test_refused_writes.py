@@ -157,13 +157,12 @@ def refusing() -> Iterator[Refusing]:
 
 
 def test_an_s3_that_says_no_at_some_request_of_a_write(refusing: Refusing) -> None:
-    """Every request meets a fault, another one each time."""
+    """Every request meets a fault, another one each time, and every fault is met."""
     requests = refusing.write("403", 0, lasting=False)
-    assert requests >= 2 * len(FAULTS)
-    for number, (lasting, fault) in zip(
-        range(1, requests + 1), itertools.cycle(itertools.product([False, True], FAULTS)), strict=False
-    ):
-        refusing.write(fault, number, lasting=lasting)
+    faults = list(itertools.product([False, True], FAULTS))
+    for turn in range(max(requests, len(faults))):
+        lasting, fault = faults[turn % len(faults)]
+        refusing.write(fault, turn % requests + 1, lasting=lasting)
 
 
 @pytest.mark.slow

@@ -70,10 +70,17 @@ class SparkEngine:
         return kept(frame)
 
     def widened(self, frame: Any, schema: StructType) -> "DataFrame":
-        """The columns of the schema in its types: a plan, and no job."""
-        from dagster_versioned.engines.spark.delta_rows import quoted
+        """The columns of the schema in its types, members of structs by their names: a plan, and no job."""
+        from dagster_versioned.engines.spark.delta_rows import Assignment, quoted
 
-        return frame.select(*(quoted(field.name).cast(field.dataType) for field in spark_schema(schema).fields))
+        held = {field.name: field.dataType for field in frame.schema.fields}
+        wider = Assignment(exact=True)
+        return frame.select(
+            *(
+                wider.of(quoted(field.name), held[field.name], field.dataType, field.name).alias(field.name)
+                for field in spark_schema(schema).fields
+            )
+        )
 
     def measure(self, frame: Any, schema: StructType) -> Contents:
         """What the rows say, computed by the frame's session."""
