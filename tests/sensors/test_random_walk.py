@@ -408,8 +408,9 @@ class Walk:
             blocking=True,
         )
         self.report(dg.DagsterEventType.ASSET_CHECK_EVALUATION, run, evaluation)
-        found = (self.order[run.run_id], passed)
-        self.verdicts.update({(name, key, version): found for key, version in versions.items()})
+        for key, version in versions.items():
+            found = (self.order[run.run_id], passed)
+            self.verdicts[name, key, version] = max(found, self.verdicts.get((name, key, version), found))
 
     def check(self, name=None, passed=None):
         """A check is executed by itself: of one partition, or of the whole table."""
