@@ -7,7 +7,7 @@ keeps its own account of what checks found. Each tick is to request exactly what
 
 import json
 import random
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 import pyarrow as pa
@@ -40,6 +40,8 @@ CHECKED = {"rates": None, "clean": None, "daily": PARTS, "total": None}
 """Tables with a blocking check, and the partitions of the check itself."""
 CELLS = [(name, key) for name, (parted, _) in GRAPH.items() for key in (KEYS if parted else (None,))]
 MOMENTS = ("marked", "committed", "published")
+PATIENCE = timedelta(hours=1)
+"""How long a young tick leaves a mark alone; another looks at the log of every table that is marked."""
 RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 
@@ -138,7 +140,8 @@ class Walk:
             table = self.table(name)
             end = table.state.log_version if table.exists() else -1
             document = table.head()
-            found[name] = document.log_version if is_young and document.pending else end
+            is_left = is_young and document.pending is not None and document.pending.age(datetime.now(UTC)) < PATIENCE
+            found[name] = document.log_version if is_left else end
             if found[name] < end:
                 self.counts["hidden"] += 1
         return found
@@ -288,7 +291,7 @@ class Walk:
             self.restart()
         is_young = self.random.random() < 0.4 if is_young is None else is_young
         self.counts["young" if is_young else "late"] += 1
-        self.set_patience(timedelta(hours=1) if is_young else timedelta(0))
+        self.set_patience(PATIENCE if is_young else timedelta(0))
         view = self.view(is_young)
         seen = {name: self.heads(name, view) for name in IS_PARTED}
         expected, requested = self.expected(seen), []
@@ -334,7 +337,7 @@ class Walk:
 
     def finish(self):
         if self.running:
-            run_id = self.random.choice(sorted(self.running))
+            run_id = self.random.choice(list(self.running))  # in the order of their launch: ids are random
             self.end(run_id, self.random.choice(["good", "good", "good", "good", "bad", "crashed", "fails", *MOMENTS]))
 
     def end(self, run_id, outcome):
@@ -405,8 +408,9 @@ class Walk:
             blocking=True,
         )
         self.report(dg.DagsterEventType.ASSET_CHECK_EVALUATION, run, evaluation)
-        found = (self.order[run.run_id], passed)
-        self.verdicts.update({(name, key, version): found for key, version in versions.items()})
+        for key, version in versions.items():
+            found = (self.order[run.run_id], passed)
+            self.verdicts[name, key, version] = max(found, self.verdicts.get((name, key, version), found))
 
     def check(self, name=None, passed=None):
         """A check is executed by itself: of one partition, or of the whole table."""
@@ -429,7 +433,11 @@ class Walk:
         self.order[run.run_id] = self.launched
         self.report(dg.DagsterEventType.RUN_START, run, None)
         passed = self.random.random() < 0.85 if passed is None else passed
+        seen = self.heads(name, self.view(is_young=True))
         self.report_checked(run, name, versions, passed, is_whole)
+        # While a mark is young, the verdict is taken for what is seen. A run would read what was checked.
+        for key in versions.keys() & seen.keys():
+            self.verdicts[name, key, seen[key].log_version] = (self.order[run.run_id], passed)
         self.report(dg.DagsterEventType.RUN_SUCCESS, run, None)
 
     def go(self, steps):
@@ -445,7 +453,7 @@ class Walk:
 
     def converge(self):
         """A last word of everybody, and then ticks alone."""
-        for run_id in sorted(self.running):
+        for run_id in list(self.running):
             self.end(run_id, "good")
         self.release_all()
         for key in KEYS:
@@ -458,7 +466,7 @@ class Walk:
                 if known - {True}:
                     self.check(name, passed=True)
             self.tick(is_young=False)
-            for run_id in sorted(self.running):
+            for run_id in list(self.running):
                 self.end(run_id, "good")
             if not any(self.is_stale(name, key, heads) for name, key in CELLS):
                 break
