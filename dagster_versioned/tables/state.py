@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
-from dagster_versioned.delta.snapshot import Snapshot, load_log, replayed
+from dagster_versioned.delta.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock
@@ -45,6 +45,7 @@ class StateCache:
         self._store = store
         self._near = near
         self._state: TableState | None = None
+        self._older: Snapshot | None = None
         self._commits = StoredCommits(store)
         self._lock = ForkLock()
 
@@ -75,6 +76,13 @@ class StateCache:
     def known(self) -> TableState | None:
         """The newest state that is remembered, without asking the store; ``None`` if there is none."""
         return self._state
+
+    def older(self, log_version: int) -> Snapshot:
+        """The snapshot at a log version that is not the newest; the last one is kept: who reads one, reads it again."""
+        older = self._older
+        if older is None or older.version != log_version:
+            self._older = older = load_snapshot(self._store, log_version)
+        return older
 
     def require(self) -> TableState:
         """The state at the end of the log. Raises `TableNotFound`."""
@@ -121,7 +129,7 @@ class StateCache:
         return hashlib.sha256(newest).hexdigest() == state.snapshot.commit_sha256
 
     def _forget(self) -> None:
-        self._state, self._commits = None, StoredCommits(self._store)
+        self._state, self._older, self._commits = None, None, StoredCommits(self._store)
 
     def _load(self) -> TableState | None:
         try:

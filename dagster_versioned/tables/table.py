@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_versioned.delta.actions import Add, DomainMetadata
 from dagster_versioned.delta.log import Commit
 from dagster_versioned.delta.schema import StructType
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.snapshot import Snapshot
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, InvalidInput
@@ -424,8 +424,7 @@ class VersionedTable:
 
     def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
         """The exact files of versions that were chosen."""
-        known = self._operations.cache.known  # by which they were chosen, most often: not asked for once more
-        state = known if known is not None and known.log_version == chosen.log_version else self._known()
+        state = self._operations.cache.known or self._known()  # by which they were chosen, most often
         return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
 
     def choose(
@@ -692,7 +691,7 @@ class VersionedTable:
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
-        return state.snapshot if log_version == state.log_version else load_snapshot(self.store, log_version)
+        return state.snapshot if log_version == state.log_version else self._operations.cache.older(log_version)
 
     def _parts(self, version: Version) -> tuple[Add, ...]:
         return parts_of(self._snapshot(self._known(), version.log_version), version.partition)

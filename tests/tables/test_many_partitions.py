@@ -11,6 +11,7 @@ from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.call_log import CallLog
 from support.profiled import function_calls
 
 
@@ -80,6 +81,17 @@ def test_partitions_of_an_old_version_are_planned_from_one_snapshot(tmp_path: Pa
         assert len(dict(table.files(0).by_partition())) == count
         reads.append(store.count())
     assert reads[0] == reads[1]
+
+
+def test_who_reads_partitions_of_an_old_version_one_by_one_loads_its_snapshot_once(tmp_path: Path) -> None:
+    written(tmp_path, 20).write(pa.table({"n": [-1]}), partition="k00000")
+    log = CallLog(LocalStore(tmp_path))
+    table = Project("NYC", log).table("daily")
+    assert table.files(0, partition="k00000").versions[0].log_version == 0
+    log.clear()
+    for key in keys(20):
+        table.files(0, partition=key)
+    assert len(log.calls) == 20, "each looks once whether the log has gone on"
 
 
 # Writing
