@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import dagster as dg
 from dagster._core.events import EngineEventData
 from dagster._core.execution.stats import StepEventStatus
+from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
@@ -53,18 +55,18 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
 def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:
     """The attempt as versions record it.
 
-    Attempts at one computation are those of one run, and those of the runs that executed a run again in which the step
-    did not succeed: Dagster's run retries, and re-executions from failure. What executes a step again that succeeded is
-    a computation of its own.
+    Attempts at one computation are those of one run, those of Dagster's own retries of it, and those of re-executions
+    of a run in which the step did not succeed. Who executes a step again that succeeded asks for a computation of its
+    own.
 
     Raises `InvalidInput` where ``adds_rows`` and the first attempt is so old that a table has forgotten it: whether it
     added its rows could not be known.
     """
     first = step.run_id
-    for run in _runs(step)[1:]:
+    for again, run in pairwise(_runs(step)):
         stats = step.instance.get_run_step_stats(run.run_id, [step.step.key])
         status = stats[0].status if stats else StepEventStatus.SKIPPED  # the run had other steps to do
-        if status is StepEventStatus.SUCCESS:
+        if status is StepEventStatus.SUCCESS and RETRY_NUMBER_TAG not in again.tags:
             break
         if status is not StepEventStatus.SKIPPED:
             first = run.run_id

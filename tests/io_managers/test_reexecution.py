@@ -9,6 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
+from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from dagster_versioned import EventHistory, Project, ProjectResource, TableOptions, VersionedParquetIOManager
 from dagster_versioned.features.decorator import versioned_feature
@@ -151,8 +152,8 @@ class Runs:
         with dg.execute_job(job, self.instance, run_config=self.config, tags=tags) as result:
             return result.run_id, result.success
 
-    def again(self, name, run_id, *, strategy=ReexecutionStrategy.FROM_FAILURE):
-        """Execute a run again as Dagster does, from its failure or with all steps."""
+    def again(self, name, run_id, *, strategy=ReexecutionStrategy.FROM_FAILURE, retry=None):
+        """Execute a run again as Dagster does, from its failure or with all steps; ``retry``: as its daemon does."""
         parent = self.instance.get_run_by_id(run_id)
         options = (
             dg.ReexecutionOptions.from_failure(run_id, self.instance)
@@ -161,6 +162,8 @@ class Runs:
         )
         job = dg.build_reconstructable_job(__name__, "job_of", reconstructable_args=(name,))
         tags = {key: value for key, value in parent.tags.items() if key.startswith(PARTITION_TAGS)}
+        if retry is not None:
+            tags[RETRY_NUMBER_TAG] = str(retry)
         with dg.execute_job(
             job, self.instance, run_config=self.config, reexecution_options=options, tags=tags
         ) as result:
@@ -266,6 +269,22 @@ def test_a_step_that_succeeded_in_a_run_that_failed_later_is_executed_again_as_i
     assert ids("orders") == [1, 2, 3]
     runs.again("chain", first, strategy=ReexecutionStrategy.ALL_STEPS)
     assert ids("orders") == [1, 1, 2, 2, 3, 3]
+
+
+def test_a_run_retry_with_all_steps_appends_nothing_twice(runs):
+    want("fail")
+    first, success = runs.run("chain")
+    assert not success
+    want("fail")
+    second, success, metadata = runs.again("chain", first, strategy=ReexecutionStrategy.ALL_STEPS, retry=1)
+    assert not success
+    assert metadata["orders"]["dagster_versioned/committed_by"].value == first
+    third, success, metadata = runs.again("chain", second, strategy=ReexecutionStrategy.ALL_STEPS, retry=2)
+    assert success
+    assert metadata["orders"]["dagster_versioned/committed_by"].value == first
+    assert ids("orders") == ids("fragile") == [1, 2, 3]
+    assert runs.again("chain", third, strategy=ReexecutionStrategy.ALL_STEPS)[1], "asked for by a user"
+    assert ids("orders") == ids("fragile") == [1, 1, 2, 2, 3, 3]
 
 
 def test_another_run_appends(runs):
