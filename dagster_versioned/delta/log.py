@@ -178,6 +178,12 @@ def read_commits(store: ObjectStore, first: int, last: int) -> list[Commit]:
         return list(pool.map(partial(read_commit, store), versions))
 
 
+def stream_commits(store: ObjectStore, first: int, last: int) -> Iterator[Commit]:
+    """The commits of `read_commits`, of which only a few are held in memory at once."""
+    for start in range(first, last + 1, READERS):
+        yield from read_commits(store, start, min(last, start + READERS - 1))
+
+
 def commits_after(store: ObjectStore, version: int) -> list[Commit]:
     """Every commit after ``version``: the tail, followed one by one, by listing once it proves long.
 

@@ -113,10 +113,13 @@ def to_json(statistics: Mapping[str, Any]) -> str:
     return text(statistics)
 
 
+_DECODER = json.JSONDecoder(parse_float=Decimal)
+
+
 def parse(text: str) -> dict[str, Any]:
     """Parse ``add.stats``; numbers with a fraction or an exponent come as `Decimal`. Raises `LogCorrupt`."""
     try:
-        value = json.loads(text, parse_float=Decimal)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise LogCorrupt(f"The statistics {text!r:.100} are not JSON: {error}.") from error
     if not isinstance(value, dict):

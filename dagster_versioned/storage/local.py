@@ -234,11 +234,13 @@ class LocalStore:
         with self._translated("list", folder):
             entries: list[tuple[str, os.DirEntry[str]]] = []
             for entry in _entries(self._folder(folder)):
-                if entry.is_symlink() or not is_key(entry.name):
-                    continue
                 # A folder sorts by its name and "/": "a-b" stands before "a/b", though "a" stands before "a-b".
                 key = folder + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
-                if key.startswith(prefix) or prefix.startswith(key):
+                if key <= start and not start.startswith(key):
+                    continue  # first, because a listing of the end of a log passes over the rest of it
+                if not (key.startswith(prefix) or prefix.startswith(key)):
+                    continue
+                if not entry.is_symlink() and is_key(entry.name):
                     entries.append((key, entry))
         for key, entry in sorted(entries, key=itemgetter(0)):
             if key.endswith("/"):

@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.log import begins_late, read_commit, read_commits
+from dagster_versioned.delta.log import begins_late, read_commit, stream_commits
 from dagster_versioned.delta.snapshot import LoadedLog
 from dagster_versioned.errors import IntegrityError, InvalidName, ObjectNotFound
 from dagster_versioned.identity.names import partition_key
@@ -116,7 +116,7 @@ class StoredCommits:
                 yield records
 
     def _commits(self, first: int, last: int) -> Iterator[CommitRecord]:
-        yield from (CommitRecord.of(commit, self) for commit in read_commits(self._store, first, last))
+        yield from (CommitRecord.of(commit, self) for commit in stream_commits(self._store, first, last))
 
 
 def load_history(loaded: LoadedLog, commits: StoredCommits) -> History:
@@ -203,7 +203,8 @@ def parse_index(data: bytes, commits: StoredCommits | None = None) -> list[Commi
             row["changes_files"],
             commits,
         )
-        for row in table.to_pylist()
+        for batch in table.to_batches(max_chunksize=_FEW)  # the schema of a wide table is in each row
+        for row in batch.to_pylist()
     ]
 
 
