@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.chain.arrow0 import Arrow0
-from dagster_versioned.chain.arrow_schema import encode_schema
-from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.events import (
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.block_iterator import walk
+from dagster_versioned.odf.blocks.events import (
     AddData,
     DatasetKind,
     DataSlice,
@@ -32,12 +32,12 @@ from dagster_versioned.chain.events import (
     SetInfo,
     Timestamp,
 )
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.validity import ChainState, validate
-from dagster_versioned.chain.verification import verify
-from dagster_versioned.chain.walk import walk
+from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage.local import LocalStore
 
 NOON = Timestamp(2024, 1, 43_200)

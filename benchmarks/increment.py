@@ -30,9 +30,9 @@ from rounds import numbered, ratio
 
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
-from dagster_versioned.incremental.definitions import Feature
-from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
-from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
 
 FIELDS = ("audio", "frames", "text", "thumbnail")
 CHANGED_FIELDS = FIELDS[:2]

@@ -87,7 +87,7 @@ def head_lines() -> list[bytes]:
 
 def files_table(count: int) -> pa.Table:
     """The adds of a checkpoint, without a Python object per member."""
-    from dagster_versioned.delta.files import FILES
+    from dagster_versioned.delta.files.file_actions import FILES
 
     numbers = np.arange(count)
     paths = pa.array(paths_of(0, count))
@@ -115,10 +115,10 @@ def put(folder: Path, version: int, lines: list[bytes]) -> None:
 def checkpointed(folder: Path, files: int) -> None:
     """A table of ``files`` files by a checkpoint, and the commits after it."""
     from dagster_versioned.delta.actions import Metadata, Protocol
-    from dagster_versioned.delta.checkpoint import write_checkpoint
-    from dagster_versioned.delta.files import TOMBSTONES, no_rows
-    from dagster_versioned.delta.schema import parse_schema
-    from dagster_versioned.delta.snapshot import Snapshot
+    from dagster_versioned.delta.files.file_actions import TOMBSTONES, no_rows
+    from dagster_versioned.delta.log.checkpoint import write_checkpoint
+    from dagster_versioned.delta.log.snapshot import Snapshot
+    from dagster_versioned.delta.schema.types import parse_schema
     from dagster_versioned.storage import LocalStore
 
     (folder / "_delta_log").mkdir(parents=True)
@@ -159,7 +159,7 @@ class Ours:
     """The Arrow table of the files."""
 
     def __init__(self, folder: Path) -> None:
-        from dagster_versioned.delta.snapshot import load_snapshot
+        from dagster_versioned.delta.log.snapshot import load_snapshot
         from dagster_versioned.storage import LocalStore
 
         self.store, self.load = LocalStore(folder), load_snapshot
@@ -170,13 +170,13 @@ class Ours:
         return self.opened.files.num_rows
 
     def refresh(self) -> int:
-        from dagster_versioned.delta.log import commits_after
+        from dagster_versioned.delta.log.commits import commits_after
 
         self.opened = self.opened.advance(commits_after(self.store, self.opened.version))
         return self.opened.files.num_rows
 
     def checkpoint(self) -> None:
-        from dagster_versioned.delta.checkpoint import write_checkpoint
+        from dagster_versioned.delta.log.checkpoint import write_checkpoint
 
         write_checkpoint(self.store, self.opened)
 

@@ -26,10 +26,10 @@ from frame_of_seven import spark_session
 from log import SCHEMA, add_line, files_table, info_line, put, remove_line
 
 from dagster_versioned.delta.actions import Metadata, Protocol
-from dagster_versioned.delta.checkpoint_read import SIDECARS
-from dagster_versioned.delta.files import ADD, REMOVE
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.spark.log_plan import plan_log
+from dagster_versioned.delta.files.file_actions import ADD, REMOVE
+from dagster_versioned.delta.log.checkpoint_read import SIDECARS
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.spark.log_plan import plan_log
 from dagster_versioned.storage import LocalStore
 
 COMMITS = 50

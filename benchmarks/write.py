@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from frame_of_seven import spark_session, write_rows
 from rounds import alternate, print_ratios, ratio
 
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.staging import Staging

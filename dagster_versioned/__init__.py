@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from dagster_versioned.__about__ import __version__ as __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
-    from dagster_versioned.chain.event_table import EventTable as EventTable
+    from dagster_versioned.assets.feature import versioned_feature as versioned_feature
+    from dagster_versioned.assets.feature_definition import feature_of as feature_of
+    from dagster_versioned.assets.polling_source import polling_source as polling_source
+    from dagster_versioned.assets.sql_asset import sql_asset as sql_asset
     from dagster_versioned.checks.build import build_version_checks as build_version_checks
     from dagster_versioned.checks.chain import ChainValidity as ChainValidity
     from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
@@ -19,27 +22,25 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.checks.row_count import RowCountDrift as RowCountDrift
     from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
     from dagster_versioned.components.project import VersionedProjectComponent as VersionedProjectComponent
-    from dagster_versioned.engines.delta_table import read_delta as read_delta
+    from dagster_versioned.delta_tables.read import read_delta as read_delta
     from dagster_versioned.engines.samples import SampleHash as SampleHash
     from dagster_versioned.errors import VersionedError as VersionedError
-    from dagster_versioned.features.decorator import versioned_feature as versioned_feature
-    from dagster_versioned.features.definition import feature_of as feature_of
+    from dagster_versioned.features.definitions import Feature as Feature
+    from dagster_versioned.features.definitions import FeatureDep as FeatureDep
+    from dagster_versioned.features.definitions import Field as Field
+    from dagster_versioned.features.definitions import FieldDep as FieldDep
+    from dagster_versioned.features.definitions import FieldsMapping as FieldsMapping
+    from dagster_versioned.features.definitions import Lineage as Lineage
+    from dagster_versioned.features.graph import FeatureGraph as FeatureGraph
+    from dagster_versioned.features.import_metaxy import take_over as take_over
+    from dagster_versioned.features.increment import Increment as Increment
+    from dagster_versioned.features.metaxy_store import MetaxyStore as MetaxyStore
+    from dagster_versioned.features.snapshots import GraphHistory as GraphHistory
     from dagster_versioned.governance.connect import Governance as Governance
     from dagster_versioned.governance.dispatch import read as read
     from dagster_versioned.governance.dispatch import read_cached as read_cached
-    from dagster_versioned.incremental.definitions import Feature as Feature
-    from dagster_versioned.incremental.definitions import FeatureDep as FeatureDep
-    from dagster_versioned.incremental.definitions import Field as Field
-    from dagster_versioned.incremental.definitions import FieldDep as FieldDep
-    from dagster_versioned.incremental.definitions import FieldsMapping as FieldsMapping
-    from dagster_versioned.incremental.definitions import Lineage as Lineage
-    from dagster_versioned.incremental.graph import FeatureGraph as FeatureGraph
-    from dagster_versioned.incremental.increment import Increment as Increment
-    from dagster_versioned.incremental.metaxy_store import MetaxyStore as MetaxyStore
-    from dagster_versioned.incremental.snapshots import GraphHistory as GraphHistory
-    from dagster_versioned.incremental.take_over import take_over as take_over
-    from dagster_versioned.ingestion.polling_source import polling_source as polling_source
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
+    from dagster_versioned.odf.event_table import EventTable as EventTable
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
     from dagster_versioned.resources.project import ProjectResource as ProjectResource
@@ -57,29 +58,28 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.partitioning import Partitioning as Partitioning
     from dagster_versioned.tables.project import Project as Project
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
-    from dagster_versioned.transforms.sql_asset import sql_asset as sql_asset
 
 _HOME = {
     "Append": "dagster_versioned.tables.event_history",
     "EventHistory": "dagster_versioned.tables.event_history",
-    "EventTable": "dagster_versioned.chain.event_table",
+    "EventTable": "dagster_versioned.odf.event_table",
     "ExternalTable": "dagster_versioned.tables.external",
     "Ledger": "dagster_versioned.tables.event_history",
     "Snapshot": "dagster_versioned.tables.event_history",
-    "Feature": "dagster_versioned.incremental.definitions",
-    "FeatureDep": "dagster_versioned.incremental.definitions",
-    "FeatureGraph": "dagster_versioned.incremental.graph",
-    "Field": "dagster_versioned.incremental.definitions",
-    "FieldDep": "dagster_versioned.incremental.definitions",
-    "FieldsMapping": "dagster_versioned.incremental.definitions",
-    "GraphHistory": "dagster_versioned.incremental.snapshots",
-    "Increment": "dagster_versioned.incremental.increment",
-    "Lineage": "dagster_versioned.incremental.definitions",
-    "MetaxyStore": "dagster_versioned.incremental.metaxy_store",
+    "Feature": "dagster_versioned.features.definitions",
+    "FeatureDep": "dagster_versioned.features.definitions",
+    "FeatureGraph": "dagster_versioned.features.graph",
+    "Field": "dagster_versioned.features.definitions",
+    "FieldDep": "dagster_versioned.features.definitions",
+    "FieldsMapping": "dagster_versioned.features.definitions",
+    "GraphHistory": "dagster_versioned.features.snapshots",
+    "Increment": "dagster_versioned.features.increment",
+    "Lineage": "dagster_versioned.features.definitions",
+    "MetaxyStore": "dagster_versioned.features.metaxy_store",
     "SampleHash": "dagster_versioned.engines.samples",
-    "feature_of": "dagster_versioned.features.definition",
-    "take_over": "dagster_versioned.incremental.take_over",
-    "versioned_feature": "dagster_versioned.features.decorator",
+    "feature_of": "dagster_versioned.assets.feature_definition",
+    "take_over": "dagster_versioned.features.import_metaxy",
+    "versioned_feature": "dagster_versioned.assets.feature",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",
     "Governance": "dagster_versioned.governance.connect",
@@ -97,7 +97,7 @@ _HOME = {
     "VersionedParquetIOManager": "dagster_versioned.io_managers.parquet",
     "VersionedProjectComponent": "dagster_versioned.components.project",
     "VersionedTable": "dagster_versioned.tables.table",
-    "polling_source": "dagster_versioned.ingestion.polling_source",
+    "polling_source": "dagster_versioned.assets.polling_source",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_checks": "dagster_versioned.checks.build",
     "build_source_sensor": "dagster_versioned.sensors.source",
@@ -106,8 +106,8 @@ _HOME = {
     "versioned_source": "dagster_versioned.sensors.source",
     "read": "dagster_versioned.governance.dispatch",
     "read_cached": "dagster_versioned.governance.dispatch",
-    "read_delta": "dagster_versioned.engines.delta_table",
-    "sql_asset": "dagster_versioned.transforms.sql_asset",
+    "read_delta": "dagster_versioned.delta_tables.read",
+    "sql_asset": "dagster_versioned.assets.sql_asset",
 }
 
 if not TYPE_CHECKING:

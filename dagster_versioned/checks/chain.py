@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_versioned.asset_graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, URI_KEY
+from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, URI_KEY
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, table_text
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.tables.history import History

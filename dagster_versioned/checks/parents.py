@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from dagster_versioned.asset_graph.inputs import VERSION_KEY, metadata_by_upstream, plain
-from dagster_versioned.asset_graph.mapping import upstream_partitions
-from dagster_versioned.asset_graph.places import Places
+from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
+from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.tables.head import partition_head

@@ -11,12 +11,12 @@ from dagster_versioned.cli.terminal import counted
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.chain.block import Block
-    from dagster_versioned.chain.events import AddPushSource, SetPollingSource
-    from dagster_versioned.chain.manifest import DatasetSnapshot
-    from dagster_versioned.chain.multihash import Multihash
-    from dagster_versioned.chain.signing_key import SigningKey
-    from dagster_versioned.chain.validity import ChainState
+    from dagster_versioned.odf.blocks.block import Block
+    from dagster_versioned.odf.blocks.events import AddPushSource, SetPollingSource
+    from dagster_versioned.odf.blocks.validity import ChainState
+    from dagster_versioned.odf.identity.multihash import Multihash
+    from dagster_versioned.odf.identity.signing_key import SigningKey
+    from dagster_versioned.odf.manifest import DatasetSnapshot
     from dagster_versioned.tables.table import VersionedTable
 
 Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML.")]
@@ -66,7 +66,7 @@ def chain_source(
 
 
 def snapshot_of(manifest: Path) -> "DatasetSnapshot":
-    from dagster_versioned.chain.manifest import read_snapshot
+    from dagster_versioned.odf.manifest import read_snapshot
 
     try:
         text = manifest.read_text()
@@ -82,7 +82,7 @@ def table_name(snapshot: "DatasetSnapshot") -> str:
 
 def private_key(file: Path | None, variable: str | None) -> "SigningKey | None":
     """The private key that was named, if one was. Raises `InvalidInput`."""
-    from dagster_versioned.chain.signing_key import SigningKey
+    from dagster_versioned.odf.identity.signing_key import SigningKey
 
     if file is not None and variable is not None:
         raise InvalidInput("--key-file and --key-env name two keys. Nothing was changed. Give one.")
@@ -103,7 +103,7 @@ def variables_named(names: list[str] | None) -> dict[str, str]:
 
 def find_block(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
     """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
-    from dagster_versioned.chain.event_table import EventTable
+    from dagster_versioned.odf.event_table import EventTable
 
     by_number = text.isascii() and text.isdigit()
     if not by_number and len(text) < len("f1620") + 6:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dagster_versioned.chain.events import SqlQueryStep
-from dagster_versioned.chain.provenance import Explanation
-from dagster_versioned.chain.verification_report import DatasetReport
 from dagster_versioned.cli.documents import cell
 from dagster_versioned.cli.terminal import counted, human_size, say
+from dagster_versioned.odf.blocks.events import SqlQueryStep
+from dagster_versioned.odf.queries.provenance import Explanation
+from dagster_versioned.odf.verification.report import DatasetReport
 
 
 def report_document(report: DatasetReport) -> dict[str, Any]:

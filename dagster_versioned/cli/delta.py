@@ -12,8 +12,8 @@ from dagster_versioned.cli.span import parse_span
 from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
 
 if TYPE_CHECKING:
-    from dagster_versioned.delta.history import HistoryEntry
-    from dagster_versioned.delta.snapshot import Snapshot
+    from dagster_versioned.delta.log.history import HistoryEntry
+    from dagster_versioned.delta.log.snapshot import Snapshot
     from dagster_versioned.delta.table import Table
 
 PANEL = "Delta"
@@ -127,7 +127,7 @@ def files(
 ) -> None:
     """List the files that a version consists of."""
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.delta.column_mapping import physical_name
+    from dagster_versioned.delta.schema.column_mapping import physical_name
 
     opened = _opened(session, table, allow)
     snapshot = opened.snapshot(version, at)
@@ -196,7 +196,7 @@ def changes(
     """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
     from dagster_versioned.cli import rows
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.engines.changes import read_changes
+    from dagster_versioned.delta_tables.change_feed import read_changes
 
     if output is not None:
         rows.export_format(output)
@@ -226,7 +226,7 @@ def changes(
 def features(session: Session, table: _Folder) -> None:
     """List what the table's protocol asks of programs, and what of it is implemented here."""
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.delta.declared import declared_protocol, feature_support
+    from dagster_versioned.delta.log.declared import declared_protocol, feature_support
 
     store = _opened(session, table).store
     protocol = declared_protocol(store)
@@ -284,7 +284,7 @@ def optimize(
     Old files stay too, for older versions, until they are vacuumed.
     """
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.engines.delta_writes import optimize_delta
+    from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
 
     applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
     added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
@@ -345,8 +345,8 @@ def _described(table: "Table", snapshot: "Snapshot") -> dict[str, Any]:
     from datetime import UTC, datetime
 
     from dagster_versioned.cli.documents import moment
-    from dagster_versioned.delta.clustering import clustering_columns
     from dagster_versioned.delta.features import reader_features, writer_features
+    from dagster_versioned.delta.schema.clustering import clustering_columns
 
     metadata, mapping = snapshot.metadata, snapshot.column_mapping
     clustered = clustering_columns(snapshot.domains, snapshot.schema, mapping)
@@ -419,7 +419,7 @@ def _type_text(kind: Any) -> str:
 
 def _file(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
     """One file; ``named`` are the partition columns by the names that they have in the log."""
-    from dagster_versioned.delta.statistics import num_records
+    from dagster_versioned.delta.files.statistics import num_records
 
     vector, count = row["deletionVector"], num_records(row["stats"])
     deleted = vector["cardinality"] if vector else 0

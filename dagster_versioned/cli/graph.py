@@ -14,11 +14,11 @@ from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.incremental.graph import FeatureGraph
-    from dagster_versioned.incremental.graph_diff import GraphDiff
-    from dagster_versioned.incremental.outlook import FeatureOutlook
-    from dagster_versioned.incremental.rendering import Drawing, Format
-    from dagster_versioned.incremental.snapshots import GraphHistory, Push
+    from dagster_versioned.features.graph import FeatureGraph
+    from dagster_versioned.features.graph_diff import GraphDiff
+    from dagster_versioned.features.pending_work import FeatureOutlook
+    from dagster_versioned.features.rendering import Drawing, Format
+    from dagster_versioned.features.snapshots import GraphHistory, Push
 
 PANEL = "Features"
 _SHORT = 12
@@ -99,7 +99,7 @@ def render(
 
     They are those of a PUSH, else of MODULE, else of the last push.
     """
-    from dagster_versioned.incremental.rendering import draw
+    from dagster_versioned.features.rendering import draw
 
     named = None if snapshot else _named(module)
     graph = _current(named) if named else _pushed(_history(session), snapshot)[1]
@@ -121,8 +121,8 @@ def diff(
     output: _File = None,
 ) -> None:
     """Say which features and fields were added, removed and changed, and why."""
-    from dagster_versioned.incremental.graph_diff import graph_diff
-    from dagster_versioned.incremental.rendering import draw_diff
+    from dagster_versioned.features.graph_diff import graph_diff
+    from dagster_versioned.features.rendering import draw_diff
 
     named = None if after else _named(module)
     if before is None and named is None:
@@ -164,7 +164,7 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
 
     Where nothing changed, nothing is recorded.
     """
-    from dagster_versioned.incremental.rendering import draw, draw_diff, tree
+    from dagster_versioned.features.rendering import draw, draw_diff, tree
 
     named = _named(module)
     if named is None:
@@ -206,7 +206,7 @@ def plan(session: Session, module: _Module = None) -> None:
 
     Below what is still to be computed, numbers are an upper bound. Versions and ids are read, and nothing is written.
     """
-    from dagster_versioned.incremental.outlook import outlook
+    from dagster_versioned.features.pending_work import outlook
 
     named = _named(module)
     if named is None:
@@ -243,13 +243,13 @@ def _named(module: str | None) -> str | None:
 
 
 def _current(module: str) -> "FeatureGraph":
-    from dagster_versioned.features.code_location import features_of_module
+    from dagster_versioned.assets.code_location import features_of_module
 
     return features_of_module(module)
 
 
 def _history(session: Session) -> "GraphHistory":
-    from dagster_versioned.incremental.snapshots import GraphHistory
+    from dagster_versioned.features.snapshots import GraphHistory
 
     return GraphHistory(session.open())
 
@@ -267,8 +267,8 @@ def _show(
     output: Path | None,
     document: dict[str, Any],
 ) -> None:
-    from dagster_versioned.incremental.rendering import render as picture
-    from dagster_versioned.incremental.rendering import tree
+    from dagster_versioned.features.rendering import render as picture
+    from dagster_versioned.features.rendering import tree
 
     how = notation or (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
     if output:

@@ -32,9 +32,9 @@ from dagster_versioned.cli.terminal import counted, human_size, progress, say, s
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from dagster_versioned.chain.block import Block
-    from dagster_versioned.chain.multihash import Multihash
-    from dagster_versioned.chain.transfer import Transferred
+    from dagster_versioned.odf.blocks.block import Block
+    from dagster_versioned.odf.identity.multihash import Multihash
+    from dagster_versioned.odf.sharing.transfer import Transferred
 
 PANEL = "Histories of events"
 _SHORT = 16
@@ -96,8 +96,8 @@ def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the private key goes; must not be there yet.")],
 ) -> None:
     """Make a private key, and with it an identity for a new dataset."""
-    from dagster_versioned.chain.signing_key import SigningKey
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.identity.signing_key import SigningKey
 
     key = SigningKey.generate()
     try:
@@ -126,8 +126,8 @@ def add(
     key_env: KeyVariable = None,
 ) -> None:
     """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since."""
-    from dagster_versioned.chain.ingest.declare import declare, event_table
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.ingest.declare import declare, event_table
 
     snapshot = snapshot_of(manifest)
     opened = session.table(table or table_name(snapshot))
@@ -162,11 +162,11 @@ def ingest(
     key_env: KeyVariable = None,
 ) -> None:
     """Add what is new in a dataset's source, or files: each one block and one version."""
-    from dagster_versioned.chain.event_table import EventTable
-    from dagster_versioned.chain.events import SetPollingSource
-    from dagster_versioned.chain.ingest.declare import current_state, declare, event_table, source_of
-    from dagster_versioned.chain.ingest.poll import Polling, add_file, history_of, poll
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.blocks.events import SetPollingSource
+    from dagster_versioned.odf.event_table import EventTable
+    from dagster_versioned.odf.ingest.declare import current_state, declare, event_table, source_of
+    from dagster_versioned.odf.ingest.poll import Polling, add_file, history_of, poll
 
     opened = session.table(table)
     key = private_key(key_file, key_env)
@@ -218,9 +218,9 @@ def pull(
     max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
 ) -> None:
     """Make a table a copy of a dataset, or bring its copy up to date; every byte is checked by its hash."""
-    from dagster_versioned.chain.dataset_id import DatasetId
-    from dagster_versioned.chain.remote import open_remote
-    from dagster_versioned.chain.transfer import pull as pull_into
+    from dagster_versioned.odf.identity.dataset_id import DatasetId
+    from dagster_versioned.odf.sharing.remote import open_remote
+    from dagster_versioned.odf.sharing.transfer import pull as pull_into
 
     opened = session.table(table)
     with progress("Pulling", quiet=session.quiet) as note:
@@ -243,7 +243,7 @@ def push(
     key_env: KeyVariable = None,
 ) -> None:
     """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
-    from dagster_versioned.chain.transfer import push as push_to
+    from dagster_versioned.odf.sharing.transfer import push as push_to
     from dagster_versioned.storage import open_store
 
     opened = session.table(table)
@@ -260,7 +260,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
 ) -> None:
     """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
-    from dagster_versioned.chain.serve import server
+    from dagster_versioned.odf.sharing.serve import server
 
     opened = history(session.table(table))
     with server(opened.store, host, port) as running:
@@ -280,8 +280,8 @@ def log(
     """List the blocks of a dataset's chain, newest first; each is read and checked by its hash."""
     from itertools import islice
 
-    from dagster_versioned.chain.event_table import EventTable
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.event_table import EventTable
 
     opened = history(session.table(table))
     blocks = list(islice(EventTable(opened).blocks(), limit))
@@ -310,9 +310,9 @@ def tail(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
 ) -> None:
     """Show the last events of a dataset, in the order of their offsets."""
-    from dagster_versioned.chain.event_table import EventTable
     from dagster_versioned.cli import rows
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.event_table import EventTable
 
     opened = history(session.table(table))
     events = EventTable(opened).events()
@@ -329,10 +329,10 @@ def inspect(
     block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
 ) -> None:
     """Say what a dataset's chain comes to: whose it is, its source and licence, how far it is; or what a block says."""
-    from dagster_versioned.chain.ingest.columns import fields_of
-    from dagster_versioned.chain.ingest.declare import current_state
-    from dagster_versioned.chain.manifest import to_document, write_manifest
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.ingest.columns import fields_of
+    from dagster_versioned.odf.ingest.declare import current_state
+    from dagster_versioned.odf.manifest import to_document, write_manifest
 
     opened = history(session.table(table))
     if block is not None:
@@ -382,12 +382,12 @@ def verify(
     source: Sources = None,
 ) -> ExitCode:
     """Prove that a dataset is what its chain promises: blocks, slices, signature; and with --replay how it was made."""
-    from dagster_versioned.chain.finder import datasets_of
-    from dagster_versioned.chain.remote import RemoteDataset, open_remote
-    from dagster_versioned.chain.transform import replay as run_again
-    from dagster_versioned.chain.verification import verify as verify_dataset
     from dagster_versioned.cli.chain_reports import report_document, show_report
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.queries.transform import replay as run_again
+    from dagster_versioned.odf.sharing.finder import datasets_of
+    from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
+    from dagster_versioned.odf.verification.verify import verify as verify_dataset
 
     opened = history(session.table(table))
     snapshot = opened.state.snapshot
@@ -415,13 +415,13 @@ def explain(
     source: Sources = None,
 ) -> None:
     """Say where an event comes from: the rows that it was made of, and how, down to the roots. Queries need Java."""
-    from dagster_versioned.chain.finder import datasets_of
-    from dagster_versioned.chain.multihash import Multihash
-    from dagster_versioned.chain.provenance import explain as explain_event
-    from dagster_versioned.chain.remote import RemoteDataset, open_remote
     from dagster_versioned.cli.chain_reports import explained, explanation_document
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.engines.spark import default_session
+    from dagster_versioned.odf.identity.multihash import Multihash
+    from dagster_versioned.odf.queries.provenance import explain as explain_event
+    from dagster_versioned.odf.sharing.finder import datasets_of
+    from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
     from dagster_versioned.tables.chain_head import chain_head
 
     opened = history(session.table(table))
@@ -449,8 +449,8 @@ def reset(
     ],
 ) -> None:
     """Take a dataset back to an earlier block, as a new table: what others may have seen is never taken back itself."""
-    from dagster_versioned.chain.remote import RemoteDataset
-    from dagster_versioned.chain.transfer import pull as pull_into
+    from dagster_versioned.odf.sharing.remote import RemoteDataset
+    from dagster_versioned.odf.sharing.transfer import pull as pull_into
 
     opened, new = history(session.table(table)), session.table(into)
     if new.exists():
@@ -463,14 +463,14 @@ def reset(
 
 
 def _block_document(name: "Multihash", block: "Block") -> dict[str, Any]:
-    from dagster_versioned.chain.manifest import to_document
+    from dagster_versioned.odf.manifest import to_document
 
     return {"hash": str(name), "kind": type(block.event).__name__, **to_document(block)}
 
 
 def _in_short(block: "Block") -> str:
     """What is most worth knowing of a block, in a few words."""
-    from dagster_versioned.chain.events import AddData, ExecuteTransform, SetInfo
+    from dagster_versioned.odf.blocks.events import AddData, ExecuteTransform, SetInfo
 
     match block.event:
         case AddData(new_data=data) | ExecuteTransform(new_data=data) if data is not None:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from dagster_versioned.delta.actions import Metadata, Protocol
-from dagster_versioned.delta.column_mapping import ColumnMapping
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 _READER_FEATURES = frozenset(

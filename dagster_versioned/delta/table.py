@@ -6,20 +6,20 @@ from functools import partial
 
 import pyarrow as pa
 
-from dagster_versioned.delta import alter
 from dagster_versioned.delta.actions import Metadata, Protocol
-from dagster_versioned.delta.alter import Column
-from dagster_versioned.delta.changes import ChangePlan, plan_changes
-from dagster_versioned.delta.checkpoint import write_checkpoint
-from dagster_versioned.delta.cleanup import CleanedUp, cleanup_log
-from dagster_versioned.delta.history import HistoryEntry, history, version_at
-from dagster_versioned.delta.log import commits_after
-from dagster_versioned.delta.reach import reaching
-from dagster_versioned.delta.restore import restore
-from dagster_versioned.delta.schema import DataType, StructType
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, write_checksum
-from dagster_versioned.delta.transaction import Transaction, commit
-from dagster_versioned.delta.vacuum import Vacuumed, vacuum
+from dagster_versioned.delta.commit import alter
+from dagster_versioned.delta.commit.alter import Column
+from dagster_versioned.delta.commit.restore import restore
+from dagster_versioned.delta.commit.transaction import Transaction, commit
+from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.vacuum import Vacuumed, vacuum
+from dagster_versioned.delta.log.change_feed import ChangePlan, plan_changes
+from dagster_versioned.delta.log.checkpoint import write_checkpoint
+from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log
+from dagster_versioned.delta.log.commits import commits_after
+from dagster_versioned.delta.log.history import HistoryEntry, history, version_at
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, write_checksum
+from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectStore
@@ -28,7 +28,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 class Table:
     """The Delta table in a folder.
 
-    Rows are read and written by the engines (`engines.arrow.read_delta`, `engines.spark.read_delta` and their
+    Rows are read and written by the engines (`engines.arrow.engine.read_delta`, `engines.spark.read_delta` and their
     siblings); this is the log below them. Nothing is read before it is asked for. Whatever changes the table commits
     one version and returns its number; when others commit meanwhile it is repeated on top of them where that means the
     same, and else raises `CommitConflict`. What cannot be done raises `InvalidInput`, and nothing was written then.
@@ -93,7 +93,7 @@ class Table:
         return self.snapshot().schema
 
     def files(self, version: int | None = None, timestamp: datetime | str | None = None) -> pa.Table:
-        """The live files, one row each, with the members of their ``add`` actions as columns (`delta.files.FILES`)."""
+        """The live files, one row each, with the members of their ``add`` actions as columns (`file_actions.FILES`)."""
         return self.snapshot(version, timestamp).files
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
@@ -103,8 +103,8 @@ class Table:
     def changes(self, first: int | datetime | str, last: int | datetime | str | None = None) -> ChangePlan:
         """Which files hold the rows that versions ``first`` to ``last`` (or times) inserted and deleted.
 
-        The rows themselves are read by `engines.arrow.read_changes` and its sibling for Spark. Raises `InvalidInput`
-        where the table had no change data feed at one of them, and `VersionNotFound`.
+        The rows themselves are read by `delta_tables.arrow.read_changes`, and the same in `spark`. Raises
+        `InvalidInput` where the table had no change data feed at one of them, and `VersionNotFound`.
         """
         end = None if last is None else _place(last)
         return plan_changes(self.store, _place(first), end, newest=self._current())

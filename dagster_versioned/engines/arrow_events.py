@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import DataType, StructField, StructType, schema_to_arrow, type_to_arrow
+from dagster_versioned.delta.schema.types import DataType, StructField, StructType, schema_to_arrow, type_to_arrow
 from dagster_versioned.engines import conform
 from dagster_versioned.engines.events import (
     EVENTS,

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.arrow_samples import filtered, hashed, member_of, quoted, require_ids
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.content_versions import content_versions, field_digests, positional

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.content_versions import positional
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,

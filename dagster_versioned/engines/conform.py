@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import StructType, schema_from_arrow, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_from_arrow, schema_to_arrow
 from dagster_versioned.errors import EmptyTable, UnsupportedType
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024

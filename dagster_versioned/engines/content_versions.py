@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
 from dagster_versioned.errors import InvalidInput

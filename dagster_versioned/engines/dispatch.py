@@ -1,6 +1,6 @@
 """Which engine a frame, or an annotation, belongs to; decided by names, so that nothing is imported to ask."""
 
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.events import EventEngine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable

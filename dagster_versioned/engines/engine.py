@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging

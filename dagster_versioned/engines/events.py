@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines.upsert import require_all_columns
 from dagster_versioned.errors import InvalidInput
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType
 from dagster_versioned.errors import InvalidInput
 
 

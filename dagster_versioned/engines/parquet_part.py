@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
-from dagster_versioned.delta.statistics import from_parquet_metadata
+from dagster_versioned.delta.files.statistics import from_parquet_metadata
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.partition_values import by_values, require_partition_columns
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order

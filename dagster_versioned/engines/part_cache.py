@@ -12,7 +12,7 @@ from typing import Self
 from uuid import uuid4
 
 from dagster_versioned.delta.actions import DeletionVector
-from dagster_versioned.delta.deletion_vectors import inlined
+from dagster_versioned.delta.files.deletion_vectors import inlined
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.scan import Check, Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import PartitionValues
-from dagster_versioned.delta.partition_values import Value, encode, folder
-from dagster_versioned.delta.schema import StructField, StructType, decimal_of
+from dagster_versioned.delta.files.partition_values import Value, encode, folder
+from dagster_versioned.delta.schema.types import StructField, StructType, decimal_of
 from dagster_versioned.errors import InvalidInput
 
 FOLDER_BYTES = 200

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import RowOrder

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
-from dagster_versioned.delta.widening import common_type
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.schema.widening import common_type
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import family_of, in_memory, stream, to_frame

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dagster_versioned.delta.actions import DeletionVector
-from dagster_versioned.delta.column_mapping import ColumnMapping
-from dagster_versioned.delta.partition_values import Value, decode
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.files.partition_values import Value, decode
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
 

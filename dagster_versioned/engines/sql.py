@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.files import no_rows
-from dagster_versioned.delta.schema import DataType, StructType, type_to_arrow
+from dagster_versioned.delta.files.file_actions import no_rows
+from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
 from dagster_versioned.engines.nested_fields import renamed
 from dagster_versioned.engines.sql_functions import DAYS, UNITS, rewritings, whole_numbers
 from dagster_versioned.errors import InvalidInput

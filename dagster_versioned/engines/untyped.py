@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.frames import family_of, in_memory, stream
 
 

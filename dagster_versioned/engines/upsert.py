@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.deletion_vectors import deleted_rows
-from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
-from dagster_versioned.delta.schema_merge import common_schema
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.delta.schema.schema_merge import common_schema
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import Contents, Written
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput

@@ -1,1 +1,1 @@
-"""Dagster's assets as features: only what is stale is computed."""
+"""Tables of which only what is stale is computed: features, their graph, versions of samples, increments."""

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import orjson
 
-from dagster_versioned.delta.log import commit_key
+from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import GovernanceError
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.tables.datom_documents import DATOM_SCHEMA_VERSION, history_entry, metadata_document

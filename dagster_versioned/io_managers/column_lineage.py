@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.tables.sample_update import SampleUpdate
 

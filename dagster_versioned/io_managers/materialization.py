@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from dagster_versioned.asset_graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text

@@ -7,8 +7,8 @@ import dagster as dg
 import pyarrow as pa
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, plain
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, plain
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.frames import to_frame
 

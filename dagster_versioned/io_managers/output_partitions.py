@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import dagster as dg
 
-from dagster_versioned.asset_graph.inputs import plain
+from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, split
 from dagster_versioned.errors import InvalidInput
 

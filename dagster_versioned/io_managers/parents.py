@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from dagster_versioned.asset_graph.mapping import reads_whole, upstream_partitions
-from dagster_versioned.asset_graph.places import Places
+from dagster_versioned.assets.graph.mapping import reads_whole, upstream_partitions
+from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.errors import TableNotFound, VersionNotFound
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.external import ExternalTable

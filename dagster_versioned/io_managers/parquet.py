@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 import dagster as dg
 from pydantic import ConfigDict, Field
 
-from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
-from dagster_versioned.asset_graph.partitions import partitioning_of
-from dagster_versioned.asset_graph.places import external_table
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.transform import Derivation
+from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
+from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.features.feature_table import UpstreamFiles
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.incremental.feature_table import UpstreamFiles
 from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
@@ -33,6 +31,8 @@ from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.queries.transform import Derivation
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import upstream_of_version

@@ -4,8 +4,8 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.chain.transform import Derivation, Derived
 from dagster_versioned.io_managers.materialization import OURS
+from dagster_versioned.odf.queries.transform import Derivation, Derived
 
 
 def run_metadata(derivation: Derivation, derived: Derived) -> dict[str, Any]:

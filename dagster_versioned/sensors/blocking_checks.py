@@ -21,7 +21,7 @@ from dagster._core.storage.asset_check_execution_record import (
 from dagster._core.storage.dagster_run import RunRecord
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
 
-from dagster_versioned.asset_graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
 from dagster_versioned.sensors.runs import CLOCKS
 from dagster_versioned.tables.staleness import SHORT, cell_text
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import dagster as dg
 
-from dagster_versioned.asset_graph.materialization_keys import METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.governance.version_mirror import VersionMirror
 from dagster_versioned.identity.names import table_name_of

@@ -7,10 +7,10 @@ from typing import Any, cast
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 
-from dagster_versioned.asset_graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
-from dagster_versioned.asset_graph.mapping import reads_whole, upstream_result
-from dagster_versioned.asset_graph.places import Place, Places
-from dagster_versioned.features.definition import FEATURE_KEY
+from dagster_versioned.assets.feature_definition import FEATURE_KEY
+from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
+from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
+from dagster_versioned.assets.graph.places import Place, Places
 from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.staleness import Missing
 

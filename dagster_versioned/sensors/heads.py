@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from dagster_versioned.delta.log import Commit, read_commits
+from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 import orjson
 
-from dagster_versioned.asset_graph.places import Place
+from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading

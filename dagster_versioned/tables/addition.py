@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.deletion_vectors import named_by_content, with_vector
-from dagster_versioned.delta.schema import StructType, parse_schema
+from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector
+from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of

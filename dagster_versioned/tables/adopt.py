@@ -4,10 +4,10 @@ import hashlib
 from dataclasses import replace
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.deletion_vectors import vector_sha
+from dagster_versioned.delta.files.deletion_vectors import vector_sha
 from dagster_versioned.delta.paths import confined_key
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
-from dagster_versioned.engines.arrow_scan import stream_table
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TAG
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound

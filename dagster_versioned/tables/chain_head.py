@@ -10,7 +10,7 @@ from typing import Self
 import orjson
 
 from dagster_versioned.delta.actions import DomainMetadata, Members
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.tables.document import encode

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from dagster_versioned.delta.actions import Cdc
-from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.tables.history import Version

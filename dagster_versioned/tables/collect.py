@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
-from dagster_versioned.delta.log import Commit, read_commits
+from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dagster_versioned.delta.actions import Action, CommitInfo
+from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.delta.features import refuse_row_rules
-from dagster_versioned.delta.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause

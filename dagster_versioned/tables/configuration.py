@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from dagster_versioned.delta.actions import Metadata
-from dagster_versioned.delta.changes import ENABLED as CHANGE_FEED
+from dagster_versioned.delta.log.change_feed import ENABLED as CHANGE_FEED
 from dagster_versioned.delta.properties import require_values
 
 CONSTRAINT = "delta.constraints."

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.schema import StructType
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import ExpiredVersion, HeldHead, InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text, partitions_sha
 from dagster_versioned.storage.object_store import ObjectStore

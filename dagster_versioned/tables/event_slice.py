@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.part_order import ordinal_of
 from dagster_versioned.engines.parts import Contents, Part, Written
 from dagster_versioned.engines.staging import Staging

@@ -8,11 +8,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol, Remove
-from dagster_versioned.delta.log import Commit, commit_key, commits_from, list_log, read_commits
-from dagster_versioned.delta.reach import reaching
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.log.commits import Commit, commit_key, commits_from, list_log, read_commits
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines.delta_table import delta_scan, reading
+from dagster_versioned.delta_tables.read import delta_scan, reading
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, TableNotFound, VersionNotFound

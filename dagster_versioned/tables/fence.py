@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.schema import StructField, StructType
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import GovernanceError, InvalidName, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore

@@ -20,7 +20,7 @@ from typing import Any, Self
 import orjson
 
 from dagster_versioned.delta.actions import Members
-from dagster_versioned.delta.log import Commit
+from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_key, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore

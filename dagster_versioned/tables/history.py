@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from dagster_versioned.delta.actions import TIMES, Members
-from dagster_versioned.delta.log import Commit, commit_key
+from dagster_versioned.delta.log.commits import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix

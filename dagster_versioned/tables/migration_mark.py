@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 
 import orjson
 
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import GovernanceError, InvalidInput, ObjectNotFound, ProjectMoved
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore

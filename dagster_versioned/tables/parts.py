@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, Cdc, Remove
-from dagster_versioned.delta.deletion_vectors import vector_key
 from dagster_versioned.delta.features import refuse
-from dagster_versioned.delta.files import to_adds
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.files.deletion_vectors import vector_key
+from dagster_versioned.delta.files.file_actions import to_adds
+from dagster_versioned.delta.log.commits import Commit
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.engines.part_order import PARTITION_TAG, SHA_TAG, VECTOR_TAG, part_order
 from dagster_versioned.engines.partition_values import place
 from dagster_versioned.engines.parts import Part

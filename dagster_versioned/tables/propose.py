@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput, VersionedError

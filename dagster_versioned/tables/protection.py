@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dagster_versioned.delta.log import commit_key, commits_after
+from dagster_versioned.delta.log.commits import commit_key, commits_after
 from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dagster_versioned.delta.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
-from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
+from dagster_versioned.delta.log.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore

@@ -6,11 +6,11 @@ from itertools import chain
 
 import orjson
 
-from dagster_versioned.delta import statistics
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files import statistics
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import confined_key
-from dagster_versioned.delta.schema import StructType, parse_schema
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import ExpiredVersion, IntegrityError, LogCorrupt

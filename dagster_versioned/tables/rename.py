@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.log import commit_key
+from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.version import created_at_text

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
-from dagster_versioned.delta.schema import parse_schema, type_to_arrow
+from dagster_versioned.delta.schema.types import parse_schema, type_to_arrow
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import InvalidInput, VersionNotFound

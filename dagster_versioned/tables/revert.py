@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.schema import StructType, parse_schema
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.delta.widening import retyped_partition_columns
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.schema.types import StructType, parse_schema
+from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore

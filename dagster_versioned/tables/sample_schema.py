@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.schema_merge import common_schema
-from dagster_versioned.delta.widening import common_type
+from dagster_versioned.delta.schema.schema_merge import common_schema
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta.schema.widening import common_type
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.engines.upsert import require_all_columns
 

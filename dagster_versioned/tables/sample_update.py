@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.parts import Contents

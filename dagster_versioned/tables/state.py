@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log import Commit, commit_key, commits_after, read_log
-from dagster_versioned.delta.snapshot import Snapshot, load_log, load_snapshot, replayed
+from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, read_log
+from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.fork_lock import ForkLock

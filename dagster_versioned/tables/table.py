@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.schema import StructType
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.log.commits import Commit
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, InvalidInput

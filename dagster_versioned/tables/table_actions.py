@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.features import merge_protocol, protocol_for
+from dagster_versioned.delta.files.statistics import to_json as statistics_json
 from dagster_versioned.delta.paths import encode_path
-from dagster_versioned.delta.protocol_upgrade import protocol_with
-from dagster_versioned.delta.schema import StructType
-from dagster_versioned.delta.statistics import to_json as statistics_json
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
 from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature

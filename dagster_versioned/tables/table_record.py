@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 import orjson
 
 from dagster_versioned.delta.actions import DomainMetadata
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.state import TableState

@@ -10,9 +10,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from dagster_versioned.delta.actions import Add, Cdc
-from dagster_versioned.delta.deletion_vectors import deleted_rows
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.statistics import num_records
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.delta.files.statistics import num_records
+from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.errors import (
     ExpiredVersion,
     IntegrityError,

@@ -15,8 +15,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.log import begins_late, read_commit, stream_commits
-from dagster_versioned.delta.snapshot import LoadedLog
+from dagster_versioned.delta.log.commits import begins_late, read_commit, stream_commits
+from dagster_versioned.delta.log.snapshot import LoadedLog
 from dagster_versioned.errors import IntegrityError, InvalidName, ObjectNotFound
 from dagster_versioned.identity.names import partition_key
 from dagster_versioned.storage.object_store import ObjectStore

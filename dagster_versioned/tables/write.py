@@ -10,10 +10,10 @@ from typing import Any, Literal
 import orjson
 
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
-from dagster_versioned.delta.changes import FEED
-from dagster_versioned.delta.schema import StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.widening import retyped_partition_columns
+from dagster_versioned.delta.log.change_feed import FEED
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
 from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, LogCorrupt, VersionNotFound

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.arrow0 import ArrayDigest, Arrow0
 from dagster_versioned.errors import UnsupportedType
+from dagster_versioned.odf.identity.arrow0 import ArrayDigest, Arrow0
 from support.odf_vectors import ABSENT, ARROW0
 
 with_vectors = pytest.mark.skipif(not ARROW0, reason=ABSENT)

@@ -9,8 +9,8 @@ from flatbuffers.table import Table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.arrow_schema import decode_schema, encode_schema
 from dagster_versioned.errors import ChainCorrupt
+from dagster_versioned.odf.blocks.arrow_schema import decode_schema, encode_schema
 
 SCHEMA = pa.schema(
     [

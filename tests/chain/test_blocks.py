@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.block import MAX_BLOCK_SIZE, Block, block_hash, decode_block, encode_block
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
+from dagster_versioned.odf.blocks.block import MAX_BLOCK_SIZE, Block, block_hash, decode_block, encode_block
+from dagster_versioned.odf.blocks.events import (
     AddData,
     DatasetKind,
     Seed,
@@ -20,9 +20,9 @@ from dagster_versioned.chain.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.chain.flatbuffer import decode_table, encode_table
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
-from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
+from dagster_versioned.odf.blocks.flatbuffer import decode_table, encode_table
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from support import odf_values
 from support.odf_vectors import ABSENT, BLOCKS
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.dataset_ref import (
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.dataset_ref import (
     DatasetAlias,
     DatasetUrl,
     Name,
@@ -12,7 +13,6 @@ from dagster_versioned.chain.dataset_ref import (
     parse_ref,
     parse_remote_ref,
 )
-from dagster_versioned.errors import InvalidInput
 
 IDENTITY = DatasetId(bytes(range(32)))
 

@@ -12,9 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from dagster_versioned.chain.arrow0 import Arrow0
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    CommitConflict,
+    EmptyTable,
+    IntegrityError,
+    InvalidInput,
+    UnsupportedType,
+    VersionNotFound,
+)
+from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
     DatasetKind,
@@ -27,19 +35,11 @@ from dagster_versioned.chain.events import (
     SetVocab,
     SourceState,
 )
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.signature import SIGNATURE_KEY, HeadSignature
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.errors import (
-    ChainCorrupt,
-    CommitConflict,
-    EmptyTable,
-    IntegrityError,
-    InvalidInput,
-    UnsupportedType,
-    VersionNotFound,
-)
-from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
+from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
@@ -490,7 +490,7 @@ def test_times_without_a_zone_and_finer_than_a_millisecond(planes: EventTable, p
 
 
 def test_the_columns_of_a_chain_are_those_of_its_slices(planes: EventTable):
-    from dagster_versioned.chain.arrow_schema import decode_schema
+    from dagster_versioned.odf.blocks.arrow_schema import decode_schema
 
     three_years(planes)
     said = next(block.event for _, block in planes.blocks() if isinstance(block.event, SetDataSchema))

@@ -7,9 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.chain.arrow_schema import encode_schema
-from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    UnsupportedFeature,
+    VersionNotFound,
+)
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.events import (
     AddData,
     AttachmentEmbedded,
     AttachmentsEmbedded,
@@ -22,22 +31,13 @@ from dagster_versioned.chain.events import (
     SetInfo,
     SetVocab,
 )
-from dagster_versioned.chain.finder import datasets_of
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset, open_remote
-from dagster_versioned.chain.serve import server
-from dagster_versioned.chain.signature import SIGNATURE_KEY
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.transfer import PULLED, pull, push
-from dagster_versioned.errors import (
-    ChainCorrupt,
-    IntegrityError,
-    InvalidInput,
-    InvalidName,
-    ObjectNotFound,
-    UnsupportedFeature,
-    VersionNotFound,
-)
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.finder import datasets_of
+from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
+from dagster_versioned.odf.sharing.serve import server
+from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable

@@ -7,7 +7,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import (
     AddData,
     CompressionFormat,
     DatasetKind,
@@ -26,8 +27,7 @@ from dagster_versioned.chain.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.chain.manifest import DatasetSnapshot, read_snapshot, to_document, write_snapshot
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot, to_document, write_snapshot
 from support import odf_values
 from support.odf_chains import moment, slice_of
 

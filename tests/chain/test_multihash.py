@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash, from_multibase, split_varint, varint
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash, from_multibase, split_varint, varint
 
 HASH = Multihash.sha3_256(b"abc")
 

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
-from dagster_versioned.chain.events import AddData, MetadataEvent
+from dagster_versioned.odf.blocks.events import AddData, MetadataEvent
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/odf.md").read_text()
 

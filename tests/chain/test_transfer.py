@@ -7,15 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.events import DatasetKind, Seed, SetInfo, Timestamp
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset, open_remote
-from dagster_versioned.chain.signature import SIGNATURE_KEY
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.transfer import PULLED, pull, push
 from dagster_versioned.errors import (
     ChainCorrupt,
     CommitConflict,
@@ -26,6 +17,15 @@ from dagster_versioned.errors import (
     StoreUnavailable,
     VersionedError,
 )
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.events import DatasetKind, Seed, SetInfo, Timestamp
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
+from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore

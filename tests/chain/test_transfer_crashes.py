@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.events import AddData
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset
-from dagster_versioned.chain.transfer import PULLED, pull, push
-from dagster_versioned.chain.verification import verify
-from dagster_versioned.chain.walk import walk
 from dagster_versioned.errors import CommitConflict, VersionedError
+from dagster_versioned.odf.blocks.block_iterator import walk
+from dagster_versioned.odf.blocks.events import AddData
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables.chain_head import chain_head

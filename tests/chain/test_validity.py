@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import ChainCorrupt
+from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
     AttachmentEmbedded,
@@ -36,9 +36,9 @@ from dagster_versioned.chain.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
-from dagster_versioned.chain.validity import VOCABULARY, InputPosition, validate
-from dagster_versioned.errors import ChainCorrupt
+from dagster_versioned.odf.blocks.validity import VOCABULARY, InputPosition, validate
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from support.odf_chains import DATASET, OTHER, THIRD, Chain, moment, named, schema_of, slice_of
 
 POLLING = SetPollingSource(

@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import IntegrityError, StoreUnavailable
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.block_iterator import Link, walk
+from dagster_versioned.odf.blocks.events import (
     AddData,
     ExecuteTransform,
     ExecuteTransformInput,
@@ -21,13 +23,11 @@ from dagster_versioned.chain.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset
-from dagster_versioned.chain.transfer import pull
-from dagster_versioned.chain.verification import verify
-from dagster_versioned.chain.verification_report import DatasetReport, Finding, VerificationReport
-from dagster_versioned.chain.walk import Link, walk
-from dagster_versioned.errors import IntegrityError, StoreUnavailable
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.sharing.transfer import pull
+from dagster_versioned.odf.verification.report import DatasetReport, Finding, VerificationReport
+from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from dagster_versioned.tables.project import Project
 from support.odf_chains import moment, named

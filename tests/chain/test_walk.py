@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dagster_versioned.chain.events import SetInfo
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.walk import state_at, walk
 from dagster_versioned.errors import ChainCorrupt, ObjectNotFound
+from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.events import SetInfo
+from dagster_versioned.odf.identity.multihash import Multihash
 from support.odf_chains import Chain, named
 
 

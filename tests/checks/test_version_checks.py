@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
+from dagster_versioned.assets.feature import versioned_feature
 from dagster_versioned.checks.build import EVERY_CHECK, build_version_checks
 from dagster_versioned.checks.chain import ChainValidity
 from dagster_versioned.checks.integrity import HeadIntegrity
@@ -16,8 +17,7 @@ from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy, differences
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.decorator import versioned_feature
-from dagster_versioned.incremental.definitions import Field, FieldDep
+from dagster_versioned.features.definitions import Field, FieldDep
 from dagster_versioned.sensors.source import versioned_source
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b", "c"])

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from dagster_versioned.cli.app import app
-from dagster_versioned.delta.log import commit_key
-from dagster_versioned.engines.arrow import update_delta, write_delta
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta_tables.arrow import update_delta, write_delta
 from support.command_line import Outcome
 
 

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from dagster_versioned.cli.app import app
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.incremental.snapshots import GraphHistory
+from dagster_versioned.features.snapshots import GraphHistory
 from support.command_line import PROGRAM
 
 FEATURES = """
-from dagster_versioned.incremental.definitions import Feature, Field, FieldDep
-from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.features.definitions import Feature, Field, FieldDep
+from dagster_versioned.features.graph import FeatureGraph
 
 video = Feature("video", ["video_id"], [Field("audio", "{audio}"), Field("frames", "1")])
 crop = Feature("crop", ["video_id"], [Field("audio", "1"), Field("frames", "1")], [video])
@@ -195,8 +195,8 @@ def test_assets_that_are_features(cli, features):
     (features / "assets.py").write_text(
         """
 import dagster as dg
-from dagster_versioned.features.definition import feature_metadata
-from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.assets.feature_definition import feature_metadata
+from dagster_versioned.features.graph import FeatureGraph
 from second import crop, video
 
 _graph = FeatureGraph([video, crop])
@@ -227,7 +227,7 @@ def test_what_a_feature_depends_on_need_not_be_in_the_module(cli, features):
 def test_the_plan_says_what_is_to_be_computed(cli, project, features):
     (features / "planned.py").write_text(
         """
-from dagster_versioned.incremental.definitions import Feature, Field
+from dagster_versioned.features.definitions import Feature, Field
 
 video = Feature("video", ["id"], [Field("audio", columns=["audio"])])
 words = Feature("words", ["id"], ["text"], [video])

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.schema import parse_schema, schema_to_arrow
-from dagster_versioned.engines import spark as spark_engine
-from dagster_versioned.engines.delta_table import read_delta
+from dagster_versioned.delta.schema.types import parse_schema, schema_to_arrow
+from dagster_versioned.delta_tables import spark as spark_engine
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.errors import UnsupportedFeature
 from support.delta_tables import (
     ABSENT,

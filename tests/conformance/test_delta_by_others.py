@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 from conformance.delta_spark import canonical
 
-from dagster_versioned.delta.schema import parse_schema
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import read_changes, read_delta
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import parse_schema
+from dagster_versioned.delta_tables.arrow import read_changes, read_delta
 from dagster_versioned.storage.local import LocalStore
 from support.made_tables import TABLES, build
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from conformance.delta_spark import canonical
 
-from dagster_versioned.delta.schema import parse_schema
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import read_changes, read_delta
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import parse_schema
+from dagster_versioned.delta_tables.arrow import read_changes, read_delta
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.storage.local import LocalStore
 
@@ -103,6 +103,6 @@ def test_every_version_is_read_by_spark_as_the_reference_read_it(name: str, spar
 
 
 def spark_lines(spark: Any, folder: Path, version: int) -> list[str]:
-    from dagster_versioned.engines import spark as spark_engine
+    from dagster_versioned.delta_tables import spark as spark_engine
 
     return canonical.lines_of_frame(spark_engine.read_delta(spark, str(folder), version))

@@ -29,9 +29,9 @@ from dagster_versioned.engines.samples import (
     SYSTEM_COLUMNS,
     SampleHash,
 )
-from dagster_versioned.incremental.definitions import Feature
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.resolve import resolve_update
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.resolve import resolve_update
 from support.spark import spark as spark
 
 HERE = Path(__file__).parent / "metaxy"

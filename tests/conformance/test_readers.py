@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project, read_delta
-from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.tables.options import TableOptions
 from support.frames import numbered

@@ -14,8 +14,8 @@ import pytest
 from conformance.delta_spark import canonical
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines import arrow
-from dagster_versioned.engines import spark as engine
+from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables import spark as engine
 from dagster_versioned.errors import UnsupportedFeature
 from dagster_versioned.storage import ObjectStore, open_store
 from support.s3_server import running_moto_server

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

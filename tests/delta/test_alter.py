@@ -10,9 +10,9 @@ import pytest
 
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.features import reader_features, writer_features
-from dagster_versioned.delta.references import references
-from dagster_versioned.delta.schema import ArrayType, StructField, StructType
-from dagster_versioned.engines.arrow import create_delta, delete_from, read_delta, write_delta
+from dagster_versioned.delta.schema.references import references
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
+from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
 from dagster_versioned.tables.project import Project
 

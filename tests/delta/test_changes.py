@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dagster_versioned.delta.changes import ChangedFile, plan_changes
-from dagster_versioned.delta.column_mapping import ID, PHYSICAL_NAME
+from dagster_versioned.delta.log.change_feed import ChangedFile, plan_changes
+from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.errors import InvalidInput, LogCorrupt, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
 

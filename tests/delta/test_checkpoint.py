@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta import checkpoint
 from dagster_versioned.delta.actions import (
     Action,
     Add,
@@ -22,10 +21,11 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
-from dagster_versioned.delta.log import CheckpointFiles, commit_key, json_checksum, list_log
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log import checkpoint
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
+from dagster_versioned.delta.log.commits import CheckpointFiles, commit_key, json_checksum, list_log
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, put_commit

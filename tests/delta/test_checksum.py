@@ -5,10 +5,10 @@ import orjson
 import pytest
 
 from dagster_versioned.delta.actions import Action, Add, CommitInfo, DeletionVector, Metadata, Protocol
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.checksum import Checksum
-from dagster_versioned.delta.log import checksum_key, commit_key, list_log
-from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.checksum import Checksum
+from dagster_versioned.delta.log.commits import checksum_key, commit_key, list_log
+from dagster_versioned.delta.log.snapshot import load_snapshot, write_checksum
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, put_commit

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from dagster_versioned.delta import checkpoint
 from dagster_versioned.delta.actions import Action, Add, CommitInfo, DomainMetadata, Metadata, Protocol
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.cleanup import cleanup_log
-from dagster_versioned.delta.compaction import compact_log
-from dagster_versioned.delta.log import checksum_key, commit_key, compaction_key
-from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
+from dagster_versioned.delta.log import checkpoint
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.cleanup import cleanup_log
+from dagster_versioned.delta.log.commits import checksum_key, commit_key, compaction_key
+from dagster_versioned.delta.log.compaction import compact_log
+from dagster_versioned.delta.log.snapshot import load_snapshot, write_checksum
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature, VersionNotFound
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, put_commit

@@ -3,11 +3,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import DomainMetadata, Metadata, Protocol
-from dagster_versioned.delta.clustering import DOMAIN, clustering_columns, clustering_domain
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.transaction import Committed, Transaction
-from dagster_versioned.delta.write_rules import WriteRules
+from dagster_versioned.delta.commit.transaction import Committed, Transaction
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.local import LocalStore
 

@@ -1,8 +1,15 @@
 import pytest
 
-from dagster_versioned.delta.column_path import column_path, field_above, field_at, found_path, type_at, with_fields
-from dagster_versioned.delta.schema import ArrayType, MapType, StructField, StructType
-from dagster_versioned.delta.widening import is_wider, is_wider_for_iceberg
+from dagster_versioned.delta.schema.column_path import (
+    column_path,
+    field_above,
+    field_at,
+    found_path,
+    type_at,
+    with_fields,
+)
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.widening import is_wider, is_wider_for_iceberg
 from dagster_versioned.errors import InvalidInput
 
 INNER = StructType([StructField("x", "long"), StructField("y.z", "string")])

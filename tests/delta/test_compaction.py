@@ -19,9 +19,9 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.compaction import compact_log
-from dagster_versioned.delta.log import LogSegment, commit_key, compaction_key, list_log
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.log.commits import LogSegment, commit_key, compaction_key, list_log
+from dagster_versioned.delta.log.compaction import compact_log
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import InvalidInput, ObjectNotFound
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, concern, content, put_commit

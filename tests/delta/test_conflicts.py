@@ -20,10 +20,10 @@ from dagster_versioned.delta.actions import (
     Remove,
     Txn,
 )
-from dagster_versioned.delta.conflicts import NOTHING, WHOLE_TABLE, Intent, Isolation, Reads, check, isolation
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.delta.transaction import Committed, Conflicted, Transaction
+from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Intent, Isolation, Reads, check, isolation
+from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Transaction
+from dagster_versioned.delta.log.commits import Commit
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.storage.local import LocalStore
 
 

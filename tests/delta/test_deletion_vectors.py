@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from dagster_versioned.delta.actions import Add, DeletionVector
-from dagster_versioned.delta.deletion_vectors import (
+from dagster_versioned.delta.files.deletion_vectors import (
     NATIVE,
     PORTABLE,
     deleted_rows,
@@ -22,8 +22,8 @@ from dagster_versioned.delta.deletion_vectors import (
     z85_decode,
     z85_encode,
 )
-from dagster_versioned.delta.files import adds_table, to_adds
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.files.file_actions import adds_table, to_adds
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt, UnsupportedFeature, VersionedError
 from dagster_versioned.storage import LocalStore
 

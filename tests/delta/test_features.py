@@ -15,7 +15,7 @@ from dagster_versioned.delta.features import (
     writer_features,
 )
 from dagster_versioned.delta.properties import interval_ms
-from dagster_versioned.delta.schema import ArrayType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 LONG = StructType([StructField("x", "long")])

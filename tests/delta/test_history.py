@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dagster_versioned.delta.actions import Metadata, Protocol
-from dagster_versioned.delta.history import history, version_at
-from dagster_versioned.delta.log import commit_key
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.transaction import Transaction, commit
+from dagster_versioned.delta.commit.transaction import Transaction, commit
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.history import history, version_at
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.storage import LocalStore
 

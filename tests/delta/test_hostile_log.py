@@ -34,8 +34,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.log import commit_key, json_checksum, last_checkpoint_version
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.log.commits import commit_key, json_checksum, last_checkpoint_version
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature, VersionedError
 from dagster_versioned.storage import LocalStore
@@ -757,7 +757,7 @@ def test_a_duration_that_is_none_is_no_reason_to_fail(table: HostileTable, key: 
 _BOUNDED = """
 import sys
 from pathlib import Path
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage import LocalStore
 try:

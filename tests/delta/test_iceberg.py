@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from dagster_versioned.delta.actions import Action, Add, DeletionVector, Metadata, Protocol
-from dagster_versioned.delta.iceberg import iceberg_compat
-from dagster_versioned.delta.mapped_columns import NESTED_IDS, with_mapped_columns
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.transaction import Transaction
+from dagster_versioned.delta.commit.iceberg import iceberg_compat
+from dagster_versioned.delta.commit.transaction import Transaction
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.mapped_columns import NESTED_IDS, with_mapped_columns
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.local import LocalStore
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Metadata
-from dagster_versioned.delta.identity_columns import (
+from dagster_versioned.delta.schema.identity_columns import (
     HIGH_WATER_MARK,
     START,
     STEP,
@@ -13,7 +13,7 @@ from dagster_versioned.delta.identity_columns import (
     identity_columns,
     with_high_water_marks,
 )
-from dagster_versioned.delta.schema import StructField, StructType, parse_schema
+from dagster_versioned.delta.schema.types import StructField, StructType, parse_schema
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 longs = st.integers(-(2**40), 2**40)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dagster_versioned.delta.log import (
+from dagster_versioned.delta.log.commits import (
     CheckpointFiles,
     LogSegment,
     canonical_form,

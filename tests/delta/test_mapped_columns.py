@@ -1,6 +1,6 @@
-from dagster_versioned.delta.column_mapping import require_mapped
-from dagster_versioned.delta.mapped_columns import MAX_ID, MODE, with_mapped_columns
-from dagster_versioned.delta.schema import ArrayType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.column_mapping import require_mapped
+from dagster_versioned.delta.schema.mapped_columns import MAX_ID, MODE, with_mapped_columns
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 
 INNER = StructType([StructField("b", "long"), StructField("c", "string")])
 SCHEMA = StructType(

@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.files import adds_table
-from dagster_versioned.delta.partition_values import NULL_FOLDER, decode, decode_column, encode, folder, typed_columns
-from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.files.file_actions import adds_table
+from dagster_versioned.delta.files.partition_values import (
+    NULL_FOLDER,
+    decode,
+    decode_column,
+    encode,
+    folder,
+    typed_columns,
+)
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

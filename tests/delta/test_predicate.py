@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dagster_versioned.delta.predicate import (
+from dagster_versioned.delta.files.predicate import (
     And,
     Comparison,
     Constant,
@@ -18,7 +18,7 @@ from dagster_versioned.delta.predicate import (
     parse_predicate,
     paths_of,
 )
-from dagster_versioned.delta.schema import ArrayType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 from dagster_versioned.errors import InvalidInput
 
 SCHEMA = StructType(

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.features import reader_features, require_read, writer_features
-from dagster_versioned.delta.protocol_upgrade import protocol_with
-from dagster_versioned.delta.schema import ArrayType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 
 LONG = StructType([StructField("x", "long")])

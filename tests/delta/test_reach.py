@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol, Remove, encode_action
-from dagster_versioned.delta.log import commit_key
-from dagster_versioned.delta.reach import NOWHERE, Reach, reaching
-from dagster_versioned.delta.snapshot import load_snapshot
+from dagster_versioned.delta.files.external_files import NOWHERE, Reach, reaching
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput, InvalidName, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage import LocalStore, open_store

@@ -8,7 +8,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dagster_versioned.delta import replay
 from dagster_versioned.delta.actions import (
     Action,
     Add,
@@ -22,8 +21,9 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.log import commit_key, read_commits
-from dagster_versioned.delta.replay import Changes, read_changes
+from dagster_versioned.delta.log import replay
+from dagster_versioned.delta.log.commits import commit_key, read_commits
+from dagster_versioned.delta.log.replay import Changes, read_changes
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Remove
-from dagster_versioned.delta.conflicts import NOTHING
-from dagster_versioned.delta.log import Commit
-from dagster_versioned.delta.row_tracking import (
+from dagster_versioned.delta.commit.conflicts import NOTHING
+from dagster_versioned.delta.commit.transaction import Committed, Transaction, commit
+from dagster_versioned.delta.files.row_tracking import (
     DOMAIN,
     NO_ID,
     RowTracking,
@@ -17,8 +17,8 @@ from dagster_versioned.delta.row_tracking import (
     new_columns,
     with_row_ids,
 )
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot, replayed
-from dagster_versioned.delta.transaction import Committed, Transaction, commit
+from dagster_versioned.delta.log.commits import Commit
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA

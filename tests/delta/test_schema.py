@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from dagster_versioned.delta.schema import (
+from dagster_versioned.delta.schema.types import (
     ArrayType,
     MapType,
     StructField,

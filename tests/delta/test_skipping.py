@@ -17,13 +17,13 @@ import sqlglot
 from hypothesis import given
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.column_mapping import PHYSICAL_NAME
-from dagster_versioned.delta.files import adds_table
-from dagster_versioned.delta.partition_values import encode
-from dagster_versioned.delta.predicate import parse_predicate
-from dagster_versioned.delta.schema import StructField, StructType, schema_from_arrow, schema_to_arrow
-from dagster_versioned.delta.skipping import candidates, certain, row_groups
-from dagster_versioned.delta.statistics import from_parquet_metadata, to_json
+from dagster_versioned.delta.files.file_actions import adds_table
+from dagster_versioned.delta.files.partition_values import encode
+from dagster_versioned.delta.files.predicate import parse_predicate
+from dagster_versioned.delta.files.skipping import candidates, certain, row_groups
+from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_json
+from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_from_arrow, schema_to_arrow
 
 ROWS = pa.schema(
     [

@@ -22,9 +22,9 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.log import commit_key, read_commit, read_commits
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.commits import commit_key, read_commit, read_commits
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, concern, content, put_commit

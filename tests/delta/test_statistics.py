@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from dagster_versioned.delta.schema import StructType, schema_from_arrow
-from dagster_versioned.delta.statistics import from_parquet_metadata, merge, parse, to_json, upper_bound
+from dagster_versioned.delta.files.statistics import from_parquet_metadata, merge, parse, to_json, upper_bound
+from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 

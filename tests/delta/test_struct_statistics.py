@@ -5,8 +5,8 @@ import hypothesis.strategies as st
 import pyarrow as pa
 from hypothesis import given, settings
 
-from dagster_versioned.delta.schema import ArrayType, StructField, StructType
-from dagster_versioned.delta.struct_statistics import statistics_type, to_struct, to_text
+from dagster_versioned.delta.files.struct_statistics import statistics_type, to_struct, to_text
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
 
 
 def field(name: str, kind: Any) -> StructField:

@@ -19,13 +19,8 @@ from dagster_versioned.delta.actions import (
     Remove,
     Txn,
 )
-from dagster_versioned.delta.conflicts import NOTHING
-from dagster_versioned.delta.features import protocol_for
-from dagster_versioned.delta.identity_columns import with_high_water_marks
-from dagster_versioned.delta.log import commit_key, read_commit
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import Snapshot, load_snapshot
-from dagster_versioned.delta.transaction import (
+from dagster_versioned.delta.commit.conflicts import NOTHING
+from dagster_versioned.delta.commit.transaction import (
     Committed,
     Conflicted,
     Retryable,
@@ -34,6 +29,11 @@ from dagster_versioned.delta.transaction import (
     now_ms,
     serialize_commit,
 )
+from dagster_versioned.delta.features import protocol_for
+from dagster_versioned.delta.log.commits import commit_key, read_commit
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
+from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import CommitConflict, InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 

@@ -18,9 +18,9 @@ from dagster_versioned.delta.actions import (
     Protocol,
     Remove,
 )
-from dagster_versioned.delta.deletion_vectors import z85_encode
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.vacuum import vacuum
+from dagster_versioned.delta.files.deletion_vectors import z85_encode
+from dagster_versioned.delta.files.vacuum import vacuum
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import put_commit

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines import parquet_part
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.parts import WriteOptions, Written
 from dagster_versioned.engines.scan import Scan, ScanFile
@@ -248,7 +248,7 @@ def test_known_contents_are_not_computed_again(tmp_path, monkeypatch):
     table = pa.table({"a": [1, 2, 3]})
     contents = ENGINE.contents(table, OPTIONS)
     expected = ENGINE.write(table, Staging(LocalStore(tmp_path), "w"), OPTIONS)
-    monkeypatch.setattr("dagster_versioned.engines.arrow._Tally.update", pytest.fail)
+    monkeypatch.setattr("dagster_versioned.engines.arrow.engine._Tally.update", pytest.fail)
     assert ENGINE.write(table, Staging(LocalStore(tmp_path), "w"), OPTIONS, contents) == expected
 
 

@@ -8,7 +8,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.engines.arrow import (
+from dagster_versioned.delta_tables.arrow import (
     delete_from,
     merge_delta,
     optimize_delta,
@@ -17,7 +17,7 @@ from dagster_versioned.engines.arrow import (
     update_delta,
     write_delta,
 )
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dagster_versioned.errors import IntegrityError, InvalidInput
 
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -132,7 +132,7 @@ def test_changes_whose_files_are_gone_are_missed(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", ["vectors", pytest.param("by id", marks=pytest.mark.slow)])
 def test_spark_has_the_same_changes(spark: Any, tmp_path: Path, kind: str) -> None:
-    from dagster_versioned.engines import spark as spark_engine
+    from dagster_versioned.delta_tables import spark as spark_engine
 
     uri = changed_table(tmp_path, kind)
     for first, last in [(0, None), (3, 3), (4, 4)]:

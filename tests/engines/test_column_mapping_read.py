@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.column_mapping import ID, PHYSICAL_NAME
-from dagster_versioned.delta.partition_values import typed_columns
-from dagster_versioned.delta.schema import ArrayType, StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow_scan import stream_table
-from dagster_versioned.engines.delta_table import delta_scan, read_delta
+from dagster_versioned.delta.files.partition_values import typed_columns
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
+from dagster_versioned.delta_tables.read import delta_scan, read_delta
+from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.errors import IntegrityError, LogCorrupt, UnsupportedType
 from dagster_versioned.storage import LocalStore
 from support.mapped_columns import EXPECTED, FILE, ROWS, SCHEMA, create, member, stored

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines import conform as conform_module
 from dagster_versioned.engines.conform import conform, conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame, UnsupportedType

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.content_versions import content_versions, field_digests, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD

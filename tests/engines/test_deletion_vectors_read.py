@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from dagster_versioned.delta.actions import DeletionVector
-from dagster_versioned.delta.deletion_vectors import PORTABLE, inlined
-from dagster_versioned.engines.arrow_scan import read_table, stream_table
+from dagster_versioned.delta.files.deletion_vectors import PORTABLE, inlined
+from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.storage import LocalStore

@@ -29,8 +29,8 @@ from hypothesis.stateful import (
 )
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines.arrow import read_changes
-from dagster_versioned.engines.commands.command import CHECKPOINT_INTERVAL
+from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta_tables.commands.command import CHECKPOINT_INTERVAL
 from dagster_versioned.errors import VersionedError
 from support.delta_model import (
     TYPES,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import create_delta, delete_from, read_delta, write_delta
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame, UnsupportedType
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import FEATURES, files_of, last_commit, rows_of, schema
@@ -114,7 +114,7 @@ def test_a_versioned_table_is_left_to_its_asset(table):
     schema_of = schema(("id", "long"))
     create_delta(str(table), schema_of, properties={"delta.feature.domainMetadata": "supported"})
     from dagster_versioned.delta.actions import DomainMetadata
-    from dagster_versioned.delta.transaction import Transaction, commit
+    from dagster_versioned.delta.commit.transaction import Transaction, commit
 
     store = LocalStore(table)
     read = load_snapshot(store)

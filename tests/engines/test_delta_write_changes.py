@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import (
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.arrow import (
     delete_from,
     merge_delta,
     optimize_delta,
@@ -12,7 +12,7 @@ from dagster_versioned.engines.arrow import (
     update_delta,
     write_delta,
 )
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import FEATURES, changes_of, files_of, last_commit, row_ids, rows_of

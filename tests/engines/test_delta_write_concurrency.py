@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines import commands
-from dagster_versioned.engines.arrow import delete_from, merge_delta, optimize_delta, update_delta, write_delta
-from dagster_versioned.engines.arrow_delta import ArrowRowEngine
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables import commands
+from dagster_versioned.delta_tables.arrow import delete_from, merge_delta, optimize_delta, update_delta, write_delta
+from dagster_versioned.delta_tables.arrow.write import ArrowRowEngine
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import CommitConflict, InvalidInput, StoreUnavailable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
@@ -191,7 +191,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path):
 
 
 def test_rows_that_break_a_rule_leave_nothing_of_the_rows_before_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("dagster_versioned.engines.arrow_delta.FILE_BYTES", 1)
+    monkeypatch.setattr("dagster_versioned.delta_tables.arrow.write.FILE_BYTES", 1)
     place = tmp_path / "table"
     write_delta(str(place), pa.table({"id": [0]}), properties={"delta.constraints.small": "id < 5"})
     before = files_of(place)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.actions import encode_action
-from dagster_versioned.delta.log import commit_key, parse_commit
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import (
+from dagster_versioned.delta.log.commits import commit_key, parse_commit
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.arrow import (
     add_constraint,
     create_delta,
     delete_from,
@@ -19,7 +19,7 @@ from dagster_versioned.engines.arrow import (
     update_delta,
     write_delta,
 )
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import files_of, rows_of, schema

@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from dagster_versioned.delta.deletion_vectors import PORTABLE, z85_encode
-from dagster_versioned.engines.delta_table import read_delta
+from dagster_versioned.delta.files.deletion_vectors import PORTABLE, z85_encode
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.errors import IntegrityError, LogCorrupt, VersionedError
 from support.hostile_table import (
     ROWS,
@@ -73,7 +73,7 @@ def arrow_rows(table: HostileTable, version: int | None = None, *, where: str | 
 
 
 def spark_rows(spark: Any, table: HostileTable) -> list[Any]:
-    from dagster_versioned.engines.spark import read_delta
+    from dagster_versioned.delta_tables.spark import read_delta
 
     return in_order(tuple(row) for row in read_delta(spark, table.uri).collect())
 
@@ -399,8 +399,8 @@ def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
     table: HostileTable, name: str, properties: dict[str, str]
 ) -> None:
     """Deleting a whole partition and a single row, where the partition's file tells another number of rows."""
-    from dagster_versioned.engines.arrow import delete_from, update_delta
-    from dagster_versioned.engines.changes import read_changes
+    from dagster_versioned.delta_tables.arrow import delete_from, update_delta
+    from dagster_versioned.delta_tables.change_feed import read_changes
 
     writable(table, **properties)
     table.set(1, "add", stats=STATISTICS[name])
@@ -420,8 +420,8 @@ def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
 
 @pytest.mark.parametrize("name", STATISTICS)
 def test_bounds_that_lie_never_decide_that_a_row_goes(table: HostileTable, name: str) -> None:
-    from dagster_versioned.engines.arrow import delete_from, merge_delta
-    from dagster_versioned.engines.dml import WhenMatched
+    from dagster_versioned.delta_tables.arrow import delete_from, merge_delta
+    from dagster_versioned.delta_tables.dml import WhenMatched
 
     writable(table)
     for version in (0, 1, 2, 4):

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.schema import schema_from_arrow
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import schema_from_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.part_cache import IN_USE_SECONDS, PartCache
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.delta_table import delta_scan, read_delta
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.read import delta_scan, read_delta
 from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG
 from dagster_versioned.errors import (
     IntegrityError,

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dagster_versioned.delta.predicate import parse_predicate
-from dagster_versioned.delta.skipping import row_groups
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.delta_table import delta_scan, read_delta
+from dagster_versioned.delta.files.predicate import parse_predicate
+from dagster_versioned.delta.files.skipping import row_groups
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables.read import delta_scan, read_delta
 from dagster_versioned.errors import InvalidInput, LogCorrupt, VersionNotFound
 from dagster_versioned.storage import LocalStore
 from support.deleted_rows import deleting
@@ -80,7 +80,7 @@ def test_a_condition_that_cannot_be_answered_is_refused(tens: str, condition: st
 
 
 def test_row_groups_are_passed_over_and_deleted_rows_stay_deleted(tmp_path: Path, monkeypatch: Any) -> None:
-    from dagster_versioned.engines import arrow_scan
+    from dagster_versioned.engines.arrow import scan as arrow_scan
 
     root, asked = str(tmp_path / "t"), []
     properties = deltalake.WriterProperties(max_row_group_size=10)
@@ -204,7 +204,7 @@ def test_ids_come_with_columns_that_are_called_otherwise_in_the_files(tmp_path: 
 
 
 def test_ids_come_in_streams_of_batches_too(tmp_path: Path) -> None:
-    from dagster_versioned.engines.arrow_scan import stream_table
+    from dagster_versioned.engines.arrow.scan import stream_table
 
     tracking_table(tmp_path)
     store = LocalStore(tmp_path)
@@ -230,7 +230,7 @@ def test_ids_of_a_table_that_does_not_track_rows_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.spark
 def test_spark_reads_the_same(spark: Any, tens: str, tmp_path: Path) -> None:
-    from dagster_versioned.engines import spark as spark_engine
+    from dagster_versioned.delta_tables import spark as spark_engine
 
     for condition, files in CONDITIONS[::4]:
         frame = spark_engine.read_delta(spark, tens, filter=condition)

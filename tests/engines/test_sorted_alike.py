@@ -5,8 +5,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.schema import schema_to_arrow
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import schema_to_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.spark.types import stored_schema

@@ -5,11 +5,11 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines import arrow
-from dagster_versioned.engines import spark as on_spark
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.storage import LocalStore
 

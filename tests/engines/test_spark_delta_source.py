@@ -7,9 +7,9 @@ from deltalake import DeltaTable, write_deltalake
 from tenacity import retry, retry_if_exception_message, stop_after_attempt
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines.arrow import delete_from, write_delta
-from dagster_versioned.engines.delta_table import read_delta
-from dagster_versioned.engines.spark import data_source, register
+from dagster_versioned.delta_tables.arrow import delete_from, write_delta
+from dagster_versioned.delta_tables.read import read_delta
+from dagster_versioned.delta_tables.spark import data_source, register
 
 pytestmark = pytest.mark.spark
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Add, Cdc, DeletionVector
+from dagster_versioned.delta_tables.spark import data_source
+from dagster_versioned.delta_tables.spark.data_source import ReadOptions, partitions_of
+from dagster_versioned.delta_tables.spark.log_tail import StreamOptions
+from dagster_versioned.delta_tables.spark.task import Report, packed, unpacked
 from dagster_versioned.engines.scan import ScanFile
-from dagster_versioned.engines.spark import data_source
-from dagster_versioned.engines.spark.data_source import ReadOptions, partitions_of
-from dagster_versioned.engines.spark.delta_task import Report, packed, unpacked
-from dagster_versioned.engines.spark.log_tail import StreamOptions
 from dagster_versioned.errors import InvalidInput
 
 POSITIONS = st.lists(st.integers(0, 2**62), max_size=50).map(lambda found: np.sort(np.array(found, np.int64)))

@@ -4,12 +4,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.delta.write_rules import WriteRules
-from dagster_versioned.engines import arrow
-from dagster_versioned.engines import spark as on_spark
-from dagster_versioned.engines.dml import Target, WhenMatched, WhenNotMatched
-from dagster_versioned.engines.spark.located import ROW_ID, located_rows
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables.dml import Target, WhenMatched, WhenNotMatched
+from dagster_versioned.delta_tables.spark.row_locations import ROW_ID, located_rows
 from dagster_versioned.storage import LocalStore
 
 pytestmark = pytest.mark.spark

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.events import AddData
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.blocks.events import AddData
+from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

@@ -6,7 +6,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta import checkpoint
 from dagster_versioned.delta.actions import (
     Action,
     Add,
@@ -19,12 +18,13 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.checksum import put_checksum
-from dagster_versioned.delta.log import commit_key, list_log
-from dagster_versioned.delta.snapshot import load_snapshot, write_checksum
-from dagster_versioned.engines.spark import log_plan
-from dagster_versioned.engines.spark.log_plan import plan_if_large, plan_log
+from dagster_versioned.delta.log import checkpoint
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.checksum import put_checksum
+from dagster_versioned.delta.log.commits import commit_key, list_log
+from dagster_versioned.delta.log.snapshot import load_snapshot, write_checksum
+from dagster_versioned.delta_tables.spark import log_plan
+from dagster_versioned.delta_tables.spark.log_plan import plan_if_large, plan_log
 from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
 from support.delta_logs import SCHEMA, content, put_commit

@@ -11,8 +11,8 @@ import pytest
 from conformance.delta_spark import canonical
 
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines import arrow
-from dagster_versioned.engines.spark import read_delta
+from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables.spark import read_delta
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta.schema import StructType, schema_from_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
+from dagster_versioned.delta_tables.spark import read_delta
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.engines.spark import SparkEngine, read_delta
+from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.spark import read as spark_read
 from dagster_versioned.errors import IntegrityError, TableNotFound
 from dagster_versioned.storage import LocalStore

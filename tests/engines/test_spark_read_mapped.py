@@ -6,10 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.engines.arrow_scan import read_table
-from dagster_versioned.engines.delta_table import read_delta as read_arrow
-from dagster_versioned.engines.spark import SparkEngine, deletions, read_delta
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta_tables.read import read_delta as read_arrow
+from dagster_versioned.delta_tables.spark import read_delta
+from dagster_versioned.engines.arrow.scan import read_table
+from dagster_versioned.engines.spark import SparkEngine, deletions
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.storage import LocalStore
 from support.deleted_rows import deleting, make_scan, numbered
@@ -154,8 +155,8 @@ def test_types_that_were_widened_later(spark, tmp_path):
 def test_pushed_filters_know_the_names_in_the_files(tmp_path):
     from pyspark.sql import datasource as d
 
-    from dagster_versioned.delta.snapshot import load_snapshot
-    from dagster_versioned.engines.delta_table import delta_scan
+    from dagster_versioned.delta.log.snapshot import load_snapshot
+    from dagster_versioned.delta_tables.read import delta_scan
     from dagster_versioned.engines.spark.source import may_match
 
     create(tmp_path, "name", pa.Table.from_pylist(ROWS, FILE))

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.schema import schema_to_arrow
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import schema_to_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine, worker
 from dagster_versioned.engines.spark import write as spark_write

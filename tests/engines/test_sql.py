@@ -282,7 +282,7 @@ def test_times_are_in_utc_wherever_the_machine_is():
     code = """
 import datetime as dt
 import pyarrow as pa
-from dagster_versioned.delta.schema import schema_from_arrow
+from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.sql import Names, database, evaluate
 at = pa.array([dt.datetime(2020, 1, 1, 2)], pa.timestamp("us", "UTC"))
 names = Names({"rows": schema_from_arrow(pa.schema([("moment", at.type)]))})

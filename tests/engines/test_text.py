@@ -4,8 +4,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.errors import UnsupportedType
+from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.tables.event_history import Append, EventHistory
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.event_history import Append, EventHistory, Snapshot

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import TableOptions
+from dagster_versioned.assets.code_location import features_of_module
+from dagster_versioned.assets.feature import versioned_feature
+from dagster_versioned.assets.feature_definition import feature_of, graph_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, SYSTEM_COLUMNS, SampleHash
 from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput
-from dagster_versioned.features.code_location import features_of_module
-from dagster_versioned.features.decorator import versioned_feature
-from dagster_versioned.features.definition import feature_of, graph_of
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
-from dagster_versioned.incremental.increment import Increment
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
+from dagster_versioned.features.increment import Increment
 from dagster_versioned.tables.feature_record import FeatureRecord
 from support.house import changes, materializations
 

@@ -24,9 +24,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from dagster_versioned.delta.deletion_vectors import PORTABLE, z85_encode
+from dagster_versioned.delta.files.deletion_vectors import PORTABLE, z85_encode
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines.delta_table import read_delta
+from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.errors import VersionedError
 from support.hostile_table import METADATA, PROTOCOL, ROWS, SCHEMA, HostileTable, build, in_order, rows_at, told
 from support.tmpfs import scratch

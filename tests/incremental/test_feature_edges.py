@@ -5,10 +5,10 @@ import pytest
 
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, SYSTEM_COLUMNS, SampleHash
 from dagster_versioned.errors import EmptyTable, InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.feature_table import FeatureTable
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.outlook import outlook
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
+from dagster_versioned.features.feature_table import FeatureTable
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.pending_work import outlook
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
 from support.feature_tables import Tables, counted

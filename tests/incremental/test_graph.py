@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
+from dagster_versioned.features.graph import FeatureGraph
 
 RECORDED = Path(__file__).parents[3] / "shared" / "conformance" / "metaxy" / "recorded_run.txt"
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from incremental.test_graph import example, graphs
 
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.graph_diff import DefinitionChange, FieldChange, graph_diff
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.graph_diff import DefinitionChange, FieldChange, graph_diff
 
 
 def changes(before, after):

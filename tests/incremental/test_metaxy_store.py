@@ -11,10 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 from dagster_versioned.engines import arrow_samples
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD, SYSTEM_COLUMNS, SampleHash
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
-from dagster_versioned.incremental.definitions import Feature, Field
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.metaxy_store import MetaxyStore
-from dagster_versioned.incremental.resolve import resolve_update
+from dagster_versioned.features.definitions import Feature, Field
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.metaxy_store import MetaxyStore
+from dagster_versioned.features.resolve import resolve_update
 
 RECORDED = Path(__file__).parents[1] / "conformance" / "metaxy" / "store"
 """Made by `make_store.py` beside it."""

@@ -6,10 +6,10 @@ from conformance.metaxy.scenarios import scenario
 
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
-from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.outlook import FeatureOutlook, outlook
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
+from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.pending_work import FeatureOutlook, outlook
 from support.crashes import append_as_another_program
 from support.stores import contents
 

@@ -11,9 +11,9 @@ from incremental.test_graph import example, graphs
 from incremental.test_snapshots import everything
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.rendering import draw, draw_diff, render
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.rendering import draw, draw_diff, render
 
 GRAPH = """\
 project version 441cc681, features: 4

@@ -12,7 +12,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SampleHash,
 )
-from dagster_versioned.incremental.resolve import resolve_update
+from dagster_versioned.features.resolve import resolve_update
 
 METAXY = SampleHash("xxh32", 8)
 

@@ -15,9 +15,9 @@ from dagster_versioned.engines.samples import (
     SampleHash,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, Lineage
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.resolve import resolve_update
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, Lineage
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.resolve import resolve_update
 
 METAXY = SampleHash("xxh32", 8)
 

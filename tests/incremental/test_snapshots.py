@@ -20,9 +20,9 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
     VersionNotFound,
 )
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.snapshots import FOLDER, GraphHistory, parse_snapshot, snapshot_bytes
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.snapshots import FOLDER, GraphHistory, parse_snapshot, snapshot_bytes
 from dagster_versioned.storage.location import Location
 from dagster_versioned.tables.fence import is_moved_with
 from dagster_versioned.tables.migration_mark import MigrationMark, put_mark

@@ -11,12 +11,12 @@ from incremental.test_metaxy_store import EXPECTED, METAXY, ORDER, RECORDED, rew
 from dagster_versioned import Project
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature
-from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.metaxy_store import MetaxyStore
-from dagster_versioned.incremental.outlook import outlook
-from dagster_versioned.incremental.take_over import TakenOver, take_over
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.import_metaxy import TakenOver, take_over
+from dagster_versioned.features.metaxy_store import MetaxyStore
+from dagster_versioned.features.pending_work import outlook
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "take-over-metaxy.md"
 

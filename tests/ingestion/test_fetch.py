@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
+from dagster_versioned.odf.blocks.events import (
     CompressionFormat,
     EventTimeSourceFromPath,
     EventTimeSourceFromSystemTime,
@@ -30,10 +31,9 @@ from dagster_versioned.chain.events import (
     SourceOrdering,
     SourceState,
 )
-from dagster_versioned.chain.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, Fetching, fetch
-from dagster_versioned.chain.ingest.prepare import prepare
-from dagster_versioned.chain.ingest.source_file import SourceFile
-from dagster_versioned.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
+from dagster_versioned.odf.ingest.fetch import CONTENT, ETAG, LAST_MODIFIED, Fetching, fetch
+from dagster_versioned.odf.ingest.prepare import prepare
+from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage import http, public_network
 from dagster_versioned.storage.http import HttpClient
 from support.static_server import Request, answering, static_server

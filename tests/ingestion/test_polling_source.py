@@ -8,13 +8,13 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.event_table import EventTable
-from dagster_versioned.chain.ingest.declare import current_state
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.transfer import push
+from dagster_versioned.assets.polling_source import polling_source
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.ingestion.polling_source import polling_source
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.ingest.declare import current_state
+from dagster_versioned.odf.sharing.transfer import push
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.storage import LocalStore
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,
@@ -20,10 +21,9 @@ from dagster_versioned.chain.events import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from dagster_versioned.chain.ingest.columns import declared_schema
-from dagster_versioned.chain.ingest.read import read
-from dagster_versioned.chain.ingest.source_file import SourceFile
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.read import read
+from dagster_versioned.odf.ingest.source_file import SourceFile
 
 TWO = ("id BIGINT NOT NULL", "name STRING")
 CSV = ReadStepCsv(schema=TWO, header=True)

@@ -9,7 +9,7 @@ from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteJobOr
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from dagster_versioned import OneDefinition, TableOptions, build_version_checks
-from dagster_versioned.features.decorator import versioned_feature
+from dagster_versioned.assets.feature import versioned_feature
 from support.house import materializations
 
 KEY = "dagster_versioned/other_definition"

@@ -12,7 +12,7 @@ from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
 from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from dagster_versioned import EventHistory, Project, ProjectResource, TableOptions, VersionedParquetIOManager
-from dagster_versioned.features.decorator import versioned_feature
+from dagster_versioned.assets.feature import versioned_feature
 from dagster_versioned.tables.event_history import Append
 
 FOLDER = "REEXECUTION_TEST_FOLDER"

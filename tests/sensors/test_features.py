@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import build_version_sensor
-from dagster_versioned.features.decorator import versioned_feature
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
+from dagster_versioned.assets.feature import versioned_feature
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 
 
 class Videos:

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from dagster_versioned.delta.actions import DeletionVector
-from dagster_versioned.delta.deletion_vectors import PORTABLE, z85_encode
+from dagster_versioned.delta.files.deletion_vectors import PORTABLE, z85_encode
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.scan import Scan, ScanFile
 

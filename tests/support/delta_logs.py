@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Remove, Txn, encode_action
-from dagster_versioned.delta.log import commit_key
-from dagster_versioned.delta.snapshot import Snapshot
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.storage import ObjectStore
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'

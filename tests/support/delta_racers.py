@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from dagster_versioned.delta import table as table_module
-from dagster_versioned.delta.transaction import commit
-from dagster_versioned.engines.commands import command
+from dagster_versioned.delta.commit.transaction import commit
+from dagster_versioned.delta_tables.commands import command
 from dagster_versioned.errors import CommitConflict
 from support.delta_model import (
     TYPES,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.cleanup import cleanup_log
+from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.table import Table
-from dagster_versioned.engines import arrow, dml
-from dagster_versioned.engines.commands import Applied
+from dagster_versioned.delta_tables import arrow, dml
+from dagster_versioned.delta_tables.commands import Applied
 from support import delta_model as model
 from support.delta_model import Row, Step
 
@@ -109,33 +109,33 @@ class SparkSteps(ArrowSteps):
         self.session = session
 
     def write(self, uri: str, rows: pa.Table, mode: Any, **given: Any) -> Applied:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         return spark.write_delta(self.session, uri, self.session.createDataFrame(rows), mode, **given)
 
     def delete(self, uri: str, where: str | None) -> Applied:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         return spark.delete_from(self.session, uri, where)
 
     def update(self, uri: str, assignments: Mapping[str, str], where: str | None) -> Applied:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         return spark.update_delta(self.session, uri, assignments, where)
 
     def merge(self, uri: str, rows: pa.Table, clauses: list[dml.Clause]) -> Applied:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         source = self.session.createDataFrame(rows)
         return spark.merge_delta(self.session, uri, source, "target.k = source.k", clauses)
 
     def optimize(self, uri: str, order_by: tuple[str, ...]) -> Applied:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         return spark.optimize_delta(self.session, uri, order_by=order_by)
 
     def rows(self, uri: str, version: int) -> list[Row]:
-        from dagster_versioned.engines import spark
+        from dagster_versioned.delta_tables import spark
 
         return [row.asDict() for row in spark.read_delta(self.session, uri, version).collect()]
 

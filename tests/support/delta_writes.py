@@ -5,12 +5,12 @@ from pathlib import Path
 import deltalake
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.deletion_vectors import deleted_rows
-from dagster_versioned.delta.log import read_commit
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.delta.log.commits import read_commit
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.paths import decode_path
-from dagster_versioned.delta.schema import StructField, StructType
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines.arrow import read_delta
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta_tables.arrow import read_delta
 from dagster_versioned.storage import LocalStore
 
 FEATURES = {

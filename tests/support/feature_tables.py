@@ -5,9 +5,9 @@ import pyarrow.compute as pc
 
 from dagster_versioned import Project
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
-from dagster_versioned.incremental.definitions import Feature, Field, FieldDep
-from dagster_versioned.incremental.feature_table import FeatureTable, UpstreamFiles
-from dagster_versioned.incremental.graph import FeatureGraph
+from dagster_versioned.features.definitions import Feature, Field, FieldDep
+from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.tables.options import TableOptions
 
 VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])

@@ -8,17 +8,17 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from dagster_versioned.chain.block import decode_block, encode_block
-from dagster_versioned.chain.manifest import read_snapshot, write_snapshot
-from dagster_versioned.delta import partition_values, statistics
 from dagster_versioned.delta.actions import Add, DeletionVector, encode_action, parse_line
-from dagster_versioned.delta.deletion_vectors import deleted_rows, z85_decode, z85_encode
-from dagster_versioned.delta.files import adds_table
-from dagster_versioned.delta.log import LAST_CHECKPOINT_KEY, last_checkpoint_version, parse_commit
-from dagster_versioned.delta.predicate import parse_predicate
-from dagster_versioned.delta.schema import StructField, StructType, parse_schema, schema_to_arrow
-from dagster_versioned.delta.skipping import candidates
+from dagster_versioned.delta.files import partition_values, statistics
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows, z85_decode, z85_encode
+from dagster_versioned.delta.files.file_actions import adds_table
+from dagster_versioned.delta.files.predicate import parse_predicate
+from dagster_versioned.delta.files.skipping import candidates
+from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, last_checkpoint_version, parse_commit
+from dagster_versioned.delta.schema.types import StructField, StructType, parse_schema, schema_to_arrow
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, ObjectNotFound, UnsupportedFeature, VersionedError
+from dagster_versioned.odf.blocks.block import decode_block, encode_block
+from dagster_versioned.odf.manifest import read_snapshot, write_snapshot
 from dagster_versioned.storage.object_store import ObjectInfo
 
 TYPES = [

@@ -10,11 +10,12 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from dagster_versioned.delta import Table, checkpoint
-from dagster_versioned.delta.log import checksum_key, commit_key
-from dagster_versioned.delta.schema import ArrayType, StructField, StructType
-from dagster_versioned.engines import delta_writes
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.delta import Table
+from dagster_versioned.delta.log import checkpoint
+from dagster_versioned.delta.log.commits import checksum_key, commit_key
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
+from dagster_versioned.delta_tables.arrow import write_verbs as delta_writes
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from support.spark import spark_frame
 
 
@@ -56,7 +57,7 @@ class Maker:
         if self.spark is None:
             getattr(delta_writes, verb)(self.uri, *given, **options)
             return
-        from dagster_versioned.engines import spark as engine
+        from dagster_versioned.delta_tables import spark as engine
 
         getattr(engine, verb)(self.spark, self.uri, *given, **options)
 

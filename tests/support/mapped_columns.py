@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.column_mapping import ID, PHYSICAL_NAME
-from dagster_versioned.delta.schema import ArrayType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 
 
 def member(name: str, number: int, data_type="long", physical: str | None = None) -> StructField:

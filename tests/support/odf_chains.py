@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.chain.arrow_schema import encode_schema
-from dagster_versioned.chain.block import Block, block_hash, decode_block, encode_block
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block, encode_block
+from dagster_versioned.odf.blocks.events import (
     AddData,
     DatasetKind,
     DataSlice,
@@ -17,9 +17,9 @@ from dagster_versioned.chain.events import (
     SetDataSchema,
     Timestamp,
 )
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
-from dagster_versioned.chain.validity import ChainState, validate
-from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 
 DATASET = DatasetId(b"\x01" * 32)
 OTHER = DatasetId(b"\x02" * 32)

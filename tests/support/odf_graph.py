@@ -12,11 +12,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.chain.arrow0 import Arrow0
-from dagster_versioned.chain.arrow_schema import encode_schema
-from dagster_versioned.chain.block import Block, block_hash, encode_block
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.events import (
+from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
     DatasetKind,
@@ -33,13 +33,13 @@ from dagster_versioned.chain.events import (
     TransformInput,
     TransformSql,
 )
-from dagster_versioned.chain.multihash import Multihash
-from dagster_versioned.chain.remote import RemoteDataset
-from dagster_versioned.chain.signature import SIGNATURE_KEY
-from dagster_versioned.chain.signing_key import SigningKey
-from dagster_versioned.chain.validity import ChainState, InputPosition, validate
-from dagster_versioned.chain.walk import state_at, walk
-from dagster_versioned.errors import ObjectNotFound
+from dagster_versioned.odf.blocks.validity import ChainState, InputPosition, validate
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.storage.local import LocalStore
 from support.odf_chains import SYSTEM, moment
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from dagster_versioned.chain.block import Block
-from dagster_versioned.chain.dataset_id import DatasetId
-from dagster_versioned.chain.events import Timestamp, Width
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.blocks.block import Block
+from dagster_versioned.odf.blocks.events import Timestamp, Width
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 
 DIGESTS = st.binary(min_size=32, max_size=32)
 TEXTS = st.text(max_size=12)
@@ -30,7 +30,7 @@ MOMENTS = st.datetimes(min_value=datetime(1, 1, 1), max_value=datetime(9999, 12,
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type of `dagster_versioned.chain.events`."""
+    """Values of a type of `dagster_versioned.odf.blocks.events`."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, mark = get_args(hint)

@@ -14,7 +14,7 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import parse_schema, schema_from_arrow
+from dagster_versioned.delta.schema.types import parse_schema, schema_from_arrow
 
 
 def by_deltalake(folder: Path, version: int | None = None) -> pa.Table:

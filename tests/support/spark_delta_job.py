@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.log import read_commit
-from dagster_versioned.delta.snapshot import load_snapshot
-from dagster_versioned.engines import arrow
-from dagster_versioned.engines import spark as on_spark
-from dagster_versioned.engines.dml import WhenMatched, WhenNotMatched
+from dagster_versioned.delta.log.commits import read_commit
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables import arrow
+from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
 from support.spark import SETTINGS, running_spark

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta.log import commit_key
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import (
     EmptyTable,
     InvalidInput,

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
-from dagster_versioned.engines.arrow import ArrowEngine
-from dagster_versioned.engines.changes import read_changes as arrow_changes
-from dagster_versioned.engines.spark.changes import read_changes as spark_changes
+from dagster_versioned.delta_tables.change_feed import read_changes as arrow_changes
+from dagster_versioned.delta_tables.spark.change_feed import read_changes as spark_changes
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta.actions import CommitInfo, Protocol, encode_action
-from dagster_versioned.delta.deletion_vectors import named_by_content, with_vector, write_vectors
 from dagster_versioned.delta.features import merge_protocol
+from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector, write_vectors
 from dagster_versioned.errors import (
     CommitConflict,
     IntegrityError,

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.log import commit_key
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.version import Identity
 from dagster_versioned.tables import publish, version_index

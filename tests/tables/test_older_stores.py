@@ -10,9 +10,9 @@ import datom
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.chain.event_table import EventTable
 from dagster_versioned.errors import ExpiredVersion, HeldHead
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project

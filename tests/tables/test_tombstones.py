@@ -7,10 +7,10 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.checkpoint import checkpoint_key, write_checkpoint
-from dagster_versioned.delta.checkpoint_read import read_files
-from dagster_versioned.delta.log import read_commits
-from dagster_versioned.delta.snapshot import load_snapshot, replayed
+from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.checkpoint_read import read_files
+from dagster_versioned.delta.log.commits import read_commits
+from dagster_versioned.delta.log.snapshot import load_snapshot, replayed
 from dagster_versioned.tables import collect, publish
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta import deletion_vectors
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.files import deletion_vectors
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import ExpiredVersion, IntegrityError, InvalidInput
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.tables.options import TableOptions

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.delta.schema import parse_schema
-from dagster_versioned.delta.widening import common_type
-from dagster_versioned.engines.arrow import ArrowEngine
+from dagster_versioned.delta.schema.types import parse_schema
+from dagster_versioned.delta.schema.widening import common_type
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning

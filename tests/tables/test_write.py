@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.log import commit_key
+from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import (
     EmptyTable,
     InvalidInput,

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.chain.arrow0 import Arrow0
-from dagster_versioned.chain.block import block_hash, encode_block
-from dagster_versioned.chain.multihash import HashAlgorithm, Multihash
-from dagster_versioned.chain.transform import replay
-from dagster_versioned.chain.verification import verify
+from dagster_versioned.odf.blocks.block import block_hash, encode_block
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.queries.transform import replay
+from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
 from dagster_versioned.tables.parts import SLICES
 from support.derived import House

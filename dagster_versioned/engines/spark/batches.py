@@ -11,7 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.row_size import fixed_size
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from dagster_versioned.delta.schema import schema_to_arrow
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.content_versions import digests_of, require_content, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns

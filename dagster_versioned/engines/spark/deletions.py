@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.deletion_vectors import deleted_rows
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.engines.scan import Scan
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
@@ -71,7 +71,7 @@ class SparkEngine:
 
     def widened(self, frame: Any, schema: StructType) -> "DataFrame":
         """The columns of the schema in its types, members of structs by their names: a plan, and no job."""
-        from dagster_versioned.engines.spark.delta_rows import Assignment, quoted
+        from dagster_versioned.engines.spark.assignment import Assignment, quoted
 
         held = {field.name: field.dataType for field in frame.schema.fields}
         wider = Assignment(exact=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema import StructType
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.events import (
     EVENTS,

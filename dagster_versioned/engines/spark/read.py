@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import unquote
@@ -13,10 +12,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.column_mapping import PHYSICAL_NAME, logical_type, stored_names
-from dagster_versioned.delta.schema import StructField, StructType, type_to_arrow
-from dagster_versioned.delta.table import Table
-from dagster_versioned.engines.delta_table import delta_scan, reading
+from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, logical_type, stored_names
+from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
@@ -27,7 +24,6 @@ from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedEr
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from dagster_versioned.engines.spark.log_plan import LogPlan
 
 CHECKERS = 16
 _HIDDEN = re.compile(r"(^|/)[_.][^/]*$|\._COPYING_$")
@@ -68,74 +64,6 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     return read_through_executors(scan, session)
 
 
-def read_delta(
-    session: "SparkSession",
-    uri: str,
-    version: int | None = None,
-    columns: Sequence[str] | None = None,
-    filter: str | None = None,  # noqa: A002 - what it is called everywhere
-    *,
-    timestamp: datetime | str | None = None,
-    row_ids: bool = False,
-    profile: str | None = None,
-    allow: Sequence[str] = (),
-    s3_scheme: str | None = None,
-) -> "DataFrame":
-    """The Delta table in the folder ``uri`` at a log version, or at a time (neither: the newest), without any JAR.
-
-    ``filter`` is a condition in Spark SQL: rows of which it is true are returned, and files that can hold none by
-    their partition values and statistics are not part of the plan. ``row_ids`` adds the columns `_row_id` and
-    `_row_commit_version` of a table that tracks its rows. ``timestamp`` is a `datetime` with a zone, or ISO 8601.
-    ``profile`` names a profile of the AWS configuration files, ``allow`` the folders outside the table's own that its
-    files may be in.
-
-    A log with more than five million file actions in its checkpoint (``DAGSTER_VERSIONED_LARGE_LOG``) is replayed by
-    the cluster, which then also finds out which files are read, and checks them as it reads them. Raises
-    `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `IntegrityError`, `InvalidInput`, and `UnsupportedFeature`, by
-    name, for what the table needs and is not implemented.
-    """
-    from dagster_versioned.engines.spark.log_plan import plan_if_large
-
-    table = Table(uri, profile=profile, allow=allow)
-    plan = None
-    if version is None or timestamp is None:  # of both, the table says that it is one too many
-        plan = plan_if_large(session, table.store, version, timestamp)
-    snapshot = table.snapshot(version, timestamp) if plan is None else plan.head
-    # A filter may need columns that are not asked for.
-    wanted = columns if filter is None else None
-    with reading(table.store, snapshot):
-        scan = delta_scan(table.store, snapshot, wanted, filter, row_ids=row_ids)
-        if plan is None:
-            frame = read(scan, session, s3_scheme=s3_scheme)
-        else:
-            frame = _planned(plan, scan, session, filter, row_ids=row_ids, s3_scheme=s3_scheme)
-        if filter is None:
-            return frame
-        frame = frame.where(filter)
-    if columns is None:
-        return frame
-    names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
-    return frame.select(*(frame[_quoted(name)] for name in names))
-
-
-def _planned(
-    plan: "LogPlan", scan: Scan, session: "SparkSession", condition: str | None, *, row_ids: bool, s3_scheme: str | None
-) -> "DataFrame":
-    """The rows of a log that the cluster replayed, as ``scan``, which has no files, has them.
-
-    Where the condition leaves few files, they are read as those of any other table.
-    """
-    from dagster_versioned.engines.spark.log_plan import large_log
-    from dagster_versioned.engines.spark.planned_rows import planned_rows
-
-    plan = plan.narrowed(condition)
-    figures = plan.figures()
-    if figures.num_files > large_log():
-        return planned_rows(plan, figures, scan, row_ids=row_ids)
-    few = delta_scan(scan.store, plan.live(), scan.columns, row_ids=row_ids)
-    return read(few, session, s3_scheme=s3_scheme)
-
-
 def _local_paths(scan: Scan) -> list[str] | None:
     """Where the files are, if all of them are in local folders."""
     paths = list[str]()
@@ -157,10 +85,6 @@ def check_files(scan: Scan, check: Check = "size") -> None:
     with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
         for done in [pool.submit(_check, scan, file, check) for file in scan.files]:
             done.result()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _check(scan: Scan, file: ScanFile, check: Check) -> None:

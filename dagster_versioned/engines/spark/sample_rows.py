@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import CharType, NullType, StringType, VarcharType
 from pyspark.sql.types import StructType as SparkStruct
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import in_memory, stream

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from dagster_versioned.delta.column_mapping import physical_name
-from dagster_versioned.engines.arrow_scan import stream_table
+from dagster_versioned.delta.schema.column_mapping import physical_name
+from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.deletions import positions

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.column_mapping import ColumnMapping, physical_name
-from dagster_versioned.delta.schema import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_name
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines import conform
 from dagster_versioned.errors import UnsupportedType
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from dagster_versioned.delta.changes import CHANGE_TYPE
-from dagster_versioned.delta.schema import StructField, StructType, schema_to_arrow
+from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import Contents, Written
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.schema import StructType, schema_to_arrow
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions

@@ -13,9 +13,9 @@ from typing import Any
 
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.incremental.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.incremental.graph import FeatureGraph
-from dagster_versioned.incremental.resolve import sample_plan
+from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.resolve import sample_plan
 
 FIELDS = ("a", "b", "c", "x/a", "x/b")
 

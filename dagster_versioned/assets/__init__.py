@@ -1,0 +1,1 @@
+"""Dagster assets that this package makes: features, SQL assets, polled sources; and the graph of all assets."""

@@ -1,0 +1,191 @@
+"""One step that computes a feature: what is stale of each partition, the function called for it, the rows checked."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import dagster as dg
+from dagster._core.execution.plan.outputs import StepOutputHandle
+from pydantic import Field
+
+from dagster_versioned.assets.feature_report import increment_metadata
+from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.engines.samples import SampleHash
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.increment import Increment
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.sample_update import SampleUpdate
+from dagster_versioned.tables.write import WriteResult
+
+Body = Callable[[Increment[Any] | None], Any]
+"""The user's function, with all that it asked for but the increment."""
+
+
+class FeatureConfig(dg.Config):
+    """What the run config of a feature may say."""
+
+    full: bool = Field(default=False, description="Compute every sample again, stale or not.")
+    dry_run: bool = Field(
+        default=False,
+        description="Only say what would be computed: nothing is written, and only a function of all samples called.",
+    )
+
+
+class Manager(Protocol):
+    """An IO manager that stores versioned tables."""
+
+    project: ProjectResource
+
+    def write_updates(
+        self, context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate]
+    ) -> Sequence[WriteResult]:
+        """Commit updates of the asset's table before its output is handled, by partition, described as this will be."""
+        ...
+
+
+@dataclass(frozen=True)
+class FeatureStep:
+    """How one feature is computed; ``as_type`` is what increments hold, the project's default if it is ``None``."""
+
+    graph: FeatureGraph
+    key: str
+    hash: SampleHash
+    chunk_size: int | None
+    as_type: type | None
+
+    def run(
+        self, context: dg.AssetExecutionContext, config: FeatureConfig, files: Mapping[str, UpstreamFiles], body: Body
+    ) -> Generator[dg.Output[Any]]:
+        """Compute what is stale; the output is all that is left to be committed. None for a dry run."""
+        manager = self._manager(context)
+        table = manager.project.project().table(context.asset_key.path)
+        feature = FeatureTable(self.graph, self.key, table, self.hash)
+        with ExitStack() as kept:  # until the output was handled
+            found = {
+                one: kept.enter_context(resolved)
+                for one, resolved in self._resolved(context, config, manager, feature, files, body)
+            }
+            for one, resolved in found.items():
+                place = self.key if one is None else f"{self.key}[{one}]"
+                context.log.info(f"{place}: {_told(resolved)}.")
+            told = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
+            if config.dry_run:
+                for one, metadata in told.items():
+                    context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
+                return
+            updates = {one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()}
+            for one, metadata in told.items():
+                context.add_asset_metadata(metadata, partition_key=one)
+            yield dg.Output(updates.get(None, updates))
+
+    def _resolved(
+        self,
+        context: dg.AssetExecutionContext,
+        config: FeatureConfig,
+        manager: Manager,
+        feature: FeatureTable,
+        files: Mapping[str, UpstreamFiles],
+        body: Body,
+    ) -> Iterator[tuple[str | None, Resolved]]:
+        """What is stale of each partition of the run."""
+        partitions = _partitions(context)
+        if not feature.plan.upstreams:
+            samples = _by_partition(context, body(None), partitions)
+            for one in partitions:
+                yield one, feature.resolve_samples(samples[one], partition=one, full=config.full)
+            return
+        as_type = self.as_type or manager.project.frame_type()
+        for one in partitions:
+            given = _narrowed(context, files, one, partitions)
+            yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full)
+
+    def _computed(
+        self,
+        context: dg.AssetExecutionContext,
+        manager: Manager,
+        partition: str | None,
+        resolved: Resolved,
+        body: Body,
+    ) -> SampleUpdate:
+        """The rows of a partition; where they are computed in chunks, all but the last were committed."""
+        increment = resolved.increment
+        is_root = not resolved.feature.plan.upstreams
+        if not increment.todo:
+            options = TableOptions.from_metadata(context.assets_def.metadata_by_key[context.asset_key])
+            return resolved.finish(allow_empty=options.allow_empty)
+        parts = increment.chunks(self.chunk_size) if self.chunk_size is not None and not is_root else iter([increment])
+        after: Version | None = None
+        for part in parts:
+            update = resolved.finish(None if is_root else body(part), part, after=after)
+            if not part.asked.left:
+                return update
+            after = manager.write_updates(context, {partition: update})[0].version
+            context.log.info(f"Feature {self.key}: wrote {part.todo} samples as version {after.short}.")
+        raise AssertionError("The last chunk leaves nothing.")
+
+    def _manager(self, context: dg.AssetExecutionContext) -> Manager:
+        step = context.get_step_execution_context()
+        (output,) = step.step.step_outputs
+        manager: Any = step.get_io_manager(StepOutputHandle(step.step.key, output.name))
+        if not isinstance(getattr(manager, "project", None), ProjectResource) or not hasattr(manager, "write_updates"):
+            raise InvalidInput(
+                f"The IO manager of feature {self.key!r} is a {type(manager).__name__}, which stores no versioned "
+                "tables. Nothing was computed or written. Give it a VersionedParquetIOManager."
+            )
+        return cast("Manager", manager)
+
+
+def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
+    if context.has_partition_key or context.has_partition_key_range:
+        return list[str | None](sorted(map(str, context.partition_keys)))
+    return [None]
+
+
+def _narrowed(
+    context: dg.AssetExecutionContext,
+    files: Mapping[str, UpstreamFiles],
+    partition: str | None,
+    partitions: Sequence[str | None],
+) -> Mapping[str, UpstreamFiles]:
+    """Of the files that the run was handed, those that one of its partitions is computed from."""
+    if len(partitions) == 1:
+        return files
+    step = context.get_step_execution_context()
+    graph = step.job_def.asset_layer.asset_graph.source_asset_graph
+    mapped = {
+        key: upstream_partitions(graph, context.asset_key, partition, dg.AssetKey(key.split("/")), step.instance)
+        for key in files
+    }
+    return {key: one if mapped[key] is None else one.of(mapped[key] or ()) for key, one in files.items()}
+
+
+def _by_partition(
+    context: dg.AssetExecutionContext, samples: Any, partitions: Sequence[str | None]
+) -> Mapping[str | None, Any]:
+    asset = context.asset_key.to_user_string()
+    if samples is None:
+        raise InvalidInput(
+            f"The feature {asset} returned None. Nothing was written. Without an upstream, it returns all its samples."
+        )
+    if isinstance(samples, Mapping):
+        by_partition = cast("Mapping[str | None, Any]", samples)
+        if set(by_partition) == set(partitions):
+            return by_partition
+    elif len(partitions) == 1:
+        return {partitions[0]: samples}
+    raise InvalidInput(
+        f"The run covers the partitions {partitions} of {asset}. Nothing was written. Return a dict with one frame of "
+        "samples for each of context.partition_keys."
+    )
+
+
+def _told(resolved: Resolved) -> str:
+    counts = resolved.increment.counts
+    reasons = ", ".join(f"{field} of {count}" for field, count in resolved.increment.reasons.items())
+    told = f"{counts.new} new, {counts.stale} stale, {counts.orphaned} orphaned, {counts.unchanged} unchanged"
+    return f"{told} (stale by {reasons})" if reasons else told

@@ -1,0 +1,1 @@
+"""Changes of a table: transactions, their conflicts, and the rules for who writes."""

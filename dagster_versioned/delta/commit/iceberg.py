@@ -1,0 +1,123 @@
+"""Tables that can be converted to Apache Iceberg. Protocol: *Iceberg Compatibility V1* and *V2*."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from dagster_versioned.delta.actions import Action, Add, Metadata, Protocol
+from dagster_versioned.delta.features import column_mapping, writer_features
+from dagster_versioned.delta.files.statistics import num_records
+from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
+from dagster_versioned.delta.schema.mapped_columns import NESTED_IDS
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, decimal_of
+from dagster_versioned.delta.schema.widening import CHANGES, is_wider_for_iceberg
+from dagster_versioned.errors import InvalidInput
+
+_OLD_NESTED_IDS = "parquet.field.nested.ids"
+"""What the protocol's text first called `NESTED_IDS`; its paths begin with the name and not the physical one."""
+
+_PRIMITIVES = frozenset(
+    {
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "float",
+        "double",
+        "string",
+        "binary",
+        "boolean",
+        "timestamp",
+        "timestamp_ntz",
+        "date",
+    }
+)
+
+
+def iceberg_compat(protocol: Protocol, metadata: Metadata) -> frozenset[int]:
+    """The versions of the compatibility that are active."""
+    features = writer_features(protocol)
+    return frozenset(
+        version
+        for version in (1, 2)
+        if f"icebergCompatV{version}" in features and metadata.is_set(f"delta.enableIcebergCompatV{version}")
+    )
+
+
+def require_convertible(
+    read: Metadata | None, protocol: Protocol, metadata: Metadata, schema: StructType, actions: Sequence[Action]
+) -> None:
+    """Raise `InvalidInput`, with the reason, where a commit would leave a table that is not convertible as it promises.
+
+    ``protocol``, ``metadata`` and ``schema`` are those after the commit, ``read`` is the metadata before. That files
+    hold the partition columns, too, is what `write_rules.WriteRules.physical_schema` says.
+    """
+    versions = iceberg_compat(protocol, metadata)
+    if not versions:
+        return
+    reasons = [*_of_table(versions, protocol, metadata), *_of_files(actions)]
+    if read is not None and read.partition_columns and read.partition_columns != metadata.partition_columns:
+        before, after = list(read.partition_columns), list(metadata.partition_columns)
+        reasons.append(f"it is partitioned by {before}, and would be by {after}")
+    if read is None or read.schema_string != metadata.schema_string or not iceberg_compat(protocol, read):
+        reasons += _of_type(schema, nests=2 in versions, nested=())
+    if reasons:
+        raise InvalidInput(
+            f"The table promises to be convertible to Iceberg (delta.enableIcebergCompatV{max(versions)}), but"
+            f" {reasons[0]}. Nothing was written."
+        )
+
+
+def _of_table(versions: frozenset[int], protocol: Protocol, metadata: Metadata) -> Iterator[str]:
+    if len(versions) > 1:
+        yield "version 1 and version 2 cannot be active at once"
+    if column_mapping(protocol, metadata) == "none":
+        yield "it does not map its columns (delta.columnMapping.mode)"
+    if "deletionVectors" in writer_features(protocol):
+        if 1 in versions:
+            yield "its protocol lists deletionVectors"
+        if metadata.is_set("delta.enableDeletionVectors"):
+            yield "delta.enableDeletionVectors is set"
+
+
+def _of_files(actions: Sequence[Action]) -> Iterator[str]:
+    for action in actions:
+        if isinstance(action, Add) and action.deletion_vector:
+            yield f"{action.path!r} has a deletion vector"
+        if isinstance(action, Add) and num_records(action.stats) is None:
+            yield f"the statistics of {action.path!r} do not say how many rows it has"
+
+
+def _of_type(data_type: DataType, *, nests: bool, nested: Collection[str], path: str = "") -> Iterator[str]:
+    """``nests``: whether lists and maps are allowed; ``nested``: the paths in the closest field that have ids."""
+    match data_type:
+        case StructType(fields=fields):
+            for field in fields:
+                yield from _of_field(field, nests=nests)
+        case ArrayType(element_type=element) if nests:
+            yield from _inner(element, f"{path}.element", nested)
+        case MapType(key_type=key, value_type=value) if nests:
+            yield from _inner(key, f"{path}.key", nested)
+            yield from _inner(value, f"{path}.value", nested)
+        case ArrayType() | MapType():
+            yield f"column {path!r} is a list or a map, which only version 2 has"
+        case _:
+            if data_type not in _PRIMITIVES and decimal_of(data_type) is None:
+                yield f"column {path!r} is of the type {data_type}"
+
+
+def _inner(data_type: DataType, path: str, nested: Collection[str]) -> Iterator[str]:
+    if path not in nested:
+        yield f"{path!r} has no id in {NESTED_IDS}"
+    yield from _of_type(data_type, nests=True, nested=nested, path=path)
+
+
+def _of_field(field: StructField, *, nests: bool) -> Iterator[str]:
+    for change in cast("list[Mapping[str, Any]]", field.metadata.get(CHANGES) or []):
+        old, new = change.get("fromType", ""), change.get("toType", "")
+        if not is_wider_for_iceberg(old, new):
+            yield f"column {field.name!r} was changed from {old} to {new}"
+    name = field.metadata.get(PHYSICAL_NAME, field.name)
+    old_ids = cast("Mapping[str, int]", field.metadata.get(_OLD_NESTED_IDS) or {})
+    known = {name + path.removeprefix(field.name) for path in old_ids}
+    known |= (field.metadata.get(NESTED_IDS) or {}).keys()
+    yield from _of_type(field.type, nests=nests, nested=known, path=name)

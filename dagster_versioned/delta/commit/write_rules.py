@@ -1,0 +1,193 @@
+"""What a table asks of whoever writes rows to it, in one place. Protocol: the writer requirements of each feature."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.commit.iceberg import iceberg_compat
+from dagster_versioned.delta.features import column_mapping, writer_features
+from dagster_versioned.delta.files.row_tracking import ENABLED as ROW_TRACKING_ENABLED
+from dagster_versioned.delta.files.row_tracking import RowTracking
+from dagster_versioned.delta.files.statistics import INDEXED_COLUMNS
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.clustering import clustering_columns
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_path, physical_schema
+from dagster_versioned.delta.schema.identity_columns import IdentityColumn, identity_columns
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.errors import LogCorrupt
+
+Path = tuple[str, ...]
+
+_CHECK = "delta.constraints."
+_INVARIANT = "delta.invariants"
+_GENERATED = "delta.generationExpression"
+_DEFAULT = "CURRENT_DEFAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRules:
+    """What a writer of rows must obey; a feature that the protocol lists, but the table does not use, asks nothing.
+
+    SQL is in Spark's dialect, over the names of the table. A row is refused where a field of ``not_null`` is null (one
+    inside of structs: while its struct is not), and where one of ``checks`` is false or null.
+
+    - ``not_null``: paths of the fields that are never null, those inside of structs among them, of arrays and maps not.
+    - ``checks``: CHECK constraints and column invariants, by name.
+    - ``generated``: by column, what its value is; a row that brings another one is refused.
+    - ``defaults``: by column, what is written where a row has no value for it (null is a value).
+    - ``identity``: the columns whose numbers the writer makes.
+    - ``change_feed``: whether updates and deletes of rows are also written as change data files.
+    - ``deletion_vectors``: whether new deletion vectors may be written. Those that a table has are always obeyed.
+    - ``append_only``: whether no row may go.
+    - ``row_tracking``: where rows are tracked, the columns that keep ids and commit versions of rows that are moved.
+    - ``clustering``: the columns that rows should lie together by.
+    - ``statistics``: paths, by physical names, of the leaf columns that get statistics, in the schema's order.
+    - ``physical_schema``: the columns of data files by their physical names, with field ids in the metadata
+      (``delta.columnMapping.id``, and ``delta.columnMapping.nested.ids`` for elements, keys and values). Partition
+      columns are not in them, except for Iceberg: then they come last.
+    """
+
+    not_null: tuple[Path, ...]
+    checks: Mapping[str, str] = field(hash=False)
+    generated: Mapping[str, str] = field(hash=False)
+    defaults: Mapping[str, str] = field(hash=False)
+    identity: Mapping[str, IdentityColumn] = field(hash=False)
+    change_feed: bool
+    deletion_vectors: bool
+    append_only: bool
+    row_tracking: RowTracking | None
+    clustering: tuple[Path, ...]
+    statistics: tuple[Path, ...]
+    mapping: ColumnMapping
+    physical_schema: StructType
+
+    @classmethod
+    def of(
+        cls, protocol: Protocol, metadata: Metadata, schema: StructType, domains: Mapping[str, str] | None = None
+    ) -> Self:
+        """The rules of a table; ``domains`` are its snapshot's, which hold the clustering columns.
+
+        Raises `LogCorrupt` where a rule makes no sense.
+        """
+        features = writer_features(protocol)
+        mapping = column_mapping(protocol, metadata)
+        data = schema.drop(metadata.partition_columns)
+        clustering = clustering_columns(domains or {}, schema, mapping) if "clustering" in features else ()
+        held = (
+            StructType((*data.fields, *schema.select(metadata.partition_columns).fields))
+            if iceberg_compat(protocol, metadata)
+            else data
+        )
+        tracked = "rowTracking" in features and metadata.is_set(ROW_TRACKING_ENABLED)
+        return cls(
+            not_null=tuple(path for path, member in _members(schema) if not member.nullable),
+            checks={
+                **(_constraints(metadata) if "checkConstraints" in features else {}),
+                **(_invariants(schema) if "invariants" in features else {}),
+            },
+            generated=_expressions(schema, _GENERATED) if "generatedColumns" in features else {},
+            defaults=_expressions(schema, _DEFAULT) if "allowColumnDefaults" in features else {},
+            identity=identity_columns(schema) if "identityColumns" in features else {},
+            change_feed="changeDataFeed" in features and metadata.is_set("delta.enableChangeDataFeed"),
+            deletion_vectors="deletionVectors" in features and metadata.is_set("delta.enableDeletionVectors"),
+            append_only=metadata.is_set("delta.appendOnly"),
+            row_tracking=RowTracking.of(metadata) if tracked else None,
+            clustering=clustering,
+            statistics=_statistics(metadata, data, clustering, mapping),
+            mapping=mapping,
+            physical_schema=physical_schema(held, mapping),
+        )
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Snapshot) -> Self:
+        """The rules of a table at one version. Raises as `of`."""
+        return cls.of(snapshot.protocol, snapshot.metadata, snapshot.schema, snapshot.domains)
+
+
+def _members(schema: StructType, path: Path = ()) -> Iterator[tuple[Path, StructField]]:
+    """Every field outside of arrays and maps, parents first."""
+    for member in schema.fields:
+        here = (*path, member.name)
+        yield here, member
+        if isinstance(member.type, StructType):
+            yield from _members(member.type, here)
+
+
+def _constraints(metadata: Metadata) -> dict[str, str]:
+    properties = metadata.configuration.items()
+    return {key.removeprefix(_CHECK): sql for key, sql in properties if key.startswith(_CHECK)}
+
+
+def _invariants(schema: StructType) -> dict[str, str]:
+    """Protocol: *Column Invariants*."""
+    return {
+        f"invariant of {'.'.join(path)}": _invariant(member.metadata[_INVARIANT], path)
+        for path, member in _members(schema)
+        if _INVARIANT in member.metadata
+    }
+
+
+def _invariant(text: Any, path: Path) -> str:
+    try:
+        sql = json.loads(text)["expression"]["expression"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        sql = None
+    if not isinstance(sql, str):
+        raise LogCorrupt(f"The invariant of column {'.'.join(path)!r} holds no expression: {text!r:.100}.")
+    return sql
+
+
+def _expressions(schema: StructType, key: str) -> dict[str, str]:
+    found = {member.name: member.metadata[key] for member in schema.fields if member.metadata.get(key) is not None}
+    for name, sql in found.items():
+        if not isinstance(sql, str):
+            raise LogCorrupt(f"{key} of column {name!r} is no SQL: {sql!r:.100}.")
+    return found
+
+
+# --- statistics ------------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"-1|[0-9]{1,9}", re.ASCII)
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s][^`.,]*?))\s*([.,]|$)")
+
+
+def _statistics(
+    metadata: Metadata, schema: StructType, clustering: tuple[Path, ...], mapping: ColumnMapping
+) -> tuple[Path, ...]:
+    leaves = [path for path, member in _members(schema) if not isinstance(member.type, StructType)]
+    named = metadata.configuration.get("delta.dataSkippingStatsColumns")
+    if named is not None:
+        wanted = [tuple(part.casefold() for part in path) for path in parse_columns(named)]
+    else:
+        number = metadata.configuration.get("delta.dataSkippingNumIndexedCols", "")
+        count = int(number) if _NUMBER.fullmatch(number) else INDEXED_COLUMNS
+        wanted = [tuple(part.casefold() for part in path) for path in (leaves if count < 0 else leaves[:count])]
+    wanted += [tuple(part.casefold() for part in path) for path in clustering]
+    chosen = dict.fromkeys(wanted)
+    return tuple(
+        physical_path(schema, leaf, mapping)
+        for leaf in leaves
+        if any(tuple(part.casefold() for part in leaf[:length]) in chosen for length in range(1, len(leaf) + 1))
+    )
+
+
+def parse_columns(text: str) -> list[Path]:
+    """The paths in a list such as ``a, b.c, `d.e```, in which backticks quote. Raises `LogCorrupt`."""
+    text = text.strip()
+    paths, path, position = list[Path](), list[str](), 0
+    while position < len(text) or path:
+        match = _NAME.match(text, position)
+        if match is None:
+            raise LogCorrupt(f"The list of columns {text!r:.200} cannot be read from character {position} on.")
+        quoted, plain, end = match.groups()
+        path.append(plain if quoted is None else quoted.replace("``", "`"))
+        position = match.end()
+        if end != ".":
+            paths.append(tuple(path))
+            path = []
+            if end == "," and position >= len(text):
+                raise LogCorrupt(f"The list of columns {text!r:.200} ends with a comma.")
+    return paths

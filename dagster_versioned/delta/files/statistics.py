@@ -1,0 +1,290 @@
+"""Per-file statistics: row count, bounds and null counts of the first leaf columns. Protocol: *Per-file Statistics*.
+
+A statistics dict has the members ``numRecords``, ``minValues``, ``maxValues`` and ``nullCount``, the last three shaped
+like the data (structs nest). Bounds may be wide, never wrong: what cannot be bounded for sure is left out, which a
+reader takes as "unknown". Values are what JSON has, and `Decimal` for numbers that must be exact.
+"""
+
+import json
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, cast
+
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.paths import compute
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType
+from dagster_versioned.errors import InvalidInput, LogCorrupt
+
+INDEXED_COLUMNS = 32
+"""The protocol's reference collects statistics for this many leaf columns; ``delta.dataSkippingNumIndexedCols``."""
+
+PREFIX = 32
+"""Characters kept of a string bound."""
+
+_FEW_BRACKETS = 1_000
+_MORE = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
+"""What follows the end of an object inside of another is none of it."""
+
+_LAST_CHARACTER = "\U0010ffff"
+_PER_MILLISECOND = {"milliseconds": 1, "microseconds": 1000}
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_DAY = date(1970, 1, 1)
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A leaf of the schema outside arrays and maps, and the position of its column in the Parquet file."""
+
+    path: Path
+    primitive: str
+    column: int
+
+
+def from_parquet_metadata(
+    metadata: pq.FileMetaData,
+    schema: StructType,
+    nan_columns: Collection[str] | None = None,
+    indexed_columns: int = INDEXED_COLUMNS,
+) -> dict[str, Any]:
+    """The statistics of a Parquet file from its footer.
+
+    ``schema`` is that of the file, so without partition columns. Parquet bounds leave NaN out, and NaN sorts above
+    every number, so a float column has an upper bound only where it is known to hold no NaN: ``nan_columns`` are the
+    dotted paths of those that do, ``None`` means "not known". Strings are cut to 32 characters and timestamps to
+    milliseconds, lower bounds downwards and upper bounds upwards; binary columns, arrays and maps have no bounds.
+    Raises `InvalidInput` where the file's columns are not the schema's.
+    """
+    count, leaves = _leaves(schema)
+    if count != metadata.num_columns:
+        raise InvalidInput(
+            f"The file has {metadata.num_columns} leaf columns, its schema {count}. Nothing was written."
+        )
+    chosen = [leaf for position, leaf in leaves if position < indexed_columns]
+    for leaf in chosen:
+        name = metadata.schema.column(leaf.column).path
+        if name != ".".join(leaf.path):
+            raise InvalidInput(f"The file has the column {name!r} where its schema has {'.'.join(leaf.path)!r}.")
+    groups = [_row_group(metadata, group, chosen, nan_columns) for group in range(metadata.num_row_groups)]
+    return merge(groups)
+
+
+def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The statistics of several files taken together, as wide as their union; what one of them lacks is left out."""
+    given = list(parts)
+    nulls = [dict(_flat(part.get("nullCount", {}))) for part in given]
+    rows = [int(part["numRecords"]) for part in given]
+    merged: dict[str, Any] = {"numRecords": sum(rows)}
+    for member, choose in (("minValues", min), ("maxValues", max)):
+        bounds = [dict(_flat(part.get(member, {}))) for part in given]
+        merged[member] = {}
+        for path in dict.fromkeys(path for bound in bounds for path in bound):
+            # A file in which the column is null throughout, or which has no rows, bounds nothing.
+            silent = [path not in bound for bound in bounds]
+            excused = [not count or null.get(path) == count for count, null in zip(rows, nulls, strict=True)]
+            values = [bound[path] for bound in bounds if path in bound]
+            if all(not quiet or fine for quiet, fine in zip(silent, excused, strict=True)) and _comparable(values):
+                _nest(merged[member], path, choose(values))
+    merged["nullCount"] = {}
+    for path in dict.fromkeys(path for null in nulls for path in null):
+        if all(path in null for null in nulls):
+            _nest(cast("dict[str, Any]", merged["nullCount"]), path, sum(null[path] for null in nulls))
+    return merged
+
+
+def to_json(statistics: Mapping[str, Any]) -> str:
+    """The text of ``add.stats``: compact, decimals as exact numbers."""
+
+    def text(value: object) -> str:
+        if isinstance(value, Mapping):
+            entries = cast("Mapping[str, object]", value).items()
+            return (
+                "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{text(entry)}" for key, entry in entries) + "}"
+            )
+        if isinstance(value, Decimal):
+            return f"{value:f}"
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    return text(statistics)
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal)
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Parse ``add.stats``; numbers with a fraction or an exponent come as `Decimal`. Raises `LogCorrupt`."""
+    try:
+        value = _DECODER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise LogCorrupt(f"The statistics {text!r:.100} are not JSON: {error}.") from error
+    if not isinstance(value, dict):
+        raise LogCorrupt(f"The statistics {text!r:.100} are not a JSON object.")
+    return cast("dict[str, Any]", value)
+
+
+def are_objects(texts: Any) -> bool:
+    """Whether pyarrow's JSON reader can be given a column of texts, one a line: each is one JSON object, or an error.
+
+    It takes any number of values in a line for rows, and ends the process for a value that is ``null`` and for one that
+    nests deeper than its stack is. What is doubtful is said to be none.
+    """
+    if not len(texts):
+        return True
+    whole = compute.and_(compute.starts_with(texts, "{"), compute.ends_with(texts, "}"))
+    if not compute.all(whole).as_py() or compute.any(compute.match_substring_regex(texts, _MORE)).as_py():
+        return False
+    long = texts.filter(compute.greater(compute.binary_length(texts), _FEW_BRACKETS))
+    brackets = compute.add(compute.count_substring(long, "{"), compute.count_substring(long, "["))
+    return not compute.any(compute.greater(brackets, _FEW_BRACKETS)).as_py()
+
+
+# --- one file --------------------------------------------------------------------------------------------------------
+
+
+def _leaves(schema: StructType) -> tuple[int, list[tuple[int, _Leaf]]]:
+    """How many columns the file has, and its indexable leaves with their position among Delta's leaf columns."""
+    found: list[tuple[int, _Leaf]] = []
+    column = position = 0
+
+    def walk(data_type: DataType, path: Path, nested: bool) -> None:
+        nonlocal column, position
+        match data_type:
+            case StructType(fields=fields):
+                for member in fields:
+                    walk(member.type, (*path, member.name), nested)
+            case ArrayType(element_type=element):
+                position += not nested
+                walk(element, path, True)
+            case MapType(key_type=key, value_type=value):
+                position += not nested
+                walk(key, path, True)
+                walk(value, path, True)
+            case _:
+                if not nested:
+                    found.append((position, _Leaf(path, data_type, column)))
+                    position += 1
+                column += 1
+
+    walk(schema, (), False)
+    return column, found
+
+
+def _row_group(
+    metadata: pq.FileMetaData, group: int, leaves: Sequence[_Leaf], nan_columns: Collection[str] | None
+) -> dict[str, Any]:
+    row_group = metadata.row_group(group)
+    result: dict[str, Any] = {"numRecords": row_group.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for leaf in leaves:
+        chunk = cast("Any", row_group.column(leaf.column).statistics)
+        if chunk is None:
+            continue
+        if chunk.has_null_count:
+            _nest(result["nullCount"], leaf.path, chunk.null_count)
+        if not chunk.has_min_max:
+            continue
+        low, high = _bounds(leaf, chunk, metadata.schema.column(leaf.column))
+        if low is not None:
+            _nest(result["minValues"], leaf.path, low)
+        may_hold_nan = leaf.primitive in ("float", "double") and (
+            nan_columns is None or ".".join(leaf.path) in nan_columns
+        )
+        if high is not None and not may_hold_nan:
+            _nest(result["maxValues"], leaf.path, high)
+    return result
+
+
+def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, ...]:
+    match leaf.primitive:
+        case "byte" | "short" | "integer" | "long":
+            return chunk.min_raw, chunk.max_raw
+        case "boolean":
+            return chunk.min, chunk.max
+        case "float" | "double":
+            return tuple(value if math.isfinite(value) else None for value in (chunk.min, chunk.max))
+        case "string":
+            return _string_bounds(chunk.min_raw, chunk.max_raw)
+        case "date":
+            return _day(chunk.min_raw), _day(chunk.max_raw)
+        case "timestamp" | "timestamp_ntz":
+            per_millisecond = _PER_MILLISECOND.get(json.loads(column.logical_type.to_json()).get("timeUnit"))
+            if per_millisecond is None:
+                return None, None
+            zone = "Z" if leaf.primitive == "timestamp" else ""
+            low, high = chunk.min_raw // per_millisecond, -(-chunk.max_raw // per_millisecond)
+            return _instant(low, zone), _instant(high, zone)
+        case primitive if primitive.startswith("decimal"):
+            return chunk.min, chunk.max
+        case _:
+            return None, None
+
+
+def _string_bounds(low: bytes, high: bytes) -> tuple[str | None, str | None]:
+    try:
+        return low.decode()[:PREFIX], upper_bound(high.decode())
+    except UnicodeDecodeError:
+        return None, None
+
+
+def upper_bound(text: str) -> str:
+    """A string of about 32 characters that no string with this beginning exceeds, in UTF-8 byte order."""
+    end = PREFIX
+    if len(text) <= end:
+        return text
+    while end < len(text) and text[end] == _LAST_CHARACTER:
+        end += 1
+    return text if end == len(text) else text[:end] + _LAST_CHARACTER
+
+
+def _day(days: int) -> str | None:
+    try:
+        return (_EPOCH_DAY + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return None
+
+
+def _instant(milliseconds: int, zone: str) -> str | None:
+    try:
+        return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds") + zone
+    except OverflowError:
+        return None
+
+
+def known(text: str | None) -> dict[str, Any]:
+    """What a file's ``stats`` say; nothing where there are none, or where they are none."""
+    try:
+        return {} if text is None else parse(text)
+    except LogCorrupt:
+        return {}
+
+
+def num_records(text: str | None) -> int | None:
+    """How many rows a file's ``stats`` say it has, with those that are deleted; ``None`` where they do not."""
+    count = known(text).get("numRecords")
+    return count if type(count) is int and 0 <= count < 2**63 else None
+
+
+# --- nested members --------------------------------------------------------------------------------------------------
+
+
+def _flat(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for name, member in value.items():
+        if isinstance(member, Mapping):
+            yield from _flat(cast("Mapping[str, Any]", member), (*path, name))
+        else:
+            yield (*path, name), member
+
+
+def _nest(target: dict[str, Any], path: Path, value: object) -> None:
+    for name in path[:-1]:
+        target = target.setdefault(name, {})
+    target[path[-1]] = value
+
+
+def _comparable(values: Sequence[object]) -> bool:
+    kinds = {"number" if isinstance(value, int | float | Decimal) else type(value).__name__ for value in values}
+    return len(kinds) == 1

@@ -1,0 +1,1 @@
+"""The log as files: commits, checkpoints, and the snapshots that are replayed from them."""

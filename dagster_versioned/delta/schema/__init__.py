@@ -1,0 +1,1 @@
+"""Table schemas, and what a table asks of its columns."""

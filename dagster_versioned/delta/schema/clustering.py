@@ -1,0 +1,54 @@
+"""Clustered tables: by which columns rows are to lie together. Protocol: *Clustered Table*."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping, logical_path, physical_path
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.errors import LogCorrupt
+
+DOMAIN = "delta.clustering"
+_COLUMNS = "clusteringColumns"
+
+Path = tuple[str, ...]
+
+
+def clustering_columns(domains: Mapping[str, str], schema: StructType, mapping: ColumnMapping) -> tuple[Path, ...]:
+    """The columns, as paths of their names in the table, that a snapshot's ``domains`` say the table is clustered by.
+
+    Raises `LogCorrupt` where the domain makes no sense, or names a column that the schema does not have.
+    """
+    text = domains.get(DOMAIN)
+    if text is None:
+        return ()
+    try:
+        columns: Any = json.loads(text)[_COLUMNS]
+        paths = [_path(column) for column in columns]
+        return tuple(logical_path(schema, path, mapping) for path in paths)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise LogCorrupt(f"The metadata domain {DOMAIN} names no columns of the table: {text!r:.200}.") from error
+
+
+def clustering_domain(columns: Sequence[Path], schema: StructType, mapping: ColumnMapping) -> DomainMetadata:
+    """The action that has a table clustered by columns, given as paths of their names in the table; ``()``: by none.
+
+    Raises `KeyError` for a path that is no column.
+    """
+    paths = [list(physical_path(schema, path, mapping)) for path in columns]
+    return DomainMetadata(DOMAIN, json.dumps({_COLUMNS: paths}, ensure_ascii=False, separators=(",", ":")))
+
+
+def _path(column: object) -> Path:
+    """One column as its writer spelled it: a path, a name (the protocol's text), or an object that holds a path."""
+    if isinstance(column, str):
+        return (column,)
+    names = cast("Mapping[str, object]", column)["physicalName"] if isinstance(column, Mapping) else column
+    if (
+        not isinstance(names, list)
+        or not names
+        or not all(isinstance(name, str) for name in cast("list[object]", names))
+    ):
+        raise ValueError(f"{column!r:.100} is no path")
+    return tuple(cast("list[str]", names))

@@ -1,0 +1,47 @@
+"""Which of a table's SQL expressions speak of a column, so that it is not changed below them."""
+
+from collections.abc import Iterator, Mapping
+
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.schema.column_path import Path
+
+
+def references(rules: WriteRules, path: Path) -> list[str]:
+    """The CHECK constraints, invariants and generated columns whose SQL names the column, a part of it, or its whole.
+
+    An expression that cannot be parsed is taken to name every column.
+    """
+    expressions: Mapping[str, str] = {
+        **{f"the constraint {name!r}": sql for name, sql in rules.checks.items()},
+        **{f"the generated column {name!r}": sql for name, sql in rules.generated.items()},
+    }
+    wanted = _folded(path)
+    return [name for name, sql in expressions.items() if any(_touch(wanted, _folded(other)) for other in _columns(sql))]
+
+
+def _folded(path: Path) -> Path:
+    return tuple(part.casefold() for part in path)
+
+
+def _touch(one: Path, other: Path) -> bool:
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
+
+
+def _columns(sql: str) -> Iterator[Path]:
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(sql, dialect="spark")
+    except SqlglotError:
+        yield ()
+        return
+    for column in tree.find_all(exp.Column):
+        path = [part.name for part in column.parts]
+        above = column.parent
+        while isinstance(above, exp.Dot) and isinstance(above.expression, exp.Identifier):
+            path.append(above.expression.name)
+            above = above.parent
+        yield tuple(path)

@@ -1,0 +1,268 @@
+"""Making Arrow rows what a Delta table asks for: columns by name, values filled in, rules enforced."""
+
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.paths import compute
+from dagster_versioned.delta.schema.types import (
+    DataType,
+    StructField,
+    StructType,
+    decimal_of,
+    schema_to_arrow,
+    type_to_arrow,
+)
+from dagster_versioned.engines.conform import conform_all, stored_schema
+from dagster_versioned.engines.frames import WRITABLE, family_of, in_memory, stream
+from dagster_versioned.engines.nested_fields import renamed
+from dagster_versioned.engines.sql import Names, Resolved, evaluate, is_true, quoted, stored, table_of
+from dagster_versioned.errors import InvalidInput, UnsupportedFrame
+
+SIDE = "target"
+
+
+class RowRules:
+    """The rules of one table for the rows of one write. Thread-safe; identity values are given once each.
+
+    Tables have the columns of the table's schema by its names, in the canonical types, and may have more.
+    """
+
+    def __init__(self, snapshot: Snapshot, rules: WriteRules) -> None:
+        self.schema = snapshot.schema
+        self.names = Names({SIDE: self.schema})
+        self._rules = rules
+        self._lock = threading.Lock()
+        self._identity = dict(rules.identity)
+        self._marks: dict[str, int] = {}
+        self._checks = {name: self.names.resolve(sql) for name, sql in rules.checks.items()}
+        self._generated = {name: self.names.resolve(sql) for name, sql in rules.generated.items()}
+        self._defaults = {name: Names({}).resolve(sql) for name, sql in rules.defaults.items()}
+
+    @property
+    def marks(self) -> Mapping[str, int]:
+        """The high-water marks of the identity columns that values were given for."""
+        return self._marks
+
+    def default(self, column: str) -> Resolved | None:
+        """What a row that says ``DEFAULT`` gets; ``None``: null."""
+        return self._defaults.get(column)
+
+    def made_anew(self, column: str, assigned: Collection[str]) -> bool:
+        """Whether a column is generated from one of those that are assigned, and not assigned itself."""
+        generated = self._generated.get(column)
+        return generated is not None and column not in assigned and not generated.of(SIDE).isdisjoint(assigned)
+
+    def is_identity(self, column: str) -> bool:
+        return column in self._identity
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """The path, as the table spells it, of a column or, with dots, of a struct's field. Raises `InvalidInput`."""
+        data_type: DataType = self.schema
+        found: list[str] = []
+        rest = name
+        while rest:
+            known = (
+                {field.name.casefold(): field for field in data_type.fields}
+                if isinstance(data_type, StructType)
+                else {}
+            )
+            # A name may hold dots itself: the longest that is one counts.
+            parts = rest.split(".")
+            for length in range(len(parts), 0, -1):
+                quoted = ".".join(parts[:length])
+                field = known.get(quoted.strip("`").casefold())
+                if field is not None:
+                    break
+            else:
+                raise InvalidInput(
+                    f"The table has no column {name!r} (it has: {', '.join(self.schema.names):.500}). Nothing was"
+                    " written."
+                )
+            found.append(field.name)
+            data_type, rest = field.type, ".".join(parts[length:])
+        return tuple(found)
+
+    def type_at(self, path: tuple[str, ...]) -> DataType:
+        """The type of what a path that `path` gave names."""
+        data_type: DataType = self.schema
+        for name in path:
+            assert isinstance(data_type, StructType)
+            data_type = data_type.field(name).type
+        return data_type
+
+    def complete(self, rows: pa.Table, *, assigned: Collection[str] | None = None) -> pa.Table:
+        """The rows with every column of the table, in its order, checked; columns it does not have are kept last.
+
+        ``assigned`` are the columns with new values, of rows that were in the table; ``None``: the rows are new, and
+        may not bring values for identity columns that are always generated. Raises `InvalidInput` naming the rule and
+        how many rows break it.
+        """
+        given = frozenset(rows.column_names)
+        inserted = assigned is None
+        columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
+        for field in self.schema.fields:
+            if field.name in self._identity:
+                if field.name not in given:
+                    columns[field.name] = self._numbers(field, rows.num_rows)
+                elif inserted and not self._identity[field.name].allow_explicit:
+                    raise InvalidInput(
+                        f"The identity column {field.name!r} is always generated, so rows cannot bring values for it."
+                        " Nothing was written. Leave the column out."
+                    )
+            elif field.name not in given and field.name not in self._generated:
+                columns[field.name] = self._default_values(field, rows.num_rows)
+        missing = [field for field in self.schema.fields if field.name in self._generated and field.name not in given]
+        if missing:
+            wanted = {field.name: (self._generated[field.name], field.type) for field in missing}
+            needed = _sided(columns, {name for generated, _ in wanted.values() for name in generated.of(SIDE)}, rows)
+            made = evaluate(needed, wanted)
+            columns |= {name: made[name] for name in wanted}
+        order = [*self.schema.names, *(name for name in columns if name not in self.schema.names)]
+        complete = table_of({name: columns[name] for name in order}, rows.num_rows)
+        self._enforce(complete, given if assigned is None else given & frozenset(assigned))
+        return complete
+
+    def broken(self, rows: pa.Table, check: Resolved) -> int:
+        """How many rows do not satisfy a predicate: it is false or null for them."""
+        columns = {name: rows[name] for name in check.of(SIDE)}
+        return rows.num_rows - int(is_true(_sided(columns, columns, rows), check).sum())
+
+    def _enforce(self, rows: pa.Table, brought: frozenset[str]) -> None:
+        for path in self._rules.not_null:
+            if absent := _nulls_at(rows, path):
+                raise InvalidInput(
+                    f"Column {'.'.join(path)!r} must not be null (NOT NULL), but {absent} of {rows.num_rows} rows are."
+                    " Nothing was written."
+                )
+        for name, check in self._checks.items():
+            if count := self.broken(rows, check):
+                raise InvalidInput(
+                    f"{count} of {rows.num_rows} rows break the constraint {name!r}: {check.text}. Nothing was written."
+                )
+        for name in brought & self._generated.keys():
+            made = self._generated[name]
+            same = Resolved(
+                made.text, f"{quoted(SIDE, name)} IS NOT DISTINCT FROM ({made.sql})", made.columns | {(SIDE, name)}
+            )
+            if count := self.broken(rows, same):
+                raise InvalidInput(
+                    f"Column {name!r} is generated as {made.text}, but {count} of {rows.num_rows} rows bring another"
+                    " value for it. Nothing was written. Leave the column out."
+                )
+
+    def _numbers(self, field: StructField, count: int) -> Any:
+        with self._lock:
+            column = self._identity[field.name]
+            values = column.values(count)
+            if count:
+                self._marks[field.name] = values[-1]
+                self._identity[field.name] = type(column)(column.start, column.step, values[-1], column.allow_explicit)
+        import numpy as np
+
+        made: Any = pa.array(np.arange(count, dtype=np.int64) * values.step + values.start)
+        return pa.chunked_array([made]).cast(type_to_arrow(field.type))
+
+    def _default_values(self, field: StructField, count: int) -> Any:
+        default = self._defaults.get(field.name)
+        if default is None:
+            return nulls(count, field.type)
+        one: Any = evaluate(table_of({}, 1), {field.name: (default, field.type)})
+        return cast("Any", pa).repeat(one[field.name][0], count)
+
+
+def nullable_type(data_type: DataType) -> pa.DataType:
+    """The canonical Arrow type of rows: nullable at every depth."""
+    return type_to_arrow(StructType([StructField("x", data_type)]).all_nullable().fields[0].type)
+
+
+def nulls(count: int, data_type: DataType) -> Any:
+    """A column without any value."""
+    return pa.chunked_array([cast("Any", pa).nulls(count, nullable_type(data_type))])
+
+
+def sided(rows: pa.Table, columns: Iterable[str], side: str = SIDE) -> pa.Table:
+    """Columns of a table, called as expressions call them."""
+    return _sided({name: rows[name] for name in columns}, list(columns), rows, side)
+
+
+def _sided(columns: Mapping[str, Any], wanted: Iterable[str], rows: pa.Table, side: str = SIDE) -> pa.Table:
+    return table_of({stored(side, name): columns[name] for name in wanted}, rows.num_rows)
+
+
+def _nulls_at(rows: pa.Table, path: tuple[str, ...]) -> int:
+    """How many rows have a null there, and no null on the way."""
+    column: Any = rows[path[0]]
+    for name in path[1:]:
+        column = compute.struct_field(column.filter(compute.is_valid(column)), name)
+    return column.null_count
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+
+def frame_schema(rows: Any) -> StructType:
+    """The schema of a frame, everything nullable. Raises `UnsupportedFrame`, `UnsupportedType`."""
+    if family_of(cast("type[Any]", type(rows))) is None:
+        raise UnsupportedFrame(
+            f"A {type(rows).__name__} is no frame; supported are {', '.join(WRITABLE)}. Nothing was written."
+        )
+    table = in_memory(rows)
+    return stored_schema(stream(rows)[0] if table is None else table.schema)
+
+
+def incoming(rows: Any, schema: StructType, piece_bytes: int) -> Iterator[pa.Table]:
+    """A frame's rows by the names and types of a table's schema, in pieces: columns that the frame lacks are absent.
+
+    Names are found whatever their case. Raises `InvalidInput` for a column that the table does not have and
+    `UnsupportedType` for a value that its type cannot hold.
+    """
+    table = in_memory(rows)
+    arrow, batches = (table.schema, iter(table.to_batches())) if table is not None else stream(rows)
+    known = {name.casefold(): name for name in schema.names}
+    unknown = [name for name in arrow.names if name.casefold() not in known]
+    if unknown:
+        raise InvalidInput(
+            f"The table has no column {unknown[0]!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
+            " Drop the column, or pass schema_mode='merge' to add it to the table."
+        )
+    names = [known[name.casefold()] for name in arrow.names]
+    if len(set(names)) < len(names):
+        raise InvalidInput(f"Two columns have the same name but for case: {arrow.names}. Nothing was written.")
+    chosen = schema.select(names).all_nullable()
+    target = schema_to_arrow(chosen)
+    held = StructType(
+        [replace(field, name=name) for field, name in zip(stored_schema(arrow).fields, names, strict=True)]
+    )
+    pending: list[pa.RecordBatch] = []
+    size = 0
+    canonical = conform_all((batch.rename_columns(names) for batch in batches), held)
+    for batch in conform_all((_fitting(batch, chosen, target) for batch in canonical), chosen):
+        pending.append(batch)
+        size += batch.nbytes
+        if table is None and size >= piece_bytes:
+            yield pa.Table.from_batches(pending, target)
+            pending, size = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending, target)
+
+
+def _fitting(batch: pa.RecordBatch, wanted: StructType, target: pa.Schema) -> pa.RecordBatch:
+    """The batch with what a cast to the table's types would not do: fields of structs by name whatever their case, and
+    integers to decimals, which Arrow casts only where every integer would fit."""
+    if batch.schema.equals(target):
+        return batch
+    columns = [
+        renamed(column, field.type, field.name)
+        for column, field in zip(cast("list[Any]", batch.columns), wanted.fields, strict=True)
+    ]
+    for i, field in enumerate(wanted.fields):
+        decimal = decimal_of(field.type) if isinstance(field.type, str) else None
+        if decimal and pa.types.is_integer(columns[i].type):
+            columns[i] = columns[i].cast(pa.int64()).cast(pa.decimal128(38, decimal[1]))
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,133 @@
+"""Writing any Delta table from pyarrow, pandas and Polars."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
+from dagster_versioned.delta_tables import commands
+from dagster_versioned.delta_tables.arrow.write import ArrowRowEngine
+from dagster_versioned.delta_tables.commands import Applied, Mode, SchemaMode
+from dagster_versioned.delta_tables.dml import Assignments, Clause
+from dagster_versioned.storage import open_store
+
+_ENGINE = ArrowRowEngine()
+
+
+def create_delta(
+    uri: str,
+    schema: pa.Schema | StructType,
+    *,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    profile: str | None = None,
+) -> Applied:
+    """Create an empty Delta table in the folder ``uri``.
+
+    A `StructType` may say more than an Arrow schema: defaults, generated and identity columns are in the metadata of
+    its fields, as the protocol has them. ``properties`` bring the features that they need into the table's protocol.
+    Raises `InvalidInput` where there is a table already.
+    """
+    columns = schema if isinstance(schema, StructType) else schema_from_arrow(schema)
+    return commands.create(
+        open_store(uri, profile=profile),
+        columns,
+        partition_by=partition_by,
+        cluster_by=cluster_by,
+        properties=properties,
+        name=name,
+        description=description,
+    )
+
+
+def write_delta(
+    uri: str,
+    data: Any,
+    mode: Mode = "append",
+    *,
+    partition_by: Sequence[str] | None = None,
+    cluster_by: Sequence[str] = (),
+    where: str | None = None,
+    dynamic: bool = False,
+    schema_mode: SchemaMode | None = None,
+    properties: Mapping[str, str] | None = None,
+    profile: str | None = None,
+) -> Applied:
+    """Write a frame's rows to the Delta table in the folder ``uri``, which is created where there is none.
+
+    ``mode`` ``overwrite`` replaces all rows; with ``where`` those that the predicate is true for, and every new row
+    must satisfy it; with ``dynamic`` those of the partitions that new rows are in. ``error`` and ``ignore`` write
+    nothing where there is a table. Columns are found by name whatever their case, and those that the data lacks get
+    their default, or null. ``schema_mode`` ``merge`` adds the columns that the table lacks, ``overwrite`` gives it the
+    data's columns. ``partition_by``, ``cluster_by`` and ``properties`` are for a table that is created.
+
+    Raises `InvalidInput` (a row that breaks a rule of the table), `UnsupportedType`, `UnsupportedFeature`,
+    `CommitConflict`; nothing is left behind then.
+    """
+    return commands.write(
+        _ENGINE,
+        open_store(uri, profile=profile),
+        data,
+        mode=mode,
+        partition_by=partition_by,
+        cluster_by=cluster_by,
+        where=where,
+        dynamic=dynamic,
+        schema_mode=schema_mode,
+        properties=properties,
+    )
+
+
+def delete_from(uri: str, where: str | None = None, *, profile: str | None = None) -> Applied:
+    """Delete the rows that the SQL condition ``where`` is true for, or all.
+
+    Raises as `write_delta`, and `TableNotFound`.
+    """
+    return commands.delete(_ENGINE, open_store(uri, profile=profile), where)
+
+
+def update_delta(
+    uri: str,
+    set: Assignments,  # noqa: A002 - as SQL calls it
+    where: str | None = None,
+    *,
+    profile: str | None = None,
+) -> Applied:
+    """Give columns new values, SQL expressions over the old ones, where ``where`` is true. Raises as `delete_from`."""
+    return commands.update(_ENGINE, open_store(uri, profile=profile), set, where)
+
+
+def merge_delta(
+    uri: str,
+    source: Any,
+    on: str,
+    clauses: Sequence[Clause],
+    *,
+    schema_mode: Literal["merge"] | None = None,
+    profile: str | None = None,
+) -> Applied:
+    """Merge a frame's rows into the table: see `dml.Merge` for what ``on`` and the clauses say.
+
+    ``schema_mode`` ``merge`` adds the source's columns to the table where a clause takes ``"all"``. Raises as
+    `delete_from`, and `InvalidInput` where one row of the table would be changed by two rows of the source.
+    """
+    return commands.merge(_ENGINE, open_store(uri, profile=profile), source, on, clauses, schema_mode)
+
+
+def optimize_delta(
+    uri: str, where: str | None = None, *, order_by: Sequence[str] = (), profile: str | None = None
+) -> Applied:
+    """Join small files and apply deletion vectors, in the partitions that ``where`` chooses; no row changes.
+
+    Files are sorted by ``order_by``, else by the columns that the table is clustered by. Raises as `delete_from`.
+    """
+    return commands.optimize(_ENGINE, open_store(uri, profile=profile), where, order_by)
+
+
+def add_constraint(uri: str, name: str, check: str, *, profile: str | None = None) -> Applied:
+    """Have every row satisfy a SQL condition from now on. Raises `InvalidInput` where one does not already."""
+    return commands.add_constraint(_ENGINE, open_store(uri, profile=profile), name, check)

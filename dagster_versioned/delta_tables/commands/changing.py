@@ -1,0 +1,90 @@
+"""Deleting, updating and merging: commands that find the rows of the table that they change."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
+from dagster_versioned.delta_tables.commands.plan import Plan, evolved, existing
+from dagster_versioned.delta_tables.dml import (
+    Assignments,
+    Clause,
+    Delete,
+    Merge,
+    RowEngine,
+    Update,
+    WhenMatched,
+    WhenNotMatched,
+    WhenNotMatchedBySource,
+)
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.storage.object_store import ObjectStore
+
+
+def delete(engine: RowEngine, store: ObjectStore, where: str | None = None) -> Applied:
+    """Delete the rows that ``where`` is true for, or all. Raises as `write`, and `TableNotFound`."""
+    read = existing(store)
+    command = Command(engine, store, Plan(read, read))
+    command.refuse_append_only()
+    predicate = "[]" if where is None else compact_json([where])
+    return command.change(Delete(where), "DELETE", {"predicate": predicate}, where)
+
+
+def update(engine: RowEngine, store: ObjectStore, assignments: Assignments, where: str | None = None) -> Applied:
+    """Give new values to the rows that ``where`` is true for, or all. Raises as `delete`."""
+    if not assignments:
+        raise InvalidInput("An update that assigns nothing changes nothing. Nothing was written.")
+    read = existing(store)
+    command = Command(engine, store, Plan(read, read))
+    command.refuse_append_only()
+    parameters = {} if where is None else {"predicate": compact_json([where])}
+    return command.change(Update(assignments, where), "UPDATE", parameters, where)
+
+
+def merge(
+    engine: RowEngine,
+    store: ObjectStore,
+    source: Any,
+    on: str,
+    clauses: Sequence[Clause],
+    schema_mode: Literal["merge"] | None = None,
+) -> Applied:
+    """Merge a frame's rows into the table; see `Merge`. Raises as `delete`.
+
+    ``schema_mode`` ``merge`` adds the source's columns to the table where a clause takes ``"all"``.
+    """
+    change = Merge(source, on, tuple(clauses))
+    _check_clauses(change)
+    read = existing(store)
+    takes_all = any(clause.then == "all" for clause in clauses)
+    plan = Plan(read, read)
+    if schema_mode == "merge" and takes_all:
+        plan = evolved(read, engine.schema_of(source), "merge", None)
+    command = Command(engine, store, plan)
+    if len(change.of_kind(WhenNotMatched)) < len(clauses):
+        command.refuse_append_only()
+    by_source = change.of_kind(WhenNotMatchedBySource)
+    parameters = {
+        "predicate": compact_json([on]),
+        "matchedPredicates": compact_json([_described(clause) for clause in change.of_kind(WhenMatched)]),
+        "notMatchedPredicates": compact_json([_described(clause) for clause in change.of_kind(WhenNotMatched)]),
+        "notMatchedBySourcePredicates": compact_json([_described(clause) for clause in by_source]),
+    }
+    return command.change(change, "MERGE", parameters, None if by_source else on)
+
+
+def _check_clauses(change: Merge) -> None:
+    if not change.clauses:
+        raise InvalidInput("A merge without clauses changes nothing. Nothing was written.")
+    for kind in (WhenMatched, WhenNotMatched, WhenNotMatchedBySource):
+        clauses = change.of_kind(kind)
+        if any(clause.condition is None for clause in clauses[:-1]):
+            raise InvalidInput(
+                f"A {kind.__name__} without condition leaves nothing to the clauses after it. Nothing was written. Put"
+                " it last."
+            )
+
+
+def _described(clause: Clause) -> dict[str, str]:
+    insert = isinstance(clause, WhenNotMatched)
+    action = "delete" if clause.then == "delete" else "insert" if insert else "update"
+    return {"actionType": action, **({} if clause.condition is None else {"predicate": clause.condition})}

@@ -1,0 +1,214 @@
+"""One command on its way from the engine to the log."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from dagster_versioned.delta.actions import Action, Add, Remove
+from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads, isolation
+from dagster_versioned.delta.commit.conflicts import Intent as CommitIntent
+from dagster_versioned.delta.commit.transaction import Transaction, commit, now_ms
+from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.features import require_write
+from dagster_versioned.delta.files.deletion_vectors import vector_key
+from dagster_versioned.delta.files.file_actions import adds_table, to_adds
+from dagster_versioned.delta.files.predicate import Predicate, parse_predicate
+from dagster_versioned.delta.files.row_tracking import PRESERVED_TAG
+from dagster_versioned.delta.files.skipping import candidates
+from dagster_versioned.delta.log.checkpoint import write_checkpoint
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.column_mapping import physical_name
+from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
+from dagster_versioned.delta_tables.commands.metrics import operation_metrics
+from dagster_versioned.delta_tables.commands.plan import Plan, refuse_reserved
+from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, RowEngine, Target
+from dagster_versioned.errors import InvalidInput, StorageError, VersionedError
+from dagster_versioned.storage.object_store import ObjectStore
+
+CHECKPOINT_INTERVAL = 10
+"""Versions from one checkpoint to the next; the property ``delta.checkpointInterval`` says another number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a command did: the version it committed, or found where there was nothing to do; counts of rows and files,
+    named as in the reference's ``operationMetrics``."""
+
+    version: int
+    metrics: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+class Command:
+    """A command on its way from the engine to the log."""
+
+    def __init__(self, engine: RowEngine, store: ObjectStore, plan: Plan) -> None:
+        self.engine = engine
+        self.store = store
+        self.plan = plan
+        refuse_reserved(plan.left.metadata, plan.left.schema)
+        require_write(plan.left.protocol, plan.left.metadata)  # before a file is written, not with the commit
+        self.target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), str(uuid4()))
+        self._begun = time.monotonic()
+
+    def refuse_append_only(self) -> None:
+        if self.target.rules.append_only:
+            raise InvalidInput(
+                f"The table {self.store.uri} is append-only (delta.appendOnly), so no row of it can go. Nothing was"
+                " written."
+            )
+
+    def append(self, rows: Any, mode: str = "Append") -> Applied:
+        reads = WHOLE_TABLE if self.plan.read is None else NOTHING
+        return self.run(lambda: self.engine.write(self.target, rows), "WRITE", self._written(mode), reads)
+
+    def overwrite(self, rows: Any) -> Applied:
+        def changes() -> FileChanges:
+            assert self.plan.read is not None
+            written = self.engine.write(self.target, rows)
+            return replace(written, removes=_removed(to_adds(self.plan.read.files)))
+
+        return self.run(changes, "WRITE", self._written("Overwrite"), WHOLE_TABLE)
+
+    def overwrite_where(self, rows: Any, where: str) -> Applied:
+        files, reads = self._candidates(where)
+
+        def changes() -> FileChanges:
+            gone = self.engine.change(self.target, files, Delete(where))
+            written = self.engine.write(self.target, rows, within=where, changes=bool(gone.cdcs))
+            return FileChanges(
+                (*gone.adds, *written.adds),
+                gone.removes,
+                (*gone.cdcs, *written.cdcs),
+                {**gone.metrics, **written.metrics},
+                written.identity,
+            )
+
+        parameters = {**self._written("Overwrite"), "predicate": where}
+        return self.run(changes, "WRITE", parameters, reads)
+
+    def overwrite_partitions(self, rows: Any) -> Applied:
+        read = self.plan.left
+        named = [physical_name(read.schema.field(name), read.column_mapping) for name in read.partition_columns]
+        written_to: set[tuple[str | None, ...]] = set()
+
+        def place(add: Add) -> tuple[str | None, ...]:
+            return tuple(add.partition_values[name] for name in named)
+
+        def changes() -> FileChanges:
+            written = self.engine.write(self.target, rows)
+            written_to.update(place(add) for add in written.adds)
+            return replace(written, removes=_removed([add for add in to_adds(read.files) if place(add) in written_to]))
+
+        parameters = {**self._written("Overwrite"), "isDynamicPartitionOverwrite": "true"}
+        return self.run(changes, "WRITE", parameters, Reads(lambda add: place(add) in written_to))
+
+    def change(self, change: Change, operation: str, parameters: Mapping[str, str], where: str | None) -> Applied:
+        """Delete, update or merge; ``where`` is what all rows concerned satisfy, for a merge its condition."""
+        files, reads = self._candidates(where, "target" if isinstance(change, Merge) else None)
+        return self.run(lambda: self.engine.change(self.target, files, change), operation, parameters, reads)
+
+    def run(
+        self, work: Callable[[], FileChanges], operation: str, parameters: Mapping[str, str], reads: Reads
+    ) -> Applied:
+        """Have files written and commit them; on failure, remove them."""
+        try:
+            changes = work()
+        except BaseException:
+            self._discard(FileChanges())
+            raise
+        return self.commit(changes, operation, parameters, reads)
+
+    def commit(self, changes: FileChanges, operation: str, parameters: Mapping[str, str], reads: Reads) -> Applied:
+        left, read = self.plan.left, self.plan.read
+        metadata = with_high_water_marks(left.metadata, changes.identity) if changes.identity else left.metadata
+        actions: list[Action] = [] if read is not None and read.protocol == left.protocol else [left.protocol]
+        if read is None or metadata != read.metadata:
+            actions.append(metadata)
+        actions += [*self.plan.also, *changes.adds, *changes.removes, *changes.cdcs]
+        if not actions and read is not None:
+            return Applied(read.version, changes.metrics)
+        elapsed = int((time.monotonic() - self._begun) * 1000)
+        metrics = operation_metrics(changes, operation, elapsed)
+
+        def build(snapshot: Snapshot | None) -> Transaction:
+            intent = CommitIntent(snapshot, actions, reads)
+            info: dict[str, Any] = {
+                **({} if snapshot is None else {"readVersion": snapshot.version}),
+                "isolationLevel": isolation(intent),
+                "isBlindAppend": intent.is_blind_append or (snapshot is None and not changes.removes),
+                "operationMetrics": {name: str(value) for name, value in metrics.items()},
+            }
+            if self.target.rules.row_tracking is not None:
+                info["tags"] = {PRESERVED_TAG: "true"}
+            return Transaction(snapshot, actions, operation, reads, parameters, info)
+
+        try:
+            after, _ = commit(self.store, read, build)
+        except StorageError:
+            raise  # It may have landed, so the files may be the table's.
+        except VersionedError:
+            self._discard(changes)
+            raise
+        _checkpoint(self.store, after)
+        return Applied(after.version, metrics)
+
+    def _candidates(self, where: str | None, qualifier: str | None = None) -> tuple[tuple[Add, ...], Reads]:
+        """The files that may hold rows that a predicate is true for, and what is read by looking for them."""
+        snapshot = self.plan.read or self.plan.left
+        if where is None:
+            return tuple(to_adds(snapshot.files)), WHOLE_TABLE
+        predicate = parse_predicate(where, snapshot.schema, qualifier)
+
+        def reads(add: Add) -> bool:
+            return _may_hold(adds_table([add]), predicate, snapshot).num_rows > 0
+
+        return tuple(to_adds(_may_hold(snapshot.files, predicate, snapshot))), Reads(reads)
+
+    def _written(self, mode: str) -> dict[str, str]:
+        return {"mode": mode, "partitionBy": compact_json(list(self.plan.left.partition_columns))}
+
+    def _discard(self, changes: FileChanges) -> None:
+        """Remove what this command wrote; its files have its id in their names, but for deletion vectors."""
+        keys = [
+            info.key
+            for info in self.store.list()
+            if self.target.write_id in info.key and not info.key.startswith("_delta_log/")
+        ]
+        known = {remove.deletion_vector for remove in changes.removes}
+        keys += {
+            vector_key(self.store, add.deletion_vector, add.key)
+            for add in changes.adds
+            if add.deletion_vector is not None and add.deletion_vector not in known
+        }
+        self.store.delete(keys)
+
+
+def _checkpoint(store: ObjectStore, snapshot: Snapshot) -> None:
+    """Write a checkpoint every so many versions, as the reference does."""
+    interval = snapshot.metadata.configuration.get("delta.checkpointInterval", "")
+    every = int(interval) if re.fullmatch("[0-9]{1,9}", interval) and int(interval) else CHECKPOINT_INTERVAL
+    if snapshot.version and snapshot.version % every == 0:
+        # The commit stands without it: a checkpoint but makes reading quicker.
+        with suppress(StorageError):
+            write_checkpoint(store, snapshot)
+
+
+def _may_hold(files: pa.Table, predicate: Predicate, snapshot: Snapshot) -> pa.Table:
+    return candidates(files, predicate, snapshot.schema, snapshot.column_mapping, snapshot.partition_columns)
+
+
+def _removed(adds: Sequence[Add]) -> tuple[Remove, ...]:
+    now = now_ms()
+    return tuple(add.removed(now) for add in adds)
+
+
+def compact_json(value: object) -> str:
+    """A parameter of an operation, as the reference writes it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

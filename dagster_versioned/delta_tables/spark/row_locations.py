@@ -1,0 +1,147 @@
+"""Rows of data files with where they lie: which file of a list, and at which position in it."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.partition_values import decode
+from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, physical_name
+from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
+from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.engines.part_cache import PartCache
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark.deletions import deleted_frame
+from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
+from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.types import file_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
+
+PREFIX = "__versioned_"
+"""Of the columns that are added to those of a table."""
+
+FILE, ROW, ROW_ID, ROW_VERSION = (PREFIX + name for name in ("file", "row", "id", "version"))
+
+
+def located_rows(session: "SparkSession", target: Target, files: Sequence[Add], *, ids: bool = False) -> "DataFrame":
+    """The rows of ``files`` that are not deleted: the table's columns by their names, then `FILE` and `ROW`.
+
+    ``ids`` asks for `ROW_ID` and `ROW_VERSION` as well, where the table tracks rows. Raises `IntegrityError`.
+    """
+    tracked = _tracked(target) if ids else ()
+    scan = _scan(target, files)
+    if not files:
+        return session.createDataFrame([], located_schema(scan.schema, tracked))
+    check_files(scan)
+    here = scan.store.local_path(files[0].key) is not None
+    if not here and runs_here(session):
+        scan = PartCache.default().localized(scan)
+        here = True
+    if here and scan.mapping == "id":
+        scan = by_name(scan) or scan
+    if here and scan.mapping != "id" and not has_hidden(scan):
+        return _native(session, scan, files, tracked)
+    from dagster_versioned.delta_tables.spark.row_locations_source import located_through_executors
+
+    bases = tuple((add.base_row_id, add.default_row_commit_version) for add in files)
+    return located_through_executors(session, scan, bases, tracked, located_schema(scan.schema, tracked))
+
+
+def scan_of(target: Target, add: Add) -> Scan:
+    """One file of the table."""
+    return _scan(target, [add])
+
+
+def _scan(target: Target, files: Sequence[Add]) -> Scan:
+    snapshot, mapping = target.snapshot, target.rules.mapping
+    named = {name: physical_name(snapshot.schema.field(name), mapping) for name in snapshot.partition_columns}
+    scanned = tuple(
+        ScanFile(
+            add.key,
+            add.size,
+            None,
+            None,
+            {name: add.partition_values[physical] for name, physical in named.items()},
+            add.deletion_vector,
+        )
+        for add in files
+    )
+    return Scan(target.store, snapshot.schema, scanned, None, mapping)
+
+
+def _tracked(target: Target) -> tuple[str, ...]:
+    """The columns of files that hold what rows keep."""
+    tracking = target.rules.row_tracking
+    return () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
+
+
+def located_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":
+    """The schema of located rows; ``tracked`` are the columns of files that hold what rows keep."""
+    added = [StructField(FILE, "integer"), StructField(ROW, "long")]
+    added += [StructField(name, "long") for name in (ROW_ID, ROW_VERSION)[: len(tracked)]]
+    return spark_schema(StructType((*schema.all_nullable().fields, *added)))
+
+
+# --- by Spark's own reader -------------------------------------------------------------------------------------------
+
+
+def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: tuple[str, ...]) -> "DataFrame":
+    from pyspark.sql import functions as sf
+
+    partitioned = [name for name in scan.schema.names if name in scan.files[0].partition_values]
+    stored = scan.schema.drop(partitioned)
+    kept = [StructField(name, "long", True, {PHYSICAL_NAME: name}) for name in tracked]
+    asked = StructType((*stored.fields, *kept))
+    paths = [str(scan.store.local_path(file.key)) for file in scan.files]
+    # Spark globs what it is given, and there is no other way to say "this file".
+    escaped = [re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths]
+    frame = session.read.schema(file_schema(asked, scan.mapping)).parquet(*escaped)
+    # Only Spark knows how it will spell a file's URI, so it is asked.
+    spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
+    values: dict[str, Any] = {
+        "_path": pa.array([spelled[path] for path in paths], pa.string()),
+        "_of": pa.array(range(len(paths)), pa.int32()),
+        "_base": pa.array([add.base_row_id for add in files], pa.int64()),
+        "_default": pa.array([add.default_row_commit_version for add in files], pa.int64()),
+    }
+    types = [StructField("_path", "string"), StructField("_of", "integer")]
+    types += [StructField(name, "long") for name in ("_base", "_default")]
+    for i, name in enumerate(partitioned):
+        data_type = cast("str", scan.schema.field(name).type)  # partition columns are never nested
+        texts = [file.partition_values[name] for file in scan.files]
+        values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
+        types.append(StructField(f"_p{i}", data_type))
+    by_file = session.createDataFrame(pa.table(values), spark_schema(StructType(types)))
+    about = frame.metadataColumn("_metadata")
+    path = sf.regexp_replace(about.getField("file_path"), "^file:/+", "/")
+    names = [f"_c{i}" for i in range(len(asked.fields))]
+    rows = frame.select("*", path, about.getField("row_index")).toDF(*names, "_path", "_row")
+    rows = rows.join(sf.broadcast(by_file), "_path")
+    deleted = deleted_frame(scan, session)
+    if deleted is not None:
+        gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))
+        rows = rows.join(deleted, gone, "left_anti")
+    wanted = spark_schema(scan.schema)
+    columns = [
+        sf.col(f"_p{partitioned.index(name)}")
+        if name in partitioned
+        # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
+        else sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType)
+        for name in scan.schema.names
+    ]
+    columns += [sf.col("_of"), sf.col("_row")]
+    if tracked:
+        first = len(stored.fields)
+        columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
+        columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
+    return rows.select(*columns).toDF(*located_schema(scan.schema, tracked).names)
+
+
+def _bare(uri: str) -> str:
+    return re.sub("^file:/+", "/", uri)

@@ -1,0 +1,322 @@
+"""The Spark engine's writes to any Delta table: distributed, with stock PySpark and no JAR.
+
+Rows never pass through the driver. It gets reports: which files were written, which rows of which files are gone.
+"""
+
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.actions import Add, Cdc
+from dagster_versioned.delta.commit.transaction import now_ms
+from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows, to_adds
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta_tables.dml import Change, FileChanges, Target
+from dagster_versioned.delta_tables.spark import task as delta_task
+from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW, ROW_ID, ROW_VERSION, located_rows, scan_of
+from dagster_versioned.delta_tables.spark.rules import (
+    Completed,
+    Values,
+    completed,
+    default_of,
+    refuse_broken,
+)
+from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
+from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, Assignment, quoted
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.task_errors import own_error
+from dagster_versioned.engines.spark.types import spark_schema, stored_schema
+from dagster_versioned.errors import (
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedType,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+READERS = 16
+
+
+class SparkRowEngine:
+    """`RowEngine` for frames of Spark, classic and Connect; SQL is Spark's own, in the session's settings."""
+
+    def __init__(self, session: "SparkSession") -> None:
+        self._session = session
+
+    def schema_of(self, rows: Any) -> StructType:
+        return stored_schema(rows.schema)
+
+    def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
+        from pyspark.sql import functions as sf
+
+        with in_words():
+            positions = _positions(rows.columns, target.snapshot.schema)
+            _refuse_identity(target, positions)
+            wanted = spark_schema(target.snapshot.schema)
+            held = [member.dataType for member in rows.schema.fields]
+            exactly = Assignment(exact=True)
+            values = {
+                name: exactly.of(sf.col(f"_c{place}"), held[place], wanted[name].dataType, name)
+                for name, place in positions.items()
+            }
+            given = dict.fromkeys(positions, True)
+            for name in target.snapshot.schema.names:
+                if name not in values and name not in target.rules.generated and name not in target.rules.identity:
+                    values[name], given[name] = default_of(target, name), True
+            numbered = rows.toDF(*(f"_c{i}" for i in range(len(held))))
+            controls = {delta_task.OPERATION: sf.lit(delta_task.INSERT).cast("tinyint")}
+            made = completed(numbered, target, Values(values, given), controls, within)
+            outcome = self.run(target, made, change_feed=changes)
+            return FileChanges(
+                tuple(outcome.adds),
+                (),
+                tuple(outcome.cdcs),
+                {"numOutputRows": outcome.rows.get(delta_task.INSERT, 0)},
+                outcome.marks,
+            )
+
+    def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
+        from dagster_versioned.delta_tables.spark.change import changed
+
+        with in_words():
+            return changed(self, target, files, change)
+
+    def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
+        from pyspark.sql import functions as sf
+
+        files = [add for group in groups for add in group]
+        of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        with in_words():
+            located = self.located(target, files, ids=True)
+            table = pa.table({"_file": pa.array(range(len(files)), pa.int32()), "_group": pa.array(of, pa.int32())})
+            grouped = located.join(sf.broadcast(self._session.createDataFrame(table)), sf.col(FILE) == sf.col("_file"))
+            keys = [quoted(name) for name in order] or [sf.col(FILE), sf.col(ROW)]
+            dealt = grouped.repartition(len(groups), "_group").sortWithinPartitions("_group", *keys)
+            moved = dealt.select(*copied_columns(target), sf.col("_group").alias(delta_task.GROUP))
+            outcome = self.run(target, Completed(moved, ()), data_change=False)
+            expected = sum(row_counts(target, files)) - sum(map(cardinality, files))
+            require_all(outcome.rows.get(delta_task.COPY, 0), expected, target)
+        now = now_ms()
+        return FileChanges(tuple(outcome.adds), tuple(add.removed(now, data_change=False) for add in files))
+
+    def violations(self, target: Target, check: str) -> int:
+        from pyspark.sql import functions as sf
+
+        with in_words():
+            rows = self.located(target, to_adds(target.snapshot.files))
+            return rows.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()
+
+    # --- what changes are made of
+
+    def located(self, target: Target, files: Sequence[Add], *, ids: bool = False) -> "DataFrame":
+        return located_rows(self._session, target, files, ids=ids)
+
+    def run(
+        self,
+        target: Target,
+        rows: Completed,
+        *,
+        change_feed: bool = False,
+        data_change: bool = True,
+        gone: Mapping[int, Positions] | None = None,
+    ) -> "Outcome":
+        """Write the rows, in one pass. Raises `InvalidInput` for rows that break a rule."""
+        task = DeltaTask(
+            _without_files(target),
+            change_feed,
+            data_change,
+            rows.steps,
+            {number: packed(positions) for number, positions in (gone or {}).items()},
+        )
+
+        # A plain function, because Spark asks for its argument count and wants no other callable.
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return task(batches)
+
+        with pickled_by_value():
+            collected = rows.frame.mapInArrow(work, REPORT_SCHEMA).collect()
+        outcome = Outcome.of([Report.from_bytes(bytes(row["report"])) for row in collected], target, rows.steps)
+        refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(one, 0) for one in (1, 2)))
+        if not runs_here(self._session):
+            _require_files(target, [*outcome.adds, *outcome.cdcs])
+        return outcome
+
+
+@dataclass
+class Outcome:
+    """What all tasks did together; see `delta_task.Report`. ``marks`` are by column."""
+
+    adds: list[Add] = field(default_factory=list[Add])
+    cdcs: list[Cdc] = field(default_factory=list[Cdc])
+    rows: dict[int, int] = field(default_factory=dict[int, int])
+    gone: dict[int, Positions] = field(default_factory=dict[int, Positions])
+    stay: dict[int, Positions] = field(default_factory=dict[int, Positions])
+    broken: dict[int, tuple[int, str]] = field(default_factory=dict[int, "tuple[int, str]"])
+    marks: dict[str, int] = field(default_factory=dict[str, int])
+
+    @classmethod
+    def of(cls, reports: Sequence[Report], target: Target, steps: Mapping[int, int]) -> "Outcome":
+        found = cls()
+        gone: dict[int, list[Positions]] = {}
+        stay: dict[int, list[Positions]] = {}
+        for report in reports:
+            found.adds += report.adds
+            found.cdcs += report.cdcs
+            for operation, count in report.rows.items():
+                found.rows[operation] = found.rows.get(operation, 0) + count
+            for number, positions in report.gone.items():
+                gone.setdefault(number, []).append(positions)
+            for number, positions in report.stay.items():
+                stay.setdefault(number, []).append(positions)
+            for rule, (count, example) in report.broken.items():
+                known = found.broken.get(rule)
+                found.broken[rule] = (count + known[0], known[1]) if known else (count, example)
+            for place, mark in report.marks.items():
+                name = target.snapshot.schema.names[place]
+                furthest = max if steps[place] > 0 else min
+                found.marks[name] = furthest(mark, found.marks.get(name, mark))
+        found.gone = {number: np.sort(np.concatenate(parts)) for number, parts in gone.items()}
+        found.stay = {number: np.sort(np.concatenate(parts)) for number, parts in stay.items()}
+        return found
+
+
+def copied_columns(target: Target) -> "list[Column]":
+    """The columns of located rows that move as they are, as a task takes them."""
+    from pyspark.sql import functions as sf
+
+    columns = [quoted(name).alias(delta_task.new(i)) for i, name in enumerate(target.snapshot.schema.names)]
+    columns.append(sf.lit(delta_task.COPY).cast("tinyint").alias(delta_task.OPERATION))
+    columns += [sf.col(FILE).alias(delta_task.FILE), sf.col(ROW).alias(delta_task.ROW)]
+    if target.rules.row_tracking is not None:
+        columns.append(sf.col(ROW_ID).alias(delta_task.ROW_ID))
+        columns.append(sf.col(ROW_VERSION).alias(delta_task.ROW_VERSION))
+    return columns
+
+
+def row_counts(target: Target, files: Sequence[Add]) -> list[int]:
+    """The rows of data files, with those that are deleted, by their footers: statistics may lie."""
+    from dagster_versioned.engines.spark.source import ranges
+
+    def count(add: Add) -> int:
+        scan = scan_of(target, add)
+        return pq.read_metadata(ranges(scan.store, scan.files[0])).num_rows
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="footers") as pool:
+        return list(pool.map(count, files))
+
+
+def cardinality(add: Add) -> int:
+    """How many rows of a file are deleted."""
+    return 0 if add.deletion_vector is None else add.deletion_vector.cardinality
+
+
+def require_all(copied: int, expected: int, target: Target) -> None:
+    """Raise `IntegrityError` unless as many rows were copied as the files are said to have: none may get lost."""
+    if copied != expected:
+        raise IntegrityError(
+            f"{copied} rows of {target.store.uri} were read to be copied where its files are said to have {expected}."
+            " Nothing was committed. Look for a file that was altered, or whose statistics are wrong."
+        )
+
+
+def _positions(columns: Sequence[str], schema: StructType) -> dict[str, int]:
+    """The place in a frame of each column of the table that it has, whatever its case. Raises `InvalidInput`."""
+    known = {name.casefold(): name for name in schema.names}
+    unknown = [name for name in columns if name.casefold() not in known]
+    if unknown:
+        raise InvalidInput(
+            f"The table has no column {unknown[0]!r} (it has: {', '.join(schema.names):.500}). Nothing was written."
+            " Drop the column, or pass schema_mode='merge' to add it to the table."
+        )
+    positions = {known[name.casefold()]: place for place, name in enumerate(columns)}
+    if len(positions) < len(columns):
+        raise InvalidInput(f"Two columns have the same name but for case: {list(columns)}. Nothing was written.")
+    return positions
+
+
+def _refuse_identity(target: Target, given: Mapping[str, Any]) -> None:
+    for name, column in target.rules.identity.items():
+        if name in given and not column.allow_explicit:
+            raise InvalidInput(
+                f"The identity column {name!r} is always generated, so rows cannot bring values for it. Nothing was"
+                " written. Leave the column out."
+            )
+
+
+def _without_files(target: Target) -> Target:
+    """What a task needs to know of the table."""
+    bare = replace(target.snapshot, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES), domains={}, txns={})
+    return replace(target, snapshot=bare)
+
+
+def _require_files(target: Target, written: Sequence[Add | Cdc]) -> None:
+    """Executors of other machines may have written to folders of their own, which nobody would ever read."""
+    for action in written:
+        if target.store.local_path(action.path) is None:
+            return
+        try:
+            found = target.store.head(_key(action)).size
+        except ObjectNotFound:
+            found = None
+        if found != action.size:
+            raise StorageError(
+                f"The folder {target.store.uri} is not the same for the Spark executors and the driver: {action.path!r}"
+                " is not there. Nothing was committed. Use a folder that every executor shares, or a store on S3."
+            )
+
+
+def _key(action: Add | Cdc) -> str:
+    from dagster_versioned.delta.paths import decode_path
+
+    return decode_path(action.path)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def in_words() -> Generator[None]:
+    """Within it, what Spark raises about SQL or values becomes `InvalidInput`, and our own errors what they were."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        ours = own_error(error) or _refusal(error)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+_OF_VALUES = (
+    "AnalysisException",
+    "ParseException",
+    "ArithmeticException",
+    "ArrayIndexOutOfBoundsException",
+    "DateTimeException",
+    "IllegalArgumentException",
+    "NumberFormatException",
+    "SparkRuntimeException",
+)
+
+
+def _refusal(error: Exception) -> InvalidInput | None:
+    if type(error).__name__ not in _OF_VALUES:
+        return None
+    text = str(error)
+    if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?Nothing was written\.)", text, re.DOTALL):
+        return (UnsupportedType if WITHOUT_LOSS in raised[1] else InvalidInput)(raised[1])
+    reason = text.splitlines()[0][:500].rstrip(" ;.")
+    return InvalidInput(f"Spark refuses the expression or a value: {reason}. Nothing was written.")

@@ -1,0 +1,1 @@
+"""The engine for pyarrow, pandas and Polars."""

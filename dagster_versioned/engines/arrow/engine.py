@@ -1,0 +1,218 @@
+"""The engine for pyarrow, pandas and Polars."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.scan import read_table, stream_table
+from dagster_versioned.engines.arrow.upsert import merge_tables
+from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
+from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
+from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
+from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.row_order import canonical_order, order_rows
+from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.sql import Names, is_true, stored, table_of
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.untyped import typed
+from dagster_versioned.engines.upsert import Matching, Upsert
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest
+
+BATCH_ROWS = ROW_GROUP_ROWS
+"""Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
+
+
+class ArrowEngine:
+    """Writes and reads pyarrow tables and record batch readers, pandas frames, Polars eager and lazy frames."""
+
+    @property
+    def default_row_order(self) -> RowOrder:
+        return "significant"
+
+    def accepts(self, frame: object) -> bool:
+        return family_of(type(frame)) is not None
+
+    def contents(self, frame: Any, options: WriteOptions) -> Contents | None:
+        """What the frame says; ``None`` for record batch readers and lazy frames."""
+        table = in_memory(frame)
+        if table is None:
+            return None
+        schema, batches = self._rows(table, options)
+        tally = _Tally(schema, self._row_order(options))
+        for batch in batches:
+            tally.update(batch)
+        refuse_no_rows(tally.nrow, allow_empty=options.allow_empty)
+        return tally.finish()
+
+    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
+        """Write the frame in one pass; memory is bounded for readers and lazy frames that are not to be sorted.
+
+        Values are checked as they pass: one that cannot be stored ends the write when it is met, with nothing but
+        staged files left behind. An empty version has no parts.
+        """
+        schema, batches = self._rows(frame, options)
+        if options.partition_columns:
+            rows = _table(batches, schema)
+            contents = contents or self.measure(rows, schema)
+            refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
+            return Written(contents, tuple(partitioned_parts(rows, schema, staging.directory(), options)))
+        writer = PartWriter(schema, staging.directory(), options)
+        try:
+            if contents is None:
+                contents = _write_and_tally(batches, writer, _Tally(schema, self._row_order(options)), options)
+            else:
+                for batch in batches:
+                    writer.write(batch)
+            refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
+            return Written(contents, tuple(writer.close()))
+        except BaseException:
+            writer.abort()
+            raise
+
+    def schema(self, frame: Any, options: WriteOptions) -> StructType:
+        """The schema under which the frame would be stored."""
+        table = in_memory(frame)
+        arrow_schema = table.schema if table is not None else stream(frame)[0]
+        return stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+
+    def typed(self, frame: Any, known: Callable[[], StructType | None]) -> Any:
+        """See `untyped.typed`."""
+        return typed(frame, known)
+
+    @contextmanager
+    def pinned(self, frame: Any) -> Generator[pa.Table]:
+        """The frame as a table in memory."""
+        table = in_memory(frame)
+        if table is None:
+            schema, batches = stream(frame)
+            table = pa.Table.from_batches(batches, schema)
+        yield table
+
+    def widened(self, frame: Any, schema: StructType) -> pa.Table:
+        """The columns of the schema in its types."""
+        return _table(conform_all(frame.to_batches(), schema), schema)
+
+    def measure(self, frame: Any, schema: StructType) -> Contents:
+        """What the rows say, computed here."""
+        tally = _Tally(schema, "ignored")
+        for batch in conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), schema):
+            tally.update(batch)
+        return tally.finish()
+
+    def violations(self, frame: Any, check: str) -> int:
+        """In how many rows the condition is false or null, evaluated by DuckDB."""
+        schema = stored_schema(frame.schema)
+        condition = Names({"rows": schema}).resolve(check)
+        rows = _table(conform_all(frame.to_batches(), schema), schema)
+        needed = {stored(side, name): rows[name] for side, name in condition.columns}
+        return rows.num_rows - int(is_true(table_of(needed, rows.num_rows), condition).sum())
+
+    def merge(self, frame: Any, base: Scan, matching: Matching, staging: Staging, options: WriteOptions) -> Upsert:
+        """See `merge_tables`; holds the frame, the table's keys, and the files whose rows change in memory."""
+        incoming = _table(conform_all(frame.to_batches(), base.schema), base.schema)
+        if matching.gone is not None:
+            units = base.schema.select(matching.on)
+            matching = replace(matching, gone=_table(conform_all(matching.gone.to_batches(), units), units))
+
+        def write(rows: pa.Table) -> Written:
+            settled = replace(options, allow_empty=True, columns=tuple(rows.column_names))
+            given = matching.given if rows is incoming else None
+            known = given if given is not None and given.schema == base.schema else None
+            return self.write(rows, staging, settled, known)
+
+        def measure(rows: pa.Table) -> Contents:
+            return self.measure(rows, base.schema)
+
+        return merge_tables(
+            incoming, base, matching, write, measure, vectors=options.deletion_vectors, tells=options.change_feed
+        )
+
+    def read(self, scan: Scan, frame_type: type | None = None) -> Any:
+        """The scan's rows; every part's SHA-256 is checked over its bytes before a row of it is returned.
+
+        A record batch reader checks part by part as it goes. Raises `IntegrityError`, naming the part.
+        """
+        family = family_of(frame_type or pa.Table)
+        if family not in READABLE:
+            raise unreadable(frame_type, READABLE)
+        if family == "pyarrow.RecordBatchReader":
+            return stream_table(scan)
+        return to_frame(read_table(scan), frame_type or pa.Table)
+
+    def _row_order(self, options: WriteOptions) -> RowOrder:
+        return options.resolved_row_order(self.default_row_order)
+
+    def _rows(self, frame: Any, options: WriteOptions) -> tuple[StructType, Iterator[pa.RecordBatch]]:
+        """The stored schema, and the rows in that schema, in the order in which they are stored."""
+        table = in_memory(frame)
+        if table is not None:
+            arrow_schema, incoming = table.schema, iter(table.to_batches(max_chunksize=BATCH_ROWS))
+        else:
+            arrow_schema, incoming = stream(frame)
+        schema = stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
+        batches = conform_all(incoming, schema)
+        if options.sort_rows:
+            batches = _batches(order_rows(_table(batches, schema), options.sort_rows))
+        elif table is not None and self._row_order(options) == "ignored":
+            table = _table(batches, schema)
+            # Beyond one part, ordering would cost more than the writing, for bytes that the digest spares anyway.
+            one_part = options.single_part or _size(table) <= options.target_part_bytes
+            batches = _batches(canonical_order(table) if one_part else table)
+        return schema, batches
+
+
+class _Tally:
+    """Computes `Contents` from the rows as they pass."""
+
+    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
+        self._schema = schema
+        self._digest = (SequenceDigest if row_order == "significant" else BagDigest)(schema_to_arrow(schema))
+        self._null_counts = [0] * len(schema.fields)
+        self.nrow = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self._digest.update(batch)
+        self._null_counts = [count + batch.column(i).null_count for i, count in enumerate(self._null_counts)]
+        self.nrow += batch.num_rows
+
+    def finish(self) -> Contents:
+        return Contents(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
+
+
+def _write_and_tally(
+    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _Tally, options: WriteOptions
+) -> Contents:
+    """Write while another thread digests; what waits for it is at most as large as a row group."""
+    waiting: deque[tuple[Future[None], int]] = deque()
+    waiting_bytes = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
+        for batch in batches:
+            waiting.append((thread.submit(tally.update, batch), batch.nbytes))
+            waiting_bytes += batch.nbytes
+            writer.write(batch)
+            while waiting_bytes > options.row_group_bytes:
+                done, size = waiting.popleft()
+                done.result()
+                waiting_bytes -= size
+        for done, _ in waiting:
+            done.result()
+    return tally.finish()
+
+
+def _table(batches: Iterator[pa.RecordBatch], schema: StructType) -> pa.Table:
+    return pa.Table.from_batches(batches, schema_to_arrow(schema))
+
+
+def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    return iter(table.to_batches(max_chunksize=BATCH_ROWS))
+
+
+def _size(table: pa.Table) -> int:
+    return sum(int(row_sizes(batch).sum()) for batch in table.to_batches())

@@ -1,0 +1,218 @@
+"""Arrow rows into a table, by key: only the keys of the table are read, and the files whose rows change."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.arrow.scan import read_table
+from dagster_versioned.engines.join_key import join_key
+from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.upsert import (
+    EXAMPLES,
+    Matching,
+    Positions,
+    Upsert,
+    as_examples,
+    deleted_from,
+    marked,
+    nothing,
+    refuse_bad_rows,
+    refuse_repeated_in_table,
+    require_key,
+)
+from dagster_versioned.identity.digest import row_lanes
+
+Rows = NDArray[np.int64]
+
+
+_ALONE = -1
+"""In the place of the frame's row, for a row of the table that goes although none has its key."""
+
+
+@dataclass(frozen=True)
+class _Matches:
+    """The table's rows that go unless they stay the same, sorted: the file, the position there, and the frame's row."""
+
+    file: Rows
+    position: Rows
+    row: Rows
+
+    def of(self, file: int) -> "tuple[Rows, Rows]":
+        start, stop = np.searchsorted(self.file, (file, file + 1))
+        return self.position[start:stop], self.row[start:stop]
+
+
+def merge_tables(
+    frame: pa.Table,
+    base: Scan,
+    matching: Matching,
+    write: Callable[[pa.Table], Written],
+    measure: Callable[[pa.Table], Contents],
+    *,
+    vectors: bool,
+    tells: bool,
+) -> Upsert:
+    """`Engine.merge` of a table in the canonical types of the scan's schema."""
+    require_key(base.schema, matching.key, matching.named)
+    keys = _join_keys(frame, matching.key)
+    _check_frame(frame, keys, matching)
+    matches = _matches(frame, keys, base, matching)
+    remaining: list[pa.Table] = []
+    before: list[Contents] = []
+    replaced: set[str] = set()
+    deleted: dict[str, Positions] = {}
+    updated: list[Rows] = []
+    removed = 0
+    told: list[pa.Table] = []
+    touched: list[int] = np.flatnonzero(np.bincount(matches.file)).tolist()
+    for file in range(len(base.files)) if matching.rewrite else touched:
+        old = read_table(replace(base, files=(base.files[file],)))
+        positions, rows = matches.of(file)
+        alone = rows == _ALONE
+        changes_to = ~alone
+        changes_to[~alone] = _differ(_taken(old, positions[~alone]), _taken(frame, rows[~alone]))
+        if not (matching.rewrite or alone.any() or changes_to.any()):
+            continue
+        updated.append(rows[changes_to])
+        removed += int(alone.sum())
+        gone = positions[alone | changes_to]
+        if tells:
+            told += [_told(_taken(old, positions[changes_to]), "update_preimage")]
+            told += [_told(_taken(old, positions[alone]), "delete")]
+        key_of = base.files[file].key
+        lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors and not matching.rewrite else None
+        if lost is not None:
+            deleted[key_of] = lost
+            before.append(measure(_taken(old, gone)))
+            continue
+        stay = np.ones(old.num_rows, np.bool_)
+        stay[gone] = False
+        remaining.append(old.filter(_mask(stay)))
+        before.append(measure(old))
+        replaced.add(key_of)
+    changed = np.concatenate(updated) if updated else np.empty(0, np.int64)
+    comes = np.ones(frame.num_rows, np.bool_)
+    comes[matches.row[matches.row != _ALONE]] = False
+    new = np.flatnonzero(comes)
+    comes[changed] = True
+
+    def changes() -> Written:
+        come = [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
+        return write(pa.concat_tables([*told, *come]))
+
+    return Upsert(
+        frozenset(replaced),
+        _sum(base.schema, before),
+        # As it is, if it can be: then it is known already what it says.
+        write(frame if comes.all() and not remaining else pa.concat_tables([*remaining, frame.filter(_mask(comes))])),
+        inserted=len(new),
+        updated=len(changed),
+        removed=removed,
+        deleted=deleted,
+        changes=changes if tells else None,
+    )
+
+
+def _told(rows: pa.Table, kind: ChangeType) -> pa.Table:
+    return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
+
+
+def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:
+    total = nothing(schema)
+    for contents in all_of:
+        total = Upsert(frozenset(), nothing(schema), Written(contents, ()), 0, 0).contents(total)
+    return total
+
+
+def _join_keys(table: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The key columns as ``k0``, …"""
+    columns: dict[str, Any] = {f"k{i}": join_key(table.column(name)) for i, name in enumerate(key)}
+    return pa.table(columns)
+
+
+def _check_frame(frame: pa.Table, keys: pa.Table, matching: Matching) -> None:
+    is_null = np.zeros(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        is_null |= column.is_null().to_numpy()
+    numbered = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
+    groups = (
+        numbered.filter(pa.array(~is_null)).group_by(keys.column_names).aggregate([("row", "count"), ("row", "min")])
+    )
+    repeated = groups.filter(_call("greater", groups["row_count"], 1))["row_min"].to_numpy()
+
+    def examples() -> str:
+        rows = np.sort(np.concatenate([repeated, np.flatnonzero(is_null)]))[:EXAMPLES]
+        return as_examples(_taken(frame.select(list(matching.key)), rows).to_pylist())
+
+    refuse_bad_rows(matching, int(is_null.sum()), len(repeated), examples)
+
+
+def _matches(frame: pa.Table, keys: pa.Table, base: Scan, matching: Matching) -> _Matches:
+    gone: pa.Table | None = matching.gone
+    if not frame.num_rows and (gone is None or not gone.num_rows):
+        return _Matches(*[np.empty(0, np.int64)] * 3)
+    scan, file = marked(base, tuple(dict.fromkeys((*matching.key, *matching.on))))
+    stored = read_table(scan)
+    files: Rows = stored.column(file).to_numpy().astype(np.int64)
+    # Files come one after the other, so that a row's position in its own is counted from where that begins.
+    positions = np.arange(len(files)) - np.searchsorted(files, files)
+    numbers: Any = pa.array(np.arange(len(files)))
+    old = _join_keys(stored, matching.key).append_column("old", numbers)
+    new = keys.append_column("row", cast("Any", pa.array(np.arange(keys.num_rows))))
+    joined = old.join(new, keys.column_names, join_type="inner").select(["old", "row"]).sort_by("old")
+    found: Rows = joined["old"].to_numpy()
+    rows: Rows = joined["row"].to_numpy()
+    _check_table(frame, rows, matching)
+    if matching.on:
+        units = pa.concat_tables(_join_keys(side, matching.on) for side in (frame, gone) if side is not None)
+        of_units = _join_keys(stored, matching.on).append_column("old", numbers)
+        going = of_units.join(units, units.column_names, join_type="left semi")["old"].to_numpy()
+        alone = np.zeros(len(files), np.bool_)
+        alone[going] = True
+        alone[found] = False
+        alone = np.flatnonzero(alone)
+        order = np.argsort(found := np.concatenate([found, alone]))
+        found, rows = found[order], np.concatenate([rows, np.full(len(alone), _ALONE)])[order]
+    return _Matches(files[found], positions[found], rows)
+
+
+def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
+    repeated = np.flatnonzero(np.bincount(matched) > 1)
+    refuse_repeated_in_table(
+        matching,
+        len(repeated),
+        lambda: as_examples(_taken(frame.select(list(matching.key)), repeated[:EXAMPLES]).to_pylist()),
+    )
+
+
+def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
+    """Which rows of two tables of equal length and schema say something else."""
+    first, second = (_lanes(table) for table in (old, new))
+    return (first[0] != second[0]) | (first[1] != second[1])
+
+
+def _mask(rows: NDArray[np.bool_]) -> Any:
+    return pa.array(rows)
+
+
+def _taken(table: pa.Table, rows: Rows) -> pa.Table:
+    return table.take(cast("Any", pa.array(rows)))
+
+
+def _lanes(table: pa.Table) -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]":
+    lanes = [row_lanes(batch) for batch in table.to_batches()]
+    if not lanes:
+        return np.empty(0, np.uint64), np.empty(0, np.uint64)
+    return np.concatenate([one[0] for one in lanes]), np.concatenate([one[1] for one in lanes])
+
+
+def _call(function: str, *arguments: Any) -> Any:
+    return pc.call_function(function, [*arguments])

@@ -1,0 +1,543 @@
+"""A feature over its versioned table: what is stale of it, and what comes of what was computed."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import DataType, StructType
+from dagster_versioned.engines import arrow_sample_rows, arrow_samples
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.dispatch import engine_for, engine_for_type
+from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.samples import (
+    DATA_VERSION_BY_FIELD,
+    PROVENANCE,
+    PROVENANCE_BY_FIELD,
+    SYSTEM_COLUMNS,
+    SYSTEM_PREFIX,
+    SampleChanges,
+    SampleHash,
+    SamplePlan,
+    Upstream,
+    refuse_equal_names,
+    require_columns,
+    require_plain_columns,
+)
+from dagster_versioned.engines.sql import Names
+from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, UnsupportedType
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.increment import Asked, Increment, SampleRows
+from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
+from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.sample_schema import updated_schema
+from dagster_versioned.tables.sample_update import SampleUpdate
+from dagster_versioned.tables.table import VersionedTable
+
+
+@dataclass(frozen=True)
+class UpstreamFiles:
+    """The exact files of a table that a feature is computed from; none of them is read yet."""
+
+    table: VersionedTable
+    files: VersionFiles
+
+    @property
+    def schema(self) -> StructType:
+        """The columns of the files."""
+        return self.files.scan.schema
+
+    def read(self, frame_type: type, columns: Sequence[str] | None = None) -> Any:
+        """The rows as a frame."""
+        scan = self.files.scan if columns is None else replace(self.files.scan, columns=tuple(columns))
+        return self.table.read_files(replace(self.files, scan=scan), frame_type)
+
+    def of(self, partitions: Iterable[str]) -> "UpstreamFiles":
+        """The same version of some of the partitions; of those that it has."""
+        known = {version.partition for version in self.files.versions}
+        wanted = sorted(key for key in partitions if key in known)
+        if not wanted:
+            return UpstreamFiles(self.table, self.files.of_no_partition())
+        return UpstreamFiles(self.table, self.table.files(self.files.log_version, partitions=wanted))
+
+    def digests(self) -> dict[str, str] | None:
+        """The field digests of the rows; ``None`` where a version does not record them."""
+        records = [
+            None if version.is_foreign else FeatureRecord.of(version.identity.custom) for version in self.files.versions
+        ]
+        known = [record.digests for record in records if record is not None]
+        return digests_together(known) if known and len(known) == len(records) else None
+
+
+class FeatureTable:
+    """A feature of a graph, and the table that holds its samples."""
+
+    def __init__(self, graph: FeatureGraph, key: str, table: VersionedTable, how: SampleHash | None = None) -> None:
+        self.graph = graph
+        self.feature = graph[key]
+        self.table = table
+        self.plan = sample_plan(graph, key, how or SampleHash())
+
+    def resolve(
+        self,
+        upstreams: Mapping[str, UpstreamFiles],
+        *,
+        partition: str | None = None,
+        as_type: type = pa.Table,
+        full: bool = False,
+    ) -> "Resolved":
+        """What the table, or a partition of it, lacks of what the upstreams (by feature) say.
+
+        Reads versions, ids and the columns of filters; of upstreams that are no features, the columns of their fields.
+        ``as_type`` is what frames are given as. ``full``: all samples are to be computed, stale or not. Raises
+        `InvalidInput`, and `CommitConflict` for a table that another program changed.
+        """
+        if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
+            raise InvalidInput(
+                f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
+                "or written; materialize them first."
+            )
+        head, full = self._head(partition, full)
+        self._check_columns(upstreams)
+        given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
+        way = _way(as_type)
+        frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
+        types = {
+            new: field.type
+            for each in self.plan.upstreams
+            for new, field in zip(
+                each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
+            )
+        }
+        current = self._current(head, way, full, types)
+
+        def rows(units: Any, *, every: bool) -> Any:
+            reads = {name: _reading(files) for name, files in given.items()}
+            return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
+
+        digests = self._upstream_digests(given)
+        with ExitStack() as pinned:
+            changes = way.resolver.resolve(_light(self.plan, given), frames, current, way.pin(pinned))
+            return self._resolved(
+                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all()
+            )
+
+    def resolve_samples(
+        self, samples: Any, *, partition: str | None = None, as_type: type | None = None, full: bool = False
+    ) -> "Resolved":
+        """As `resolve`, for a feature without upstreams: ``samples`` are all that there are.
+
+        They bring the column ``metaxy_provenance_by_field``; else the versions of each field are those of its
+        ``columns``, and without these of all that are no ids. Raises what `resolve` does, and `UnsupportedType` for
+        columns that have other types than in the table.
+        """
+        head, full = self._head(partition, full)
+        engine_for(samples)  # which says better than what follows that it is no frame
+        way = _way(cast("type[Any]", type(samples)))
+        samples = way.rows.own(samples, None)
+        names = way.rows.names(samples)
+        require_columns("The frame of samples", names, self.plan.ids)
+        says = way.rows.members_of(samples, DATA_VERSION_BY_FIELD)
+        require_plain_columns(self.plan, "The frame of samples", names, says)
+        way.rows.members_of(samples, PROVENANCE_BY_FIELD)
+        if head is not None and not full:
+            self._check_types(samples, way, head)
+        if PROVENANCE_BY_FIELD not in names:
+            columns = _columns_of(self.feature, names)
+            if lost := sorted({*names} - {*self.plan.ids, *SYSTEM_COLUMNS}.union(*columns.values())):
+                raise InvalidInput(
+                    f"The samples of feature {self.feature.key!r} have the columns {lost}, which belong to no field: "
+                    "nobody would see them change. Nothing was written. Add them to the columns of a field."
+                )
+            samples = way.rows.with_contents(samples, columns)
+        ids = engine_for(samples).schema(way.rows.select(samples, self.plan.ids), WriteOptions())
+        current = self._current(head, way, full, {field.name: field.type for field in ids.fields})
+        light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
+
+        def rows(units: Any, *, every: bool) -> Any:
+            found = way.rows.samples_of(self.plan, samples, units, every=every)
+            return way.rows.as_frame(found, as_type or way.frame_type)
+
+        frame_type = as_type or way.frame_type
+        with ExitStack() as pinned:
+            changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
+            return self._resolved(
+                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), samples
+            )
+
+    # Inside
+
+    def _resolved(
+        self,
+        changes: SampleChanges,
+        way: "_Way",
+        head: UpstreamFiles | None,
+        current: Any,
+        rows: Any,
+        as_type: type,
+        upstreams: Mapping[str, Mapping[str, str]],
+        partition: str | None,
+        full: bool,
+        pinned: ExitStack,
+        samples: Any = None,
+    ) -> "Resolved":
+        counts = replace(changes.counts, reasons={}) if full else changes.counts
+
+        def some(frame: Any, count: int) -> Any:
+            return frame if count else way.rows.none_of(frame)  # known to be empty, nothing is read for it
+
+        new = some(way.rows.units_of(self.plan, changes.new), counts.new)
+        stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
+        gone = some(changes.orphaned, counts.orphaned)
+        asked = Asked(new, stale, gone, counts, full=full, first=current is None)
+        keys = {field.member: field.key for field in self.feature.fields}
+        increment: Increment[Any] = Increment(
+            asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
+        )
+        return Resolved(self, increment, way, head, current, upstreams, pinned, samples)
+
+    def _head(self, partition: str | None, full: bool) -> tuple[UpstreamFiles | None, bool]:
+        """The files of the head that the update is to go onto, and whether all samples are to be computed.
+
+        They are, too, where they were to be and somebody died before all were: nobody knows which of them are new.
+        Raises `InvalidInput` where it cannot be compared, `CommitConflict` where another program had the last word.
+        """
+        if not self.table.exists():
+            return None, full
+        version = self.table.state.history.heads.get(partition)
+        if version is None:
+            return None, full
+        foreign = self.table.state.history.unadopted
+        if foreign is not None and not full:
+            raise CommitConflict(
+                f"Another program changed the table of feature {self.feature.key!r} with log version "
+                f"{foreign.log_version}, so nobody knows which samples it has. Nothing was computed or written. Look "
+                "at history(), then adopt() that, or revert(), or compute all samples again (run config full: true)."
+            )
+        record = FeatureRecord.of(version.identity.custom)
+        how = (self.plan.hash.algorithm, self.plan.hash.length)
+        if not full and record is not None:
+            for what, was, now in (("hash", record.hash, how), ("id columns", record.ids, self.feature.id_columns)):
+                if was != now:
+                    raise InvalidInput(
+                        f"Version {version.short} of feature {self.feature.key!r} has the {what} {list(was)}, and the "
+                        f"feature {list(now)}: none of its samples could be compared. Nothing was computed or written. "
+                        "Compute all of them again (run config full: true), or take the change back."
+                    )
+        full = full or (record is not None and record.full and record.left > 0)
+        return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
+
+    def _current(self, head: UpstreamFiles | None, way: "_Way", full: bool, types: Mapping[str, DataType]) -> Any:
+        """What is compared of the samples that are stored; ``None`` where there are none, or where all are to be
+        computed and have other ids, or ids of other ``types`` (by column), so that all that are stored go."""
+        if head is None:
+            return None
+        names = head.schema.names
+        if full and any(
+            name not in names or types.get(name, head.schema.field(name).type) != head.schema.field(name).type
+            for name in self.plan.ids
+        ):
+            return None
+        what = f"The table of feature {self.feature.key!r}"
+        require_columns(what, names, self.plan.ids if full else (*self.plan.ids, PROVENANCE))
+        columns = [
+            *self.plan.ids,
+            *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
+        ]
+        return way.rows.stored(self.plan, head.read(way.frame_type, columns), stale=full)
+
+    def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
+        """Refuse what would fail once rows are read: before anything is computed."""
+        names: dict[str, list[str]] = {}
+        for each in self.plan.upstreams:
+            known = upstreams[each.name].schema.names
+            require_columns(f"Upstream {each.name!r}", known, list(each.rename))
+            renamed = each.renamed([name for name in known if not name.startswith(SYSTEM_PREFIX)])
+            wanted = [*each.ids, *each.on, *(each.select or ())]
+            require_columns(f"Upstream {each.name!r}", renamed, wanted)
+            names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
+        refuse_equal_names(self.plan, names)
+
+    def _check_types(self, samples: Any, way: "_Way", head: UpstreamFiles) -> None:
+        """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
+        others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
+        both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
+        given = engine_for(samples).schema(way.rows.select(samples, both), WriteOptions())
+        try:
+            updated_schema(StructType(map(head.schema.field, both)), given)
+        except UnsupportedType as error:
+            raise UnsupportedType(
+                f"The samples of feature {self.feature.key!r} have other types than its table. {error} Or compute all "
+                "of them again (run config full: true)."
+            ) from None
+
+    def _versions(self, upstream: Upstream, files: UpstreamFiles, way: "_Way") -> Any:
+        """The columns of an upstream that say which samples there are, and of which versions."""
+        known, needed = files.schema.names, _needed(upstream, files.schema)
+        if DATA_VERSION_BY_FIELD in known:
+            return files.read(way.frame_type, [*needed, DATA_VERSION_BY_FIELD])
+        columns = _columns_of(self.graph[upstream.name], known)
+        used = {member: columns[member] for member in upstream.fields}
+        wanted = dict.fromkeys([*needed, *(name for names in used.values() for name in names)])
+        frame = way.rows.with_contents(files.read(way.frame_type, list(wanted)), used)
+        return way.rows.select(frame, [*needed, DATA_VERSION_BY_FIELD])
+
+    def _upstream_digests(self, upstreams: Mapping[str, UpstreamFiles]) -> dict[str, dict[str, str]]:
+        """By upstream, the digests of the fields that the feature is computed from.
+
+        None where samples are passed over or matched by what else is in their columns, which the digests do not tell,
+        and where an upstream has none.
+        """
+        found: dict[str, dict[str, str]] = {}
+        for each in self.plan.upstreams:
+            by_ids = each.filter is None and {*each.on} <= {*each.ids}
+            digests = upstreams[each.name].digests() if by_ids else None
+            used = {
+                ref.field
+                for field in self.feature.fields
+                for ref in self.graph.parents(self.feature.key, field.key)
+                if ref.feature == each.name
+            }
+            known = digests is not None and used <= digests.keys()
+            found[each.name] = {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
+        return found
+
+
+class Resolved:
+    """An increment of a feature, and how its rows go onto the version that it was computed from.
+
+    Frames of Spark are computed once, and kept until it is closed; it is a context manager.
+    """
+
+    def __init__(
+        self,
+        feature: FeatureTable,
+        increment: Increment[Any],
+        way: "_Way",
+        head: UpstreamFiles | None,
+        current: Any,
+        upstreams: Mapping[str, Mapping[str, str]],
+        pinned: ExitStack,
+        samples: Any = None,
+    ) -> None:
+        self._samples = samples
+        self.increment = increment
+        self._pinned = pinned
+        self._part = ExitStack()
+        self.feature = feature
+        self._way = way
+        self._head = head
+        self._current = current
+        self._upstreams = upstreams
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._part.close()
+        self._pinned.close()
+
+    @property
+    def record(self) -> FeatureRecord | None:
+        """What the version that it is compared with records of how it came about."""
+        return FeatureRecord.of(self._head.files.versions[0].identity.custom) if self._head is not None else None
+
+    def finish(
+        self,
+        rows: Any = None,
+        part: Increment[Any] | None = None,
+        *,
+        after: Version | None = None,
+        allow_empty: bool = False,
+    ) -> SampleUpdate:
+        """The rows that were computed, for the whole increment or a ``part`` of it, as what is to be written.
+
+        Without ``rows`` where there is nothing to compute, and for a feature without upstreams, whose rows are its
+        samples. ``after`` is the version that the part before was written as. Where all is computed again and what is
+        stored has other ids or columns, the first part replaces the table. What the part before came to is not kept
+        any longer. ``allow_empty``: the first version may have no samples.
+        Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
+        twice, and `EmptyTable` where there never was a sample.
+        """
+        self._part.close()
+        feature, way = self.feature, self._way
+        plan, part = feature.plan, part or self.increment
+        asked, idle = part.asked, False
+        if part.todo:
+            if rows is None and self._samples is not None:
+                frame = self._finished_samples(part)
+            elif rows is None:
+                raise InvalidInput(
+                    f"Feature {plan.feature!r} returned None, but {part.todo} samples were asked for. Nothing was "
+                    "written. Return a frame with a row for each."
+                )
+            else:
+                own = way.rows.own(rows, part.units)
+                frame = way.rows.finished(plan, part.units, own, way.pin(self._part))
+        elif self._head is None or (self._current is None and asked.full):
+            if self._head is None and not allow_empty:
+                raise self._empty()
+            frame = self._no_rows(part)
+        elif not part.counts.orphaned:  # whatever engine it was that found nothing to do
+            frame = arrow_sample_rows.empty(self._head.schema)
+            idle = True
+        else:
+            frame = way.rows.empty(self._head.schema, asked.gone)
+        gone = arrow_sample_rows.select(frame, plan.units) if idle else way.rows.select(asked.gone, plan.units)
+        base = after or (self._head.files.versions[0] if self._head is not None else None)
+        whole = asked.full and (not asked.piece or (after is None and not self._can_join(frame)))
+        rows_of_frame = arrow_sample_rows if idle else way.rows
+        digests = rows_of_frame.digests(plan, frame) if whole else self._digests(part, frame, after)
+        record = FeatureRecord(
+            feature.feature.id_columns,
+            self._fields(),
+            (plan.hash.algorithm, plan.hash.length),
+            {field.key: digests[field.member] for field in feature.feature.fields},
+            self._upstreams,
+            asked.left,
+            asked.full and asked.left > 0,
+        )
+        if whole:
+            self._current = None  # nothing that is stored stays, so that the parts that follow take none of it away
+        return SampleUpdate(
+            frame,
+            None if whole else gone,
+            plan.units,
+            plan.ids,
+            base.metadata_sha if base is not None else None,
+            {FEATURE_MEMBER: record.to_json()},
+        )
+
+    def _empty(self) -> EmptyTable:
+        key = self.feature.plan.feature
+        if self._samples is not None:
+            why, fix = "its function returned none", "Return some"
+        else:
+            why = "its upstreams have none that it could be computed from"
+            fix = "Materialize them first, look at the filters of its FeatureDeps"
+        return EmptyTable(
+            f"Feature {key!r} has no samples: {why}. Nothing was written. {fix}, or allow that with "
+            "TableOptions(allow_empty=True)."
+        )
+
+    def _no_rows(self, part: Increment[Any]) -> Any:
+        """Rows of no sample, where none are stored that would say which columns there are."""
+        if self._samples is not None:
+            return self._finished_samples(part)
+        plan, rows = self.feature.plan, self._way.rows
+        if not {*plan.ids} <= {*plan.units}:
+            raise EmptyTable(
+                f"Feature {plan.feature!r} has no samples, and nobody knows the types of its ids "
+                f"{sorted({*plan.ids} - {*plan.units})}. Nothing was written. Give its upstreams some samples first."
+            )
+        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._way.pin(self._part))
+
+    def _finished_samples(self, part: Increment[Any]) -> Any:
+        every = part.asked.first and not part.asked.piece
+        pin = self._way.pin(self._part)
+        return self._way.rows.finished_samples(
+            self.feature.plan, part.units, self._samples, pin, part.todo, every=every
+        )
+
+    def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
+        """The field digests of the table once the frame is in it, by member."""
+        plan, rows = self.feature.plan, self._way.rows
+        keys = {field.key: field.member for field in self.feature.feature.fields}
+        before = after or (self._head.files.versions[0] if self._head is not None else None)
+        record = FeatureRecord.of(before.identity.custom) if before is not None else None
+        added = [rows.digests(plan, frame)] if part.todo or before is None else []
+        if record is not None and record.digests.keys() == keys.keys() and record.ids == plan.ids:
+            added.append({keys[key]: text for key, text in record.digests.items()})
+        elif self._current is not None:
+            added.append(rows.digests(plan, self._current))
+        going = [(part.asked.gone, part.counts.orphaned), (part.asked.stale, part.counts.stale)]
+        stored = self._current
+        taken = [
+            rows.digests(plan, rows.within(plan, stored, units))
+            for units, count in going
+            if count and stored is not None
+        ]
+        found = digests_together(added, taken)
+        assert found is not None  # all are of the feature's fields
+        return found
+
+    def _can_join(self, frame: Any) -> bool:
+        """Whether rows can stand beside those that are stored, until these are computed again as well."""
+        if self._head is None:
+            return True
+        if self.feature.table.state.history.unadopted is not None:
+            return False
+        stored, plan, record = self._head.schema, self.feature.plan, self.record
+        if not {*plan.ids} <= {*stored.names} or (record is not None and record.ids != plan.ids):
+            return False
+        try:
+            updated_schema(stored, engine_for(frame).schema(frame, WriteOptions()))
+        except (InvalidInput, UnsupportedType):
+            return False
+        return True
+
+    def _fields(self) -> dict[str, tuple[str, str]]:
+        feature = self.feature.feature
+        versions = self.feature.graph.versions(feature.key).fields
+        return {field.key: (versions[field.key], field.code_version) for field in feature.fields}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How an engine does it, and the type of its frames."""
+
+    resolver: Resolver
+    rows: SampleRows
+    frame_type: type
+
+    def pin(self, until: ExitStack) -> Pin:
+        """Keeps frames until a stack is closed."""
+        return lambda frame: until.enter_context(self.rows.pinned(frame))
+
+
+def _way(frame_type: type) -> _Way:
+    """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
+    if isinstance(engine_for_type(frame_type), ArrowEngine):
+        return _Way(arrow_samples, arrow_sample_rows, pa.Table)
+    from dagster_versioned.engines.spark import sample_rows, samples
+
+    return _Way(samples, sample_rows, frame_type)
+
+
+def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePlan:
+    """The plan for frames of the columns alone that say which samples there are."""
+
+    def light(each: Upstream) -> Upstream:
+        read = _needed(each, upstreams[each.name].schema)
+        return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=())
+
+    return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
+
+
+def _needed(upstream: Upstream, schema: StructType) -> list[str]:
+    """The columns that say which samples of an upstream there are, as they are stored."""
+    renamed = upstream.renamed(schema.names)
+    wanted = {*upstream.ids, *upstream.on}
+    if upstream.filter is not None:
+        fields = [replace(field, name=name) for field, name in zip(schema.fields, renamed, strict=True)]
+        wanted |= Names({"upstream": StructType(fields)}).resolve(upstream.filter).of("upstream")
+    return [old for old, new in zip(schema.names, renamed, strict=True) if new in wanted]
+
+
+def _columns_of(feature: Feature, known: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By field of a feature without upstreams, the columns whose values are its version."""
+    names = [name for name in known if not name.startswith(SYSTEM_PREFIX)]
+    rest = tuple(sorted(name for name in names if name not in feature.id_columns)) or feature.id_columns
+    found = {field.member: tuple(sorted(field.columns)) or rest for field in feature.fields}
+    for columns in found.values():
+        require_columns(f"Feature {feature.key!r}", names, columns)
+    return found
+
+
+def _reading(files: UpstreamFiles) -> Callable[[type], Any]:
+    return lambda frame_type: files.read(frame_type)

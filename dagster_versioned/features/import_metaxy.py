@@ -1,0 +1,112 @@
+"""Taking over the samples of a Metaxy store, so that they need not be computed again.
+
+Only samples that are current are taken over: those whose stored provenance is the one that is expected of them. The
+others are new to their feature, and are computed when it runs.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_versioned.engines import arrow_sample_rows
+from dagster_versioned.engines.arrow_samples import quoted
+from dagster_versioned.engines.samples import (
+    DATA_VERSION_BY_FIELD,
+    PROVENANCE,
+    SYSTEM_PREFIX,
+    Counts,
+)
+from dagster_versioned.engines.sql import database
+from dagster_versioned.errors import InvalidInput, TableNotFound
+from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.increment import Increment
+from dagster_versioned.features.metaxy_store import MetaxyStore
+from dagster_versioned.tables.feature_record import FeatureRecord
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What became of a feature: the version with its samples, ``None`` where there were none to take over.
+
+    ``samples`` were taken over now, counted by the ids that come from upstreams; ``left`` are still to be computed.
+    """
+
+    key: str
+    version: Version | None = None
+    samples: int = 0
+    left: int = 0
+
+
+def take_over(store: MetaxyStore, project: Project, graph: FeatureGraph | None = None) -> list[TakenOver]:
+    """Write the current samples of a Metaxy store to the tables of a project, feature after feature.
+
+    ``graph`` is by default the one that was pushed to the store. The tables are those of the assets with the features'
+    keys; one that was taken over before stays as it is, so this can be run again after an error. The features are then
+    given the store's hash (`MetaxyStore.hash`), and the roots go on to bring ``metaxy_provenance_by_field``. Raises
+    `InvalidInput` where another table is in the place of one, and what reading the store and writing tables do.
+    """
+    graph = graph or store.graph()
+    how = store.hash(graph)
+    tables = {feature.key: project.table(feature.key.split("/")) for feature in graph}
+    for key, table in tables.items():
+        record = FeatureRecord.of(table.version().identity.custom) if table.exists() else None
+        if table.exists() and (record is None or record.hash != (how.algorithm, how.length)):
+            raise InvalidInput(
+                f"{project.store.uri} has a table of {key!r} already, with other versions of samples. Nothing was taken"
+                " over. Take over into another project."
+            )
+    return [_taken(store, FeatureTable(graph, key, table, how)) for key, table in tables.items()]
+
+
+def _taken(store: MetaxyStore, feature: FeatureTable) -> TakenOver:
+    key, table, plan = feature.feature.key, feature.table, feature.plan
+    if table.exists():
+        return TakenOver(key, table.version())
+    above = [table.project.table(dep.feature.split("/")) for dep in feature.feature.deps]
+    try:
+        rows = store.samples(feature.graph, key)
+    except TableNotFound:
+        return TakenOver(key)
+    if not rows.num_rows or not all(each.exists() for each in above):
+        return TakenOver(key)
+    if above:
+        files = {
+            dep.feature: UpstreamFiles(each, each.files())
+            for dep, each in zip(feature.feature.deps, above, strict=True)
+        }
+        resolved = feature.resolve(files)
+    else:
+        resolved = feature.resolve_samples(rows)
+    part = _current(resolved, rows)
+    if not part.todo:
+        return TakenOver(key, left=resolved.increment.todo)
+    own = [name for name in rows.column_names if not name.startswith(SYSTEM_PREFIX)]
+    computed = arrow_sample_rows.within(plan, rows.select([*own, DATA_VERSION_BY_FIELD]), part.units)
+    written = table.write(
+        resolved.finish(computed, part),
+        parents=[parent for each in above for parent in each.upstream()],
+        code_version=feature.graph.versions(key).feature,
+    )
+    return TakenOver(key, written.version, part.todo, part.asked.left)
+
+
+def _current(resolved: Resolved, rows: pa.Table) -> Increment[Any]:
+    """The part of what is expected whose provenance the stored rows have."""
+    plan, asked = resolved.feature.plan, resolved.increment.asked
+    on = ", ".join(map(quoted, (*plan.units, PROVENANCE)))
+    with database() as connection:
+        connection.register("expected", asked.new)
+        connection.register("stored", rows.select([*plan.units, PROVENANCE]))
+        units = connection.execute(f"SELECT * FROM expected SEMI JOIN stored USING ({on})").to_arrow_table()
+    counts = Counts(new=units.num_rows)
+    left = asked.counts.new - units.num_rows
+    part = replace(asked, new=units, counts=counts, left=left, piece=True)
+
+    def as_they_are(units: Any, *, every: bool) -> Any:
+        return units
+
+    return Increment(part, arrow_sample_rows, plan, as_they_are, lambda frame: frame, {})

@@ -1,0 +1,153 @@
+"""What a feature's table lacks of what its upstreams say. Source: seed 004 ("Incremental Computations")."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from dagster_versioned.engines.samples import (
+    PROVENANCE_BY_FIELD,
+    FieldText,
+    SampleChanges,
+    SampleHash,
+    SamplePlan,
+    Upstream,
+)
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.definitions import Feature, FeatureDep
+from dagster_versioned.features.graph import FeatureGraph, FieldRef
+
+Pin = Callable[[Any], Any]
+"""Keeps a lazy frame that is looked at more than once."""
+
+
+class Resolver(Protocol):
+    """An engine's way to compare samples: `engines.arrow_samples` or `engines.spark.samples`."""
+
+    def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any, pin: Pin = ...) -> SampleChanges:
+        """Compare with what the upstreams say."""
+        ...
+
+    def resolve_samples(self, plan: SamplePlan, samples: Any, current: Any, pin: Pin = ...) -> SampleChanges:
+        """Compare with samples that bring their provenance."""
+        ...
+
+
+def resolve_update(
+    graph: FeatureGraph,
+    key: str,
+    resolver: Resolver,
+    frames: Mapping[str, Any] | None = None,
+    *,
+    samples: Any = None,
+    current: Any = None,
+    how: SampleHash | None = None,
+) -> SampleChanges:
+    """Which samples of a feature are new, stale and orphaned.
+
+    ``frames`` are the tables of its upstreams by key, ``samples`` what a feature without upstreams consists of, with
+    the column ``metaxy_provenance_by_field``; ``current`` is the feature's own table, ``None`` if there is none yet.
+    Raises `InvalidInput`.
+    """
+    plan = sample_plan(graph, key, how or SampleHash())
+    feature = graph[key]
+    if not feature.deps:
+        if samples is None:
+            raise InvalidInput(
+                f"Feature {key!r} has no upstream. Nothing was computed or written; give its samples, with the column"
+                f" {PROVENANCE_BY_FIELD!r}."
+            )
+        return resolver.resolve_samples(plan, samples, current)
+    if missing := [dep.feature for dep in feature.deps if dep.feature not in (frames or {})]:
+        raise InvalidInput(
+            f"Feature {key!r} is computed from {missing}, which are not there. Nothing was computed or written;"
+            " materialize them first."
+        )
+    return resolver.resolve(plan, dict(frames or {}), current)
+
+
+def sample_plan(graph: FeatureGraph, key: str, how: SampleHash) -> SamplePlan:
+    """All that decides which samples of a feature are stale, for an engine."""
+    feature = graph[key]
+    parents = {field.key: graph.parents(key, field.key) for field in feature.fields}
+    used = {ref for refs in parents.values() for ref in refs}
+    upstreams = tuple(_upstream(graph, feature, dep, used) for dep in feature.deps)
+    texts = tuple(
+        FieldText(field.member, (field.key, field.code_version, *_pieces(graph, parents[field.key])))
+        for field in feature.fields
+    )
+    on = _matched_by(feature, upstreams)
+    return SamplePlan(feature.key, feature.id_columns, on, _units(feature, upstreams), upstreams, texts, how)
+
+
+def _pieces(graph: FeatureGraph, parents: tuple[FieldRef, ...]) -> list[str | tuple[str, str]]:
+    pieces: list[str | tuple[str, str]] = []
+    for ref in parents:
+        pieces += [ref.text, (ref.feature, _member(graph, ref))]
+    return pieces
+
+
+def _member(graph: FeatureGraph, ref: FieldRef) -> str:
+    return next(field.member for field in graph[ref.feature].fields if field.key == ref.field)
+
+
+def _upstream(graph: FeatureGraph, feature: Feature, dep: FeatureDep, used: set[FieldRef]) -> Upstream:
+    ids = tuple(dep.rename.get(name, name) for name in graph[dep.feature].id_columns)
+    match dep.lineage.kind:
+        case "identity":
+            on = ids
+        case "aggregation":
+            on = dep.lineage.on or feature.id_columns
+        case "expansion":
+            on = dep.lineage.on or ids
+    return Upstream(
+        dep.feature,
+        ids,
+        on,
+        tuple(sorted(_member(graph, ref) for ref in used if ref.feature == dep.feature)),
+        dep.rename,
+        dep.select,
+        dep.filter,
+        dep.optional,
+        dep.lineage.kind == "aggregation",
+    )
+
+
+def _matched_by(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
+    """The columns that all upstreams have in common."""
+    if not upstreams:
+        return feature.id_columns
+    common = [name for name in upstreams[0].on if all(name in each.on for each in upstreams)]
+    if not common:
+        told = ", ".join(f"{list(each.on)} of {each.name!r}" for each in upstreams)
+        raise InvalidInput(
+            f"Feature {feature.key!r} cannot match the samples of its upstreams: {told} have no column in common."
+            " Nothing was computed or written. Rename some in its FeatureDeps, or state their lineage."
+        )
+    return tuple(common)
+
+
+def _units(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
+    """The feature's ids that come from its upstreams: what tells its units apart.
+
+    Raises `InvalidInput` where several samples of an upstream, or groups of them, would be one unit, and where a unit
+    might lack an id.
+    """
+    if not upstreams:
+        return feature.id_columns
+    required = [each for each in upstreams if not each.optional]
+    found = {name for each in upstreams for name in each.on}
+    units = tuple(name for name in feature.id_columns if name in found)
+    for each in upstreams:
+        if lost := [name for name in (each.on if each.grouped else each.ids) if name not in units]:
+            raise InvalidInput(
+                f"Feature {feature.key!r} has the id columns {list(feature.id_columns)}, so samples of {each.name!r} "
+                f"that differ in {lost} would be one. Nothing was computed or written. Make these columns ids of the "
+                "feature, or state Lineage.aggregation() in its FeatureDep."
+            )
+    for each in required or upstreams:
+        units_of = {name for one in required or [each] for name in one.on}
+        if lost := [name for name in units if name not in units_of]:
+            raise InvalidInput(
+                f"Feature {feature.key!r} has the id columns {lost} from optional upstreams only, so some samples "
+                "would have none. Nothing was computed or written. Make one of these upstreams required."
+            )
+    return units

@@ -1,1 +1,0 @@
-"""Features: tables that know, row by row and field by field, what is stale."""

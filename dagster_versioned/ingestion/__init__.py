@@ -1,1 +1,0 @@
-"""Dagster's assets whose data come from elsewhere, as a manifest says."""

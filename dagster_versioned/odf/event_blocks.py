@@ -1,0 +1,175 @@
+"""The blocks that say what becomes of a history: its columns, its source, its data, and its watermark.
+
+Source: seed 002 ("Merge Strategies", "Watermark", "Schema Evolution").
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from dagster_versioned.engines.events import EventColumns, EventSchema
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
+    DisablePushSource,
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    MetadataEvent,
+    SetDataSchema,
+    SetPollingSource,
+    SetVocab,
+    SourceState,
+    Timestamp,
+)
+from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.slice_file import Slice, slice_schema
+from dagster_versioned.tables.chain_head import ChainHead
+from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_slice import ChainEntry
+from dagster_versioned.tables.state import TableState
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What events are computed from: what the ``chain`` says (``None``: there is none yet), and what may follow it.
+
+    ``system_time`` is that of the events, later than any before. ``schema`` are the columns so far.
+    """
+
+    chain: ChainState | None
+    state: TableState | None
+    system_time: datetime
+    schema: EventSchema | None
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the next record."""
+        return 0 if self.chain is None else self.chain.next_offset
+
+    @property
+    def watermark(self) -> datetime | None:
+        """The event time before which no more events were expected."""
+        known = self.chain.watermark if self.chain is not None else None
+        return None if known is None else known.to_datetime()
+
+
+def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot:
+    """How rows become events, as a block says it."""
+    match history.merge:
+        case Append():
+            return MergeStrategyAppend()
+        case Ledger(primary_key=key):
+            return MergeStrategyLedger(key)
+        case Snapshot(primary_key=key, compare_columns=compared):
+            return MergeStrategySnapshot(key, compared)
+
+
+def columns_of(chain: ChainState) -> EventColumns:
+    """What the columns are called that every event has."""
+    vocab, usual = chain.vocab, EventColumns()
+    return EventColumns(
+        vocab.offset_column or usual.offset,
+        vocab.operation_type_column or usual.operation_type,
+        vocab.system_time_column or usual.system_time,
+        vocab.event_time_column or usual.event_time,
+    )
+
+
+def key_of(chain: ChainState) -> tuple[str, ...]:
+    """The columns by which rows are told apart, as the chain's source says; none where every row is on its own."""
+    polled = [chain.polling_source] if chain.polling_source is not None else []
+    for source in (*polled, *chain.push_sources.values()):
+        if isinstance(source.merge, MergeStrategyLedger | MergeStrategySnapshot):
+            return source.merge.primary_key
+    return ()
+
+
+def chain_entry(ground: Ground, events: Sequence[MetadataEvent]) -> ChainEntry | None:
+    """The events as blocks that follow the ground. Raises `ChainCorrupt` for what must not follow it."""
+    blocks: dict[str, bytes] = {}
+    chain = ground.chain
+    for event in events:
+        head, number = (None, 0) if chain is None else (chain.head, chain.sequence_number + 1)
+        block = Block(Timestamp.of(ground.system_time), head, number, event)
+        data = encode_block(block)
+        chain = validate(chain, block, block_hash(data))
+        blocks[str(chain.head)] = data
+    if chain is None or not blocks:
+        return None
+    return ChainEntry(blocks, ChainHead(str(chain.head), chain.sequence_number, str(chain.seed.dataset_id)))
+
+
+def add_data(
+    ground: Ground, made: Slice | None, watermark: datetime | None, source_state: SourceState | None
+) -> AddData | None:
+    """What is recorded of a slice; ``None`` where nothing happened: no data, and neither time nor source moved."""
+    chain = ground.chain
+    states: Mapping[str, SourceState] = chain.source_states if chain is not None else {}
+    if source_state is not None and states.get(source_state.source_name) == source_state:
+        source_state = None
+    if made is None and watermark == ground.watermark and source_state is None:
+        return None
+    checkpoint = chain.checkpoint if chain is not None else None
+    return AddData(
+        prev_checkpoint=checkpoint.physical_hash if checkpoint is not None else None,
+        prev_offset=chain.last_offset if chain is not None else None,
+        new_data=made.data if made is not None else None,
+        new_checkpoint=checkpoint,
+        new_watermark=Timestamp.of(watermark) if watermark is not None else None,
+        # Carried forward, so that a reader of the last block knows.
+        new_source_state=source_state or next(iter(states.values()), None),
+    )
+
+
+def vocabulary(ground: Ground, columns: EventColumns) -> list[MetadataEvent]:
+    """What says once, at the start of a chain, that its columns have other names than the usual ones."""
+    usual = EventColumns()
+    if ground.chain is not None or columns == usual:
+        return []
+    given = (name if name != known else None for name, known in zip(columns.names, usual.names, strict=True))
+    return [SetVocab(*given)]
+
+
+def new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list[MetadataEvent]:
+    """What makes this the chain's source, where it is not yet: pushed and polled sources are never active together."""
+    chain = ground.chain
+    if chain is None:
+        return [source]
+    if isinstance(source, AddPushSource):
+        ended = [DisablePollingSource()] if chain.polling_source is not None else []
+        return [] if chain.push_sources.get(source.source_name) == source else [*ended, source]
+    ended = [DisablePushSource(name) for name in chain.push_sources]
+    return [] if chain.polling_source == source else [*ended, source]
+
+
+def new_schema(ground: Ground, schema: EventSchema) -> list[MetadataEvent]:
+    """What says which columns the data have, where they have other ones than so far."""
+    known = ground.chain.schema if ground.chain is not None else None
+    if known is not None and ground.schema == schema:
+        return []
+    return [SetDataSchema(encode_schema(slice_schema(schema)))]
+
+
+def new_watermark(
+    history: EventHistory, ground: Ground, made: Slice | None, told: datetime | None, given: datetime | None
+) -> datetime | None:
+    """The watermark after a write: never earlier than before. ``told`` is when a dump was all that there was."""
+    known = ground.watermark
+    if given is not None:
+        if known is not None and given < known:
+            raise InvalidInput(
+                f"The watermark is at {known.isoformat()}, and {given.isoformat()} is earlier. Nothing was written. A "
+                "watermark never goes back; events before it may still come."
+            )
+        return given
+    if history.watermark == "manual":
+        return known
+    delay = history.watermark if isinstance(history.watermark, timedelta) else timedelta(0)
+    seen = [moment for moment in (made.latest if made is not None else None, told) if moment is not None]
+    reached = [moment - delay for moment in seen] + ([known] if known is not None else [])
+    return max(reached, default=None)

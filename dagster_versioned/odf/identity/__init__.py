@@ -1,0 +1,1 @@
+"""Who a dataset is, and which bytes: hashes, ids, references, signatures."""

@@ -1,0 +1,1 @@
+"""Files and URLs into histories of events, as a manifest says."""

@@ -1,0 +1,222 @@
+"""What a source has that was not fetched yet: one file behind a URL, or files on this machine, in order."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from glob import glob
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import (
+    FetchStep,
+    FetchStepContainer,
+    FetchStepEthereumLogs,
+    FetchStepFilesGlob,
+    FetchStepMqtt,
+    FetchStepUrl,
+    RequestHeader,
+    SourceCachingForever,
+    SourceOrdering,
+    SourceState,
+)
+from dagster_versioned.odf.ingest.event_time import event_time
+from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.storage.http import HttpClient, last_modified, shown_url
+
+SOURCE_NAME = "default"
+"""What a polling source is called in source states, by custom."""
+ETAG = "odf/etag"
+LAST_MODIFIED = "odf/last-modified"
+CONTENT = "dagster-versioned/sha3-256"
+"""The kind of a source state that is the hash of the bytes, for sources that say nothing of themselves."""
+MAX_BYTES = 16 * 1024**3
+
+HARMLESS_HEADERS = frozenset({"accept", "accept-charset", "accept-language", "cache-control", "pragma", "user-agent"})
+"""What a stranger's source may send: no other host's name, no credential, no word that a metadata service waits for."""
+
+_VARIABLE = re.compile(r"\$\{\{\s*env\.(\w+)\s*\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A file that is to be read, what it is as of, and the state that its source is in after it."""
+
+    file: SourceFile
+    event_time: datetime | None
+    state: SourceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How files are fetched: into ``folder``, at ``now``, each of at most ``max_bytes``.
+
+    ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
+    Without ``local_files`` the source is a stranger's: files of this machine are refused, headers that are none of
+    `HARMLESS_HEADERS`, and, unless there are ``local_addresses``, addresses that are not of the public network.
+    """
+
+    folder: Path
+    now: datetime
+    client: HttpClient
+    variables: Mapping[str, str]
+    max_bytes: int = MAX_BYTES
+    local_files: bool = True
+    local_addresses: bool = False
+
+
+def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
+    """The files that are new since the source was in ``states`` (of this dataset so far, the newest last), in order.
+
+    Raises `InvalidInput` for what cannot be fetched, `ObjectNotFound`, `AccessDenied` and `StorageError`.
+    """
+    match step:
+        case FetchStepUrl():
+            found = _fetch_url(step, states[-1] if states else None, fetching)
+            return iter([found] if found else [])
+        case FetchStepFilesGlob():
+            return _fetch_files(step, states, fetching)
+        case FetchStepContainer():
+            raise _refused(f"the container {step.image!r:.200}", "what a manifest names is not run")
+        case FetchStepMqtt():
+            raise _refused(f"the MQTT broker {step.host!r:.200}", "only files are fetched")
+        case FetchStepEthereumLogs():
+            raise _refused("the logs of an Ethereum node", "only files are fetched")
+
+
+def _refused(what: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"The source is {what}, which is recorded but not fetched here: {why}. Nothing was added. Fetch it by other "
+        "means and push the rows, or point the source at a URL or at files."
+    )
+
+
+# --- a URL -----------------------------------------------------------------------------------------------------------
+
+
+def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching) -> Fetched | None:
+    if isinstance(step.cache, SourceCachingForever) and state is not None:
+        return None
+    url = _filled(step.url, fetching.variables)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        _require_own(step.url, fetching)
+        path = Path(unquote(parts.path))
+        _require_file(path, fetching)
+        file, modified, new = SourceFile(str(path), path), _modified(path), None
+    else:
+        _require_harmless(step.headers or (), fetching)
+        headers = {header.name: _filled(header.value, fetching.variables) for header in step.headers or ()}
+        if state is not None and state.kind in (ETAG, LAST_MODIFIED):
+            headers["If-None-Match" if state.kind == ETAG else "If-Modified-Since"] = state.value
+        target = fetching.folder / "fetched"
+        is_restricted = not (fetching.local_files or fetching.local_addresses)
+        client = fetching.client.public() if is_restricted else fetching.client
+        status, said = client.download(url, target, headers, max_bytes=fetching.max_bytes)
+        if status == 304:
+            return None
+        file, modified, new = SourceFile(shown_url(url), target), last_modified(said), _stated(said)
+    # What says nothing of itself, and a file of this machine, is known by its bytes.
+    new = new or SourceState(SOURCE_NAME, CONTENT, _hash(file.path))
+    if new == state:
+        return None
+    when = event_time(step.event_time, path=unquote(parts.path), modified=modified, now=fetching.now)
+    return Fetched(file, when, new)
+
+
+def _require_harmless(headers: Iterable[RequestHeader], fetching: Fetching) -> None:
+    """Raise `InvalidInput` for a stranger's header that could do more than choose among forms of what is public."""
+    refused = [header.name for header in headers if header.name.lower() not in HARMLESS_HEADERS]
+    if refused and not fetching.local_files:
+        raise InvalidInput(
+            f"The source sends the header {refused[0]!a:.100}, and whoever wrote it may be a stranger: only "
+            f"{', '.join(sorted(HARMLESS_HEADERS))} are sent for one. Nothing was fetched. If you mean that header, "
+            "poll with a manifest of yours (--manifest FILE) or the dataset's key."
+        )
+
+
+def _stated(headers: Mapping[str, str]) -> SourceState | None:
+    """The state that a server's answer says of itself."""
+    for kind, header in ((ETAG, "ETag"), (LAST_MODIFIED, "Last-Modified")):
+        if value := headers.get(header):
+            return SourceState(SOURCE_NAME, kind, value)
+    return None
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha3_256").hexdigest()
+
+
+def _filled(text: str, variables: Mapping[str, str]) -> str:
+    """The text with its variables' values. Raises `InvalidInput` for one that was not given, and names it alone."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in variables:
+            raise InvalidInput(
+                f"The source asks for the variable {match[1]!r}, which it was not given. Nothing was fetched. Pass it "
+                "by name, if this source may have it."
+            )
+        return variables[match[1]]
+
+    return _VARIABLE.sub(value, text)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
+    """Each file once, by its name; files are put in order before the first is read."""
+    _require_own(step.path, fetching)
+    pattern = step.path.removeprefix("file://")
+    matches = glob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute, which Path.glob refuses
+    found = [path for path in map(Path, matches) if path.is_file()]
+    names = [path.name for path in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InvalidInput(
+            f"{pattern} matches two files with the name {min(twice)!r}, and files are told apart by their names. "
+            "Nothing was added. Rename one, or narrow the pattern."
+        )
+    times = {
+        path: event_time(step.event_time, path=str(path), modified=_modified(path), now=fetching.now) for path in found
+    }
+    epoch = datetime.fromtimestamp(0, UTC)
+    by_time = step.order is SourceOrdering.BY_EVENT_TIME
+    places = {path: (times[path] or epoch if by_time else epoch, path.name) for path in found}
+    done = {state.value for state in states}
+    new = sorted((path for path in found if path.name not in done), key=places.__getitem__)
+    last = max((places[path] for path in found if path.name in done), default=None)
+    if new and last is not None and places[new[0]] < last:
+        raise InvalidInput(
+            f"{new[0]} comes before {last[1]!r}, which was added already: files are added in the order of their "
+            f"{'event times' if by_time else 'names'}, and what was added stays. Nothing was added. Give it a later "
+            "one, or move it away."
+        )
+    for path in new:
+        _require_file(path, fetching)
+        yield Fetched(SourceFile(str(path), path), times[path], SourceState(SOURCE_NAME, ETAG, path.name))
+
+
+def _require_own(files: str, fetching: Fetching) -> None:
+    if not fetching.local_files:
+        raise InvalidInput(
+            f"The source names files of this machine, {files!a:.200}, and whoever wrote it may be a stranger. Nothing "
+            "was read. If you mean these files, poll with a manifest of yours (--manifest FILE) or the dataset's key."
+        )
+
+
+def _require_file(path: Path, fetching: Fetching) -> None:
+    try:
+        size = path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}). Nothing was added.") from None
+    if size is None:
+        raise InvalidInput(f"{path} is not there, or no file. Nothing was added. Check the source's address.")
+    if size > fetching.max_bytes:
+        raise InvalidInput(f"{path} has more than {fetching.max_bytes} bytes. Nothing was added.")
+
+
+def _modified(path: Path) -> datetime:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC)

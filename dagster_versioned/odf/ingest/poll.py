@@ -1,0 +1,145 @@
+"""Polling a source: whatever is new in it becomes events of a table, one file and one commit after the other.
+
+How far a source was read is part of the very block that holds what was read, so that a poll that is repeated, or was
+killed half way, neither loses a file nor adds one twice. Source: seed 002 ("Polling Sources").
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import (
+    AddData,
+    AddPushSource,
+    MergeStrategy,
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    SetPollingSource,
+    SetVocab,
+    SourceState,
+)
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.ingest.fetch import MAX_BYTES, SOURCE_NAME, Fetched, Fetching, fetch
+from dagster_versioned.odf.ingest.prepare import prepare
+from dagster_versioned.odf.ingest.preprocess import preprocess
+from dagster_versioned.odf.ingest.read import read
+from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.storage.http import HttpClient
+from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.write import WriteResult
+
+Watermark = Literal["latest", "manual"] | timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A file that was read, and the version that the table has since; ``change`` of it may be ``"none"``."""
+
+    file: str
+    event_time: datetime | None
+    result: WriteResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """How a source is polled.
+
+    ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``. ``local_files=False`` is for sources
+    that somebody else may have written: they may not name files of this machine, nor addresses that are not of the
+    public network (unless there are ``local_addresses``), nor send headers other than a few harmless ones.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    max_bytes: int = MAX_BYTES
+    local_files: bool = True
+    local_addresses: bool = False
+    client: HttpClient = field(default_factory=HttpClient)
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+
+def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
+    """How the rows of a source become events, as its block says it."""
+    said = vocab or SetVocab()
+    strategy: Append | Ledger | Snapshot
+    match merge:
+        case MergeStrategyAppend():
+            strategy = Append()
+        case MergeStrategyLedger(primary_key=key):
+            strategy = Ledger(primary_key=key)
+        case MergeStrategySnapshot(primary_key=key, compare_columns=compared):
+            strategy = Snapshot(primary_key=key, compare_columns=compared)
+    names = {
+        "offset": said.offset_column,
+        "operation_type": said.operation_type_column,
+        "system_time": said.system_time_column,
+        "event_time": said.event_time_column,
+    }
+    given = {name: column for name, column in names.items() if column is not None}
+    return EventHistory.model_validate({"merge": strategy, "watermark": watermark, **given})
+
+
+def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[Ingested]:
+    """Add what is new in a source to a table, file by file; each is committed before the next is read.
+
+    ``described`` is passed on to `EventTable.write`. Raises what fetching, reading and writing do; what was
+    committed by then stays, and the next poll goes on after it.
+    """
+    with TemporaryFolder() as folder:
+        fetching = Fetching(
+            folder=folder,
+            now=polling.clock(),
+            client=polling.client,
+            variables=polling.variables,
+            max_bytes=polling.max_bytes,
+            local_files=polling.local_files,
+            local_addresses=polling.local_addresses,
+        )
+        for found in fetch(source.fetch, states(events, source), fetching):
+            file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)
+            rows = preprocess(read(file, source.read, max_bytes=polling.max_bytes), source.preprocess)
+            result = events.write(rows, event_time=_of(found), source=source, source_state=found.state, **described)
+            yield Ingested(found.file.name, found.event_time, result)
+
+
+def add_file(
+    events: EventTable, source: SetPollingSource | AddPushSource, path: Path, event_time: datetime | None = None
+) -> Ingested:
+    """Add a file to a table as the source would read it; given twice, it is added twice, as far as merging goes.
+
+    Raises what reading and writing do.
+    """
+    if not path.is_file():
+        raise InvalidInput(f"{path} is not there, or no file. Nothing was added.")
+    rows = preprocess(read(SourceFile(str(path), path), source.read), source.preprocess)
+    return Ingested(str(path), event_time, events.write(rows, event_time=event_time, source=source))
+
+
+def _of(found: Fetched) -> datetime | None:
+    """The file's event time as tables keep it, in milliseconds."""
+    when = found.event_time
+    return None if when is None else when.replace(microsecond=when.microsecond // 1000 * 1000)
+
+
+def states(events: EventTable, source: SetPollingSource) -> Sequence[SourceState]:
+    """What the chain says of how far the source was read, the newest last; nothing of another source before it."""
+    if not events.table.exists():
+        return ()
+    found: list[SourceState] = []
+    since: list[SourceState] = []  # of whichever source stands before them
+    for _, block in events.blocks():
+        match block.event:
+            case AddData(new_source_state=SourceState(source_name=name) as state) if name == SOURCE_NAME:
+                since.append(state)
+            case SetPollingSource(fetch=step):
+                if step != source.fetch:
+                    break
+                found += since
+                since = []
+            case _:
+                pass
+    return tuple(reversed(found))

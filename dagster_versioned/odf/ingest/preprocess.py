@@ -1,0 +1,72 @@
+"""Rows as a file has them into rows as the table is to have them, by the source's own query."""
+
+import pyarrow as pa
+
+from dagster_versioned.engines.transform import QueryStep, TransformQuery
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import SqlQueryStep, TransformSql
+from dagster_versioned.odf.ingest.typed_rows import rows_in_utc
+
+INPUT = "input"
+"""What the query calls the rows of the file."""
+
+
+def preprocess(rows: pa.Table, transform: TransformSql | None) -> pa.Table:
+    """What the query makes of the rows, which it calls ``input``; the rows themselves without one.
+
+    The engine is ``spark``, or ``duckdb``, which needs no Java. Raises `InvalidInput` for another, and for a query that
+    cannot be run.
+    """
+    if transform is None:
+        return rows
+    query = _query(transform)
+    match transform.engine.lower():
+        case "spark":
+            from dagster_versioned.engines.spark.query_rows import query_rows
+
+            return rows_in_utc(query_rows(rows, query))
+        case "duckdb":
+            return rows_in_utc(_by_duckdb(rows, query))
+        case other:
+            raise InvalidInput(
+                f"The source's rows are to be reshaped by the engine {other!a:.50}, which is not here; spark and "
+                "duckdb are. Nothing was added. Name one of these, and check the query in its SQL."
+            )
+
+
+def _query(transform: TransformSql) -> TransformQuery:
+    if transform.temporal_tables:
+        raise InvalidInput(
+            "The rows of a source have no versions, so its query has no temporal tables. Nothing was added."
+        )
+    steps = transform.queries or ()
+    if transform.query is not None:
+        steps = (*steps, SqlQueryStep(query=transform.query))
+    return TransformQuery((INPUT,), tuple(QueryStep(step.query, step.alias) for step in steps))
+
+
+def _by_duckdb(rows: pa.Table, query: TransformQuery) -> pa.Table:
+    import duckdb
+
+    from dagster_versioned.engines.sql import database
+
+    connection = database()
+    connection.register(INPUT, rows)
+    result = rows
+    for step in query.steps:
+        try:
+            statements = connection.extract_statements(step.query)
+            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+                raise _refused(step.query, "it is not one SELECT")
+            result = connection.execute(statements[0]).to_arrow_table()
+        except duckdb.Error as error:
+            raise _refused(step.query, str(error).splitlines()[0]) from None
+        if step.alias is not None:
+            connection.register(step.alias, result)
+    return result
+
+
+def _refused(query: str, reason: str) -> InvalidInput:
+    return InvalidInput(
+        f"The query {' '.join(query.split())!r:.300} of a source is refused: {reason}. Nothing was added."
+    )

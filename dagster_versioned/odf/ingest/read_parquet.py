@@ -1,0 +1,35 @@
+"""Parquet into Arrow, of the declared columns and types."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.odf.blocks.events import ReadStepParquet
+from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.odf.ingest.texts import TextFormats
+from dagster_versioned.odf.ingest.typed_rows import rows_in_utc, typed_rows
+
+
+def read_parquet(file: SourceFile, step: ReadStepParquet, *, max_bytes: int) -> pa.Table:
+    """The rows of a Parquet file, its columns and types as they are, or cast to the declared ones without loss.
+
+    Timestamps without a zone are UTC. Raises `InvalidInput` with the file and the column, and for rows of more than
+    ``max_bytes`` in memory, which a small file can hold.
+    """
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    try:
+        with pq.ParquetFile(file.path) as opened:
+            for batch in opened.iter_batches():
+                size += batch.nbytes
+                if size > max_bytes:
+                    raise file.error(f"its rows have more than {max_bytes} bytes")
+                batches.append(batch)
+            table = pa.Table.from_batches(batches, schema=opened.schema_arrow)
+    except (pa.ArrowException, OSError) as error:
+        raise file.error(f"it cannot be read as Parquet ({error})") from None
+    if not step.schema:
+        return rows_in_utc(table)
+    schema = declared_schema(step.schema)
+    file.require_columns(table.column_names, schema)
+    return typed_rows(file, table, schema, TextFormats(), lambda row: f"row {row + 1}")

@@ -1,0 +1,1 @@
+"""Histories between places: found, served, pulled and pushed."""

@@ -1,0 +1,72 @@
+"""A slice that others wrote, as a table takes it in: what it says, and that it says what its block promises."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.files.statistics import from_parquet_metadata
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform, stored_schema
+from dagster_versioned.engines.events import EventColumns, Operation
+from dagster_versioned.engines.parts import Contents, Part
+from dagster_versioned.errors import IntegrityError, InvalidInput
+from dagster_versioned.identity.digest import BagDigest
+from dagster_versioned.odf.blocks.events import DataSlice
+from dagster_versioned.tables.event_slice import SliceFile
+from dagster_versioned.tables.parts import SLICES
+
+
+def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
+    """The slice in a file, which is also in the table's store under the key ``staged``.
+
+    Raises `IntegrityError` where it has other columns than ``schema``, or other offsets than its block says.
+    """
+    name = f"{SLICES}{said.physical_hash}"
+    try:
+        parquet = pq.ParquetFile(path)
+        stored = stored_schema(parquet.schema_arrow)
+        statistics = from_parquet_metadata(parquet.metadata, stored)
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, InvalidInput) as error:
+        raise IntegrityError(f"{name} cannot be read as a slice of events: {error}") from None
+    if stored != schema:
+        raise IntegrityError(
+            f"{name} has the columns {_shown(stored)}, and the chain says {_shown(schema)}. Nothing of it was added."
+        )
+    digest = BagDigest(schema_to_arrow(stored))
+    nulls = np.zeros(len(stored.fields), np.int64)
+    operations = np.zeros(len(Operation), np.int64)
+    expected = said.offset_interval.start
+    for batch in parquet.iter_batches():
+        rows = conform(batch, stored)
+        digest.update(rows)
+        nulls += [rows.column(index).null_count for index in range(rows.num_columns)]
+        offsets = rows.column(columns.offset).to_numpy(zero_copy_only=False)
+        if not np.array_equal(offsets, np.arange(expected, expected + rows.num_rows)):
+            raise IntegrityError(f"{name} has other offsets than its block says. Nothing of it was added.")
+        expected += rows.num_rows
+        kinds = rows.column(columns.operation_type).to_numpy(zero_copy_only=False)
+        if not ((kinds >= 0) & (kinds < len(Operation))).all():
+            raise IntegrityError(f"{name} has operations that are none. Nothing of it was added.")
+        operations += np.bincount(kinds.astype(np.int64), minlength=len(Operation))
+    if expected != said.offset_interval.end + 1:
+        raise IntegrityError(f"{name} has other offsets than its block says. Nothing of it was added.")
+    appended, retracted, corrected, _ = operations.tolist()
+    rows_digest = digest.finish()
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return SliceFile(
+        part=Part(sha256, said.size, rows_digest.nrow, 0, statistics, staged, key=name),
+        contents=Contents(stored, rows_digest.nrow, tuple(nulls.tolist()), rows_digest),
+        inserted=appended,
+        updated=corrected,
+        removed=retracted,
+    )
+
+
+def _shown(schema: StructType) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema.fields)[:500]

@@ -1,0 +1,531 @@
+"""Sharing datasets: pulled from anyone who can serve files, pushed to anywhere that takes them.
+
+Whatever is copied is checked against the hash by which it was asked for; then the head moves, last of all. A copy is
+never rewritten: a chain that has grown apart is reported, and left as it is. Source: seed 002 ("Simple Transfer
+Protocol", "Dataset Sharing").
+"""
+
+import shutil
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.events import EventColumns, EventSchema
+from dagster_versioned.engines.upsert import nothing
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    CommitConflict,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    UnsupportedFeature,
+)
+from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
+from dagster_versioned.odf.blocks.block_iterator import state_at
+from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
+from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
+from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.storage.transfer import PIECE_BYTES
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
+from dagster_versioned.tables.event_slice import ChainEntry, EventSlice, SliceFile
+from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.table import VersionedTable
+
+PULLED = "_staging/pull/"
+"""Where what was copied waits until all of it is: a pull that was interrupted goes on from here."""
+THREADS = 8
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are copied, of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """What a pull or a push did.
+
+    ``before`` is the head that the copy had, ``None`` where it was made; ``ahead`` counts the blocks that the copy has
+    and the source does not. ``signed`` is the head that the owner's signature stands for: the copy's head, an earlier
+    one, or ``None``.
+    """
+
+    dataset_id: DatasetId
+    head: Multihash
+    before: Multihash | None
+    blocks: int
+    files: int
+    bytes: int
+    ahead: int = 0
+    signed: Multihash | None = None
+
+
+def pull(
+    remote: RemoteDataset,
+    table: VersionedTable,
+    *,
+    until: Multihash | None = None,
+    dataset_id: DatasetId | None = None,
+    require_signature: bool = False,
+    max_bytes: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Transferred:
+    """Make the table a copy of a dataset, or bring its copy up to date: one version for each block with data.
+
+    Only what the copy lacks is read, up to the head, or ``until`` an earlier block of the chain. ``dataset_id`` is
+    whose data are expected; ``require_signature`` refuses a head that its owner did not sign (a signature that does not
+    hold is always refused); ``max_bytes`` bounds what one pull copies, as the disk does. Until all of it was checked,
+    nothing of it is part of the table. Where another pull into the table was faster, this one goes on from there.
+
+    Raises `IntegrityError` for a source that does not keep what its hashes promise, `CommitConflict` for a chain that
+    has grown apart from the copy's, `ObjectNotFound`, `InvalidInput`: the copy is then as it was. Raises `StorageError`
+    too: where it comes of the copy's own store, the copy is at a block that is not the last, and another pull goes on.
+    """
+    table.project.check_write()
+    while True:
+        at = _head_of(table)
+        try:
+            return _pull(remote, table, at, until, dataset_id, require_signature, max_bytes, progress)
+        except (CommitConflict, ObjectNotFound):
+            if _head_of(table) == at:
+                raise
+
+
+def _head_of(table: VersionedTable) -> Multihash | None:
+    """Where the chain of a copy ends, ``None`` before there is one. Raises `InvalidInput` for a table of rows."""
+    if not table.exists():
+        return None
+    known = chain_head(table.state.snapshot)
+    if known is None:
+        raise InvalidInput(f"{table.name} holds rows, and is no copy. Nothing was pulled. Pull into another table.")
+    return Multihash.parse(known.head)
+
+
+def _pull(
+    remote: RemoteDataset,
+    table: VersionedTable,
+    at: Multihash | None,
+    until: Multihash | None,
+    dataset_id: DatasetId | None,
+    require_signature: bool,
+    max_bytes: int | None,
+    progress: Progress,
+) -> Transferred:
+    copy, staged = RemoteDataset(table.store), _Staged(table.store, remote, max_bytes)
+    head, offered = (until, None) if until is not None else _published(remote)
+    found = _difference(head, staged.fetched_block, at, copy.block)
+    state = None if at is None else state_at(copy, at)
+    steps = _steps(found.new, staged, state)
+    end = steps[-1][1] if steps else state
+    assert end is not None  # a head is a block, so where nothing is new there is a copy
+    owner = end.seed.dataset_id
+    if dataset_id not in (None, owner):
+        raise IntegrityError(
+            f"{remote.store.uri} serves the dataset {owner}, not {dataset_id}. Nothing was pulled. Check the address."
+        )
+    new = {step.head: step.sequence_number for _, step in steps}
+
+    def number(name: Multihash) -> int:
+        return new[name] if name in new else copy.block(name)[1].sequence_number
+
+    if offered is not None:
+        _check_signature(offered, remote, head, owner, new, at, copy)
+    # An older signature is put in the place of a newer one by nobody who means well.
+    own = _signature_of(copy, owner, at)
+    signature = max(filter(None, (own, offered)), key=lambda one: number(one.head), default=None)
+    signed = signature.head if signature is not None else None
+    if require_signature and (signed is None or number(signed) < number(head)):
+        what = "not signed" if signed is None else f"signed up to {signed} only"
+        raise IntegrityError(
+            f"The head {head} of {remote.store.uri} is {what}, and a signature is required. Nothing was pulled. Ask "
+            "its owner to sign it, or pull without that requirement."
+        )
+    files = [file for block, _ in steps for file in files_of(block)]
+    copied = staged.fetch(files, progress)
+    # All of it, before the first is committed: of a source that is refused, the copy has nothing.
+    slices = [(staged.slice_of(group), files_of(group[-1][0])) for group in _groups(steps)]
+    for events, named in slices:
+        staged.keep_checkpoints(named)
+        table.append_events(lambda _, events=events: events)
+    if signature is not None and signature != own and not found.ahead:
+        table.store.put(SIGNATURE_KEY, signature.document())
+    staged.discard()
+    return Transferred(owner, end.head, at, len(steps), len(files), copied, found.ahead, signed)
+
+
+def push(
+    table: VersionedTable,
+    target: ObjectStore,
+    *,
+    key: SigningKey | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Transferred:
+    """Bring a copy of the table's dataset in a folder or bucket up to date: files, then blocks, then the head.
+
+    Who pulls meanwhile sees the old head or the new one, and all that it stands for. With the dataset's ``key`` the
+    head is signed; without it the signature that the table has goes along, and stands for the head that it names.
+
+    Raises `IntegrityError` where the table itself is not what its hashes promise, `CommitConflict` where the copy has
+    grown apart or somebody else pushes, `InvalidInput`, `StorageError`; readers of the copy then see what they saw.
+    """
+    known = chain_head(table.state.snapshot)
+    if known is None:
+        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was pushed.")
+    if next(target.list("_delta_log/"), None) is not None:
+        raise InvalidInput(
+            f"{target.uri} is a table with a log of its own, which a push would bypass. Nothing was pushed. Pull "
+            "into it, or push to another folder."
+        )
+    own, copy = RemoteDataset(table.store), RemoteDataset(target)
+    end = state_at(own, Multihash.parse(known.head))
+    owner = end.seed.dataset_id
+    if key is not None and key.dataset_id != owner:
+        raise InvalidInput(f"The private key is that of {key.dataset_id}, not of {owner}. Nothing was pushed.")
+    signature = _signature_of(own, owner, end.head) if key is None else key.sign_head(end.head)
+    etag, at = _reference(target)
+    found = _difference(end.head, own.block, at, copy.block)
+    theirs = _signature_of(copy, owner, at)
+    if signature is not None and theirs is not None and not found.ahead:
+        signature = max(theirs, signature, key=lambda one: own.block(one.head)[1].sequence_number)
+    blocks = [own.block(name)[1] for name in found.new]
+    files = [file for block in blocks for file in files_of(block)]
+    missing = [file for file in files if not _holds(target, file)]
+    copied = _copy(missing, lambda file: target.put_chunks(file.key, own.pieces(file)), progress)
+    for name in found.new:
+        target.put(f"{BLOCKS}{name}", own.block(name)[0])
+    if found.new:
+        try:
+            target.put_if_match(REF_KEY, str(end.head).encode(), etag)
+        except PreconditionFailed:
+            raise CommitConflict(
+                f"Somebody else pushed to {target.uri} meanwhile. Its head is theirs; what was copied is there, and no "
+                "part of it. Push again: it goes on from their head, or says how the chains differ."
+            ) from None
+    if signature is not None and signature != theirs and not found.ahead:
+        target.put(SIGNATURE_KEY, signature.document())
+    signed = signature.head if signature is not None else None
+    return Transferred(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
+
+
+# --- chains ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """The blocks that a source has and a copy lacks, in order; and how many it is the other way round."""
+
+    new: tuple[Multihash, ...]
+    ahead: int
+
+
+_Step = tuple[Block, ChainState]
+"""A block, and what the chain says with it."""
+
+
+def _difference(
+    head: Multihash,
+    theirs: Callable[[Multihash], tuple[bytes, Block]],
+    at: Multihash | None,
+    ours: Callable[[Multihash], tuple[bytes, Block]],
+) -> _Difference:
+    """Follow a chain back to what the copy at block ``at`` has; each block one number less, so that it ends.
+
+    Raises `ChainCorrupt` for a chain that breaks that rule, `CommitConflict` where each side has blocks of its own.
+    """
+    if head == at:
+        return _Difference((), 0)
+    new: list[Multihash] = []
+    name, block = head, theirs(head)[1]
+    mine, own, ahead = at, ours(at)[1] if at is not None else None, 0
+    while True:
+        while own is not None and own.sequence_number >= block.sequence_number and mine != name:
+            ahead += 1
+            mine = own.prev_block_hash
+            own = ours(mine)[1] if mine is not None else None
+        if mine == name:
+            break
+        new.append(name)
+        if block.prev_block_hash in (None, mine):
+            break
+        before = theirs(block.prev_block_hash)[1]
+        if before.sequence_number + 1 != block.sequence_number:
+            raise ChainCorrupt(
+                f"Block {block.prev_block_hash} is number {before.sequence_number}, and is said to come before {name}, "
+                f"number {block.sequence_number}. Nothing was copied."
+            )
+        name, block = block.prev_block_hash, before
+    if ahead and new:
+        common = "no block" if own is None else f"the blocks up to {mine} (number {own.sequence_number})"
+        raise CommitConflict(
+            f"The chains have grown apart: they share {common}; then the source has {len(new)} blocks and the copy "
+            f"{ahead} others. Nothing was copied, and the copy is as it was. Ask the owner which is right; to take the "
+            "source's, pull it into a new table."
+        )
+    return _Difference(tuple(reversed(new)), ahead)
+
+
+def _steps(names: Iterable[Multihash], staged: "_Staged", state: ChainState | None) -> list[_Step]:
+    """New blocks, each with what the chain says then. Raises `ChainCorrupt` for one that breaks its rules."""
+    steps: list[_Step] = []
+    for name in names:
+        block = decode_block(staged.block(name))
+        state = validate(state, block, name)
+        steps.append((block, state))
+    return steps
+
+
+def _groups(steps: Sequence[_Step]) -> Generator[list[_Step]]:
+    """The steps that become one commit each: those up to a block with data, and what is left."""
+    group: list[_Step] = []
+    for step in steps:
+        group.append(step)
+        if _data_of(step[0]) is not None:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _data_of(block: Block) -> DataSlice | None:
+    return block.event.new_data if isinstance(block.event, AddData | ExecuteTransform) else None
+
+
+def _published(remote: RemoteDataset) -> tuple[Multihash, HeadSignature | None]:
+    """The head, and the signature beside it; both are read again where they changed in between."""
+    head = remote.head()
+    while True:
+        signature = remote.signature()
+        if signature is None or signature.head == head or (now := remote.head()) == head:
+            return head, signature
+        head = now
+
+
+def _check_signature(
+    signature: HeadSignature,
+    remote: RemoteDataset,
+    head: Multihash,
+    owner: DatasetId,
+    new: Mapping[Multihash, int],
+    at: Multihash | None,
+    copy: RemoteDataset,
+) -> None:
+    """Raise `IntegrityError` for somebody else's signature, and for one of a head that is not in the chain."""
+    if signature.dataset_id != owner:
+        raise IntegrityError(
+            f"The head of {remote.store.uri} is signed by {signature.dataset_id}, which is not its owner ({owner}). "
+            "Nothing was pulled."
+        )
+    if signature.head != head and signature.head not in new and not _precedes(signature.head, at, copy):
+        raise IntegrityError(
+            f"{remote.store.uri} has a signature for {signature.head}, which is not in its chain: what its owner "
+            "signed was taken out. Nothing was pulled. Ask the owner."
+        )
+
+
+def _signature_of(copy: RemoteDataset, owner: DatasetId, at: Multihash | None) -> HeadSignature | None:
+    """The owner's signature that a copy has, of a head in its chain; ``None`` for any other."""
+    try:
+        signature = copy.signature()
+    except IntegrityError:
+        return None
+    if signature is None or signature.dataset_id != owner or not _precedes(signature.head, at, copy):
+        return None
+    return signature
+
+
+def _precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool:
+    while at is not None and at != name:
+        at = copy.block(at)[1].prev_block_hash
+    return at is not None
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _copy(files: Sequence[StoredFile], copy: Callable[[StoredFile], object], progress: Progress) -> int:
+    """Copy files, several at a time; the first failure ends it. Returns how many bytes they have."""
+    total, done = sum(file.size for file in files), 0
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="transfer") as pool:
+        running = {pool.submit(copy, file): file for file in files}
+        try:
+            for ended in as_completed(running):
+                ended.result()
+                done += running[ended].size
+                progress(done, total)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+    return total
+
+
+def _holds(store: ObjectStore, file: StoredFile, folder: str = "") -> bool:
+    try:
+        return store.head(f"{folder}{file.key}").size == file.size
+    except ObjectNotFound:
+        return False
+
+
+def _reference(target: ObjectStore) -> tuple[str | None, Multihash | None]:
+    """The ETag of a copy's head and the head, which a push replaces if it still is the same."""
+    try:
+        etag = target.head(REF_KEY).etag
+    except ObjectNotFound:
+        return None, None
+    return etag, RemoteDataset(target).head()
+
+
+class _Staged:
+    """What a pull has copied so far, each piece whole and checked; below the table's folder, and no part of it yet."""
+
+    def __init__(self, store: ObjectStore, remote: RemoteDataset, max_bytes: int | None) -> None:
+        self._store = store
+        self._remote = remote
+        self._max_bytes = max_bytes
+        self._room = _free_bytes(store)
+        self._taken = 0
+
+    def fetched_block(self, name: Multihash) -> tuple[bytes, Block]:
+        """A block, from an earlier attempt where that has it. Raises `InvalidInput` where it is too much."""
+        try:
+            data = self.block(name)
+        except (ObjectNotFound, ChainCorrupt):
+            data, block = self._remote.block(name)
+            self._take(len(data))
+            self._store.put(f"{PULLED}{BLOCKS}{name}", data, durability="later")
+            return data, block
+        return data, decode_block(data)
+
+    def block(self, name: Multihash) -> bytes:
+        """A block that was copied. Raises `ObjectNotFound`, `ChainCorrupt`."""
+        data = self._store.get(f"{PULLED}{BLOCKS}{name}")
+        if block_hash(data) != name:  # such as after a power failure
+            raise ChainCorrupt(f"{PULLED}{BLOCKS}{name} in {self._store.uri} was altered. Pull again.")
+        return data
+
+    def fetch(self, files: Sequence[StoredFile], progress: Progress) -> int:
+        """Copy files, those of an earlier attempt excepted; returns how many bytes. Raises `InvalidInput`."""
+        missing = [file for file in files if not self._has(file)]
+        self._take(sum(file.size for file in missing))
+        put = self._store.put_chunks
+        return _copy(missing, lambda file: put(f"{PULLED}{file.key}", self._remote.pieces(file)), progress)
+
+    def _has(self, file: StoredFile) -> bool:
+        """Whether an earlier attempt copied the file, and it is what it was then."""
+        if not _holds(self._store, file, PULLED):
+            return False
+        try:
+            for _ in RemoteDataset(self._store.subfolder(PULLED.rstrip("/"))).pieces(file):
+                pass
+        except (IntegrityError, ObjectNotFound):
+            return False
+        return True
+
+    def _take(self, size: int) -> None:
+        """Raise `InvalidInput` where a pull would copy more than is allowed, or than the disk has room for."""
+        self._taken += size
+        limits = {"are allowed": self._max_bytes, "are free on the disk": self._room}
+        for what, most in limits.items():
+            if most is not None and self._taken > most:
+                raise InvalidInput(
+                    f"{self._remote.store.uri} has {self._taken} bytes that are new, or more, and {most} {what}. "
+                    "Nothing was pulled. Allow more, or make room, if you trust the source with your disk."
+                )
+
+    def slice_of(self, group: Sequence[_Step]) -> EventSlice:
+        """The events of one commit: at most one slice, and the blocks up to it."""
+        block, state = group[-1]
+        columns = state.arrow_schema()
+        if columns is None:
+            raise InvalidInput(
+                f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
+            )
+        schema = _table_schema(columns, state)
+        said = _data_of(block)
+        file = None if said is None else self._read(said, schema, _columns(state))
+        before = group[0][0].prev_block_hash
+        return EventSlice(
+            base=None if before is None else str(before),
+            file=file,
+            contents=nothing(schema) if file is None else file.contents,
+            entry=ChainEntry(
+                {str(step.head): self.block(step.head) for _, step in group},
+                ChainHead(str(state.head), state.sequence_number, str(state.seed.dataset_id)),
+            ),
+        )
+
+    def _read(self, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
+        staged = f"{PULLED}{SLICES}{said.physical_hash}"
+        try:
+            with _local(self._store, staged) as path:
+                return pulled_slice(path, staged, said, schema, columns)
+        except FileNotFoundError:
+            raise ObjectNotFound(
+                f"{staged} in {self._store.uri} is gone. Nothing of it was added. Pull again."
+            ) from None
+
+    def keep_checkpoints(self, files: Iterable[StoredFile]) -> None:
+        """Put the checkpoints among files where readers look for them."""
+        for file in files:
+            if file.key.startswith(CHECKPOINTS):
+                self._store.copy(f"{PULLED}{file.key}", file.key)
+
+    def discard(self) -> None:
+        """Delete what was copied, once it is part of the table."""
+        self._store.delete([info.key for info in self._store.list(PULLED)])
+
+
+def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
+    """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
+    given = _columns(state)
+    try:
+        schema = stored_schema(columns)
+        EventSchema.parse(schema, given)
+        for name, kind in zip(given.given, ("long", "integer", "timestamp"), strict=True):
+            if schema.field(name).type != kind:
+                raise InvalidInput(f"The column {name!r} is of the type {schema.field(name).type}, not {kind}.")
+    except InvalidInput as error:
+        raise UnsupportedFeature(
+            f"The dataset {state.seed.dataset_id} has columns that no history of events here can have. Nothing was "
+            f"pulled. {error}"
+        ) from None
+    return schema
+
+
+def _free_bytes(store: ObjectStore) -> int | None:
+    """How much room there is on the disk of a local store."""
+    path = store.local_path("x")
+    if path is None:
+        return None
+    return shutil.disk_usage(next(folder for folder in path.parents if folder.exists())).free
+
+
+def _columns(state: ChainState) -> EventColumns:
+    said = state.vocab
+    names = said.offset_column, said.operation_type_column, said.system_time_column, said.event_time_column
+    return EventColumns(*(name for name in names if name))
+
+
+@contextmanager
+def _local(store: ObjectStore, key: str) -> Generator[Path]:
+    """A file of this machine with an object's bytes."""
+    path = store.local_path(key)
+    if path is not None:
+        yield path
+        return
+    with TemporaryFolder() as folder:
+        path = folder / "slice"
+        with path.open("wb") as file:
+            for start in range(0, store.head(key).size, PIECE_BYTES):
+                file.write(store.get_range(key, start, PIECE_BYTES))
+        yield path

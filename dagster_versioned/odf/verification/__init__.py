@@ -1,0 +1,1 @@
+"""Whether a history is what its chain says, up to the roots."""

@@ -1,0 +1,536 @@
+"""Whether a dataset is what it claims to be, up to the datasets that it was made from.
+
+Nothing is believed that a hash does not prove: blocks by their names, slices and checkpoints by the blocks, derived
+data by doing the transformation again. What is reported says which dataset, and which of its blocks, is not what it
+claims to be.
+Source: seed 002 ("Verifiability", "Dataset Validation").
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsupportedFeature,
+    VersionedError,
+    VersionNotFound,
+)
+from dagster_versioned.odf.blocks.arrow_schema import decode_schema
+from dagster_versioned.odf.blocks.block import Block
+from dagster_versioned.odf.blocks.block_iterator import Link, walk
+from dagster_versioned.odf.blocks.events import (
+    AddData,
+    AddPushSource,
+    Checkpoint,
+    DataSlice,
+    ExecuteTransform,
+    FetchStepFilesGlob,
+    FetchStepUrl,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetTransform,
+)
+from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
+from dagster_versioned.odf.manifest import to_document
+from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
+from dagster_versioned.odf.verification.report import DatasetReport, Finding, Subject, VerificationReport
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, chain_head
+from dagster_versioned.tables.parts import SLICES
+
+Resolve = Callable[[DatasetId], RemoteDataset]
+"""Where a dataset is found. Raises `VersionedError` where it is not."""
+
+Replay = Callable[[RemoteDataset, Block, Resolve], ExecuteTransform]
+"""Does a recorded run of a query again, and says what it gives. Raises `VersionedError`."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were checked, of how many of this dataset."""
+
+_WRONG: Final = (IntegrityError, UnsupportedFeature, InvalidInput, ObjectNotFound, VersionNotFound)
+"""What says something of the dataset. A store that does not answer says nothing of it: that error is passed on."""
+
+_READERS: Final = 4
+_MOST_IN_MEMORY: Final = 256 * 2**20
+
+
+def _unheard(done: int, total: int) -> None:
+    pass
+
+
+def verify(
+    dataset: RemoteDataset,
+    *,
+    resolve: Resolve | None = None,
+    replay: Replay | None = None,
+    head: Multihash | None = None,
+    log: Snapshot | None = None,
+    progress: Progress = _unheard,
+) -> VerificationReport:
+    """Check a dataset: its chain against the rules, its files against the chain.
+
+    With ``resolve``, also the datasets that it was made from, up to the roots. With ``replay`` too, every recorded run
+    of a query is done again, and what it gives compared with what is recorded. ``head`` is the last block as somebody
+    else knows it: the dataset is to name the same one. ``log`` is what the log of the dataset's table says: it is to
+    name that block too, and to list the slices of the chain, whole, and nothing else.
+
+    Raises `StorageError` where a store does not answer, which says nothing of the dataset.
+    """
+    verification = _Verification(resolve, replay, progress)
+    verification.check(dataset, None, head, log)
+    return VerificationReport(tuple(verification.reports))
+
+
+@dataclass(slots=True)
+class _Checked:
+    """What is known of a dataset once its chain was checked, and what its chain says by block."""
+
+    dataset: RemoteDataset
+    report: DatasetReport
+    links: Sequence[Link] = ()
+    states: Mapping[Multihash, ChainState] = field(default_factory=dict[Multihash, ChainState])
+
+
+class _Verification:
+    def __init__(self, resolve: Resolve | None, replay: Replay | None, progress: Progress) -> None:
+        self.reports: list[DatasetReport] = []
+        self._resolve = resolve
+        self._replay = replay
+        self._progress = progress
+        self._known: dict[DatasetId, _Checked | None] = {}
+
+    def check(
+        self,
+        dataset: RemoteDataset,
+        expected: DatasetId | None,
+        head: Multihash | None = None,
+        log: Snapshot | None = None,
+    ) -> _Checked:
+        """Check a dataset and, where asked for, all that it was made from."""
+        place = len(self.reports)
+        logged = chain_head(log) if log is not None else None
+        chain = _Chain(dataset, expected, head if logged is None else Multihash.parse(logged.head))
+        if chain.dataset_id is not None:
+            self._known[chain.dataset_id] = None
+        findings, unchecked = chain.findings, chain.unchecked
+        files = [(link, file) for link in chain.links for file in _files(link)]
+        findings += _check_files(dataset, files, chain.schemas, self._progress)
+        if log is not None and chain.state is not None and not unchecked:
+            findings += _check_log(log, chain.state, files)
+        checked = _Checked(dataset, chain.report(files), chain.links, chain.states)
+        self.reports.append(checked.report)
+        replayed = 0
+        if self._resolve is not None and checked.report.inputs:
+            inputs = {wanted: self._input(wanted, unchecked) for wanted in checked.report.inputs}
+            for link in chain.links:
+                if isinstance(link.block.event, ExecuteTransform):
+                    findings += _check_inputs(link, link.block.event, inputs)
+            if self._replay is not None and self._may_replay(inputs, checked, findings, unchecked):
+                replayed, found = self._check_runs(checked, chain.schemas)
+                findings += found
+        checked.report = replace(
+            checked.report, findings=tuple(findings), unchecked=tuple(unchecked), replayed=replayed
+        )
+        self.reports[place] = checked.report
+        if chain.dataset_id is not None:
+            self._known[chain.dataset_id] = checked
+        return checked
+
+    def _input(self, wanted: DatasetId, unchecked: list[str]) -> _Checked | None:
+        if wanted in self._known:
+            known = self._known[wanted]
+            if known is None:
+                unchecked.append(f"the input {wanted}: it is made from this dataset, in a circle")
+            return known
+        assert self._resolve is not None
+        try:
+            found = self._resolve(wanted)
+        except VersionedError as error:
+            unchecked.append(f"the input {wanted}: {error}")
+            return None
+        self._known[wanted] = None  # until it is checked, and for good if another dataset is there
+        checked = self._known[wanted] = self.check(found, wanted)
+        return checked
+
+    def _may_replay(
+        self,
+        inputs: Mapping[DatasetId, _Checked | None],
+        checked: _Checked,
+        findings: Sequence[Finding],
+        unchecked: list[str],
+    ) -> bool:
+        """Whether what the runs read is what it claims to be: else what they gave would say nothing."""
+        broken = [str(wanted) for wanted, known in inputs.items() if known is None or not known.report.ok]
+        if broken:
+            unchecked.append(f"no run was done again: the input {', '.join(broken)} is not what it claims to be")
+        elif findings or checked.report.unchecked:
+            unchecked.append("no run was done again: the dataset itself is not what it claims to be")
+        else:
+            return True
+        return False
+
+    def _check_runs(self, checked: _Checked, schemas: Mapping[Multihash, bytes]) -> tuple[int, list[Finding]]:
+        """Do every recorded run again, and read its slice: a block may be right of records that the file has not."""
+        assert self._replay is not None
+        assert self._resolve is not None
+        findings: list[Finding] = []
+        runs = [link for link in checked.links if isinstance(link.block.event, ExecuteTransform)]
+        for link in reversed(runs):
+            event = link.block.event
+            assert isinstance(event, ExecuteTransform)
+            problem = None
+            try:
+                given = self._replay(checked.dataset, link.block, self._found)
+                problem = _difference(event, given)
+            except _WRONG as error:
+                problem = f"it cannot be done again: {error}"
+            if problem is not None:
+                findings.append(_finding("replay", link, "", problem))
+            if event.new_data is not None:
+                key = next(file.key for file in _files(link) if file.physical_hash == event.new_data.physical_hash)
+                logical = _logical_hash(checked.dataset, key, schemas.get(link.name))
+                if logical != event.new_data.logical_hash:
+                    stated = f"its records have the logical hash {logical}, not {event.new_data.logical_hash}"
+                    findings.append(_finding("slice", link, key, stated))
+        return len(runs), findings
+
+    def _found(self, wanted: DatasetId) -> RemoteDataset:
+        known = self._known.get(wanted)
+        if known is None:
+            raise ObjectNotFound(f"The dataset {wanted} is no input. Nothing was read.")
+        return known.dataset
+
+
+class _Chain:
+    """A chain that was walked and validated, as far as it can be; the first block comes last in ``links``."""
+
+    def __init__(self, dataset: RemoteDataset, expected: DatasetId | None, head: Multihash | None) -> None:
+        self.findings: list[Finding] = []
+        self.unchecked: list[str] = []
+        self.links: list[Link] = []
+        self.states: dict[Multihash, ChainState] = {}
+        self.state: ChainState | None = None
+        self.schemas: dict[Multihash, bytes] = {}
+        self._dataset = dataset
+        self.head = self._head(head)
+        if self.head is not None:
+            self._walk(self.head)
+        seed = self.links[-1].block.event if self.links else None
+        self.dataset_id = seed.dataset_id if isinstance(seed, Seed) else expected
+        if expected not in (None, self.dataset_id):
+            problem = f"the dataset there is {self.dataset_id}, not {expected}"
+            self.findings.append(Finding("head", self.head, None, REF_KEY, problem))
+        self._validate()
+        self.signed = self._signed()
+
+    def report(self, files: Sequence[tuple[Link, StoredFile]]) -> DatasetReport:
+        size = sum(file.size for _, file in files) + sum(link.size for link in self.links)
+        return DatasetReport(
+            location=self._dataset.store.uri,
+            dataset_id=self.dataset_id,
+            head=self.head,
+            sources=tuple(_sources(link.block.event for link in reversed(self.links))),
+            inputs=_inputs(self.links),
+            signed=self.signed,
+            blocks=len(self.links),
+            files=len(files),
+            bytes=size,
+            replayed=0,
+            findings=(),
+            unchecked=tuple(self.unchecked),
+        )
+
+    def _head(self, known: Multihash | None) -> Multihash | None:
+        try:
+            named = self._dataset.head()
+        except _WRONG as error:
+            self.findings.append(Finding("head", None, None, REF_KEY, str(error)))
+            if known is None:
+                self.unchecked.append("all of it: there is no head to begin with")
+            return known
+        if known is not None and named != known:
+            problem = f"it names {named}, and the last block is {known}"
+            self.findings.append(Finding("head", None, None, REF_KEY, problem))
+        return known or named
+
+    def _walk(self, head: Multihash) -> None:
+        """Follow the chain to its first block, or to the last that can be read."""
+        asked, dataset = head, self._dataset
+
+        class Asked:
+            def block(self, name: Multihash) -> tuple[bytes, Block]:
+                nonlocal asked
+                asked = name
+                return dataset.block(name)
+
+        try:
+            self.links.extend(walk(Asked(), head))
+        except _WRONG as error:
+            number = self.links[-1].block.sequence_number - 1 if self.links else None
+            self.findings.append(Finding("block", asked, number, f"{BLOCKS}{asked}", str(error)))
+            self.unchecked.append(f"block {number if number is not None else asked} and all before it")
+
+    def _validate(self) -> None:
+        """Apply the rules from the first block on; after a block that breaks one nothing can be said of the next."""
+        state: ChainState | None = None
+        schema: bytes | None = None
+        valid = bool(self.links) and isinstance(self.links[-1].block.event, Seed)
+        for link in reversed(self.links):
+            event = link.block.event
+            if isinstance(event, SetDataSchema):
+                schema = event.schema
+            if schema is not None:
+                self.schemas[link.name] = schema
+            if not valid:
+                continue
+            try:
+                state = validate(state, link.block, link.name)
+                self.states[link.name] = state
+            except ChainCorrupt as error:
+                self.findings.append(_finding("block", link, f"{BLOCKS}{link.name}", str(error)))
+                valid = False
+        self.state = state if valid else None
+
+    def _signed(self) -> Multihash | None:
+        """The head that the owner's key vouches for, if there is such a signature."""
+        problem = ""
+        try:
+            signature = self._dataset.signature()
+            if signature is None:
+                return None
+            stored = self._dataset.store.get_range(SIGNATURE_KEY, 0, MAX_SIGNATURE_BYTES + 1)
+            if stored != signature.document():
+                problem = "it is not written as signatures are, though it holds"
+            elif self.dataset_id not in (None, signature.dataset_id):
+                problem = f"it is by the key of {signature.dataset_id}, not of this dataset"
+            elif self.links and not self.unchecked and signature.head not in self.states and not self.findings:
+                problem = (
+                    f"it is of the head {signature.head}, which the chain does not have: it was cut off or replaced"
+                )
+            if not problem:
+                return signature.head
+        except _WRONG as error:
+            problem = str(error)
+        self.findings.append(Finding("signature", self.head, None, SIGNATURE_KEY, problem))
+        return None
+
+
+def _finding(subject: Subject, link: Link, key: str, problem: str, *, records_match: bool = False) -> Finding:
+    return Finding(subject, link.name, link.block.sequence_number, key, problem, records_match)
+
+
+def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
+    """What a dataset is computed from, and what runs took before the query was another one."""
+    found: list[DatasetId] = []
+    transform = next((link.block.event for link in links if isinstance(link.block.event, SetTransform)), None)
+    if isinstance(transform, SetTransform):
+        with suppress(VersionedError):  # which validation has found
+            found += [DatasetId.parse(entry.dataset_ref) for entry in transform.inputs]
+    for link in links:
+        if isinstance(link.block.event, ExecuteTransform):
+            found += [entry.dataset_id for entry in link.block.event.query_inputs]
+    return tuple(dict.fromkeys(found))
+
+
+def _sources(events: Iterator[Any]) -> Iterator[str]:
+    """Where data come from, as the events say, each once."""
+    said: set[str] = set()
+    for event in events:
+        match event:
+            case SetPollingSource(fetch=FetchStepUrl(url=url)):
+                text = f"fetched from {url}"
+            case SetPollingSource(fetch=FetchStepFilesGlob(path=path)):
+                text = f"fetched from the files {path}"
+            case SetPollingSource(fetch=fetch):
+                text = f"fetched by {type(fetch).__name__}"
+            case AddPushSource(source_name=name):
+                text = f"pushed into the source {name}"
+            case SetTransform(transform=transform, inputs=inputs):
+                query = transform.query or "; ".join(step.query for step in transform.queries or ())
+                named = ", ".join(f"{entry.alias} = {entry.dataset_ref}" for entry in inputs)
+                text = f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
+            case _:
+                continue
+        if text not in said:
+            said.add(text)
+            yield text
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(link: Link) -> list[StoredFile]:
+    try:
+        return files_of(link.block)
+    except ChainCorrupt:
+        return []  # a hash of another kind, which validation has found
+
+
+def _check_files(
+    dataset: RemoteDataset,
+    files: Sequence[tuple[Link, StoredFile]],
+    schemas: Mapping[Multihash, bytes],
+    progress: Progress,
+) -> list[Finding]:
+    """Compare every slice and checkpoint with what its block says of it."""
+    done, total = 0, sum(file.size for _, file in files)
+    findings: list[Finding] = []
+    with ThreadPoolExecutor(_READERS) as readers:
+        problems = readers.map(partial(_file_problem, dataset), [file for _, file in files])
+        for (link, file), problem in zip(files, problems, strict=True):
+            done += file.size
+            progress(done, total)
+            if problem is None:
+                continue
+            slice_ = _slice_of(link, file)
+            if slice_ is None:
+                findings.append(_finding("checkpoint", link, file.key, problem))
+                continue
+            match = _logical_hash(dataset, file.key, schemas.get(link.name)) == slice_.logical_hash
+            if match:
+                problem += "; its records have the logical hash that the block states"
+            findings.append(_finding("slice", link, file.key, problem, records_match=match))
+    return findings
+
+
+def _slice_of(link: Link, file: StoredFile) -> DataSlice | None:
+    event = link.block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        return None
+    found: DataSlice | Checkpoint | None = event.new_data
+    return found if isinstance(found, DataSlice) and found.physical_hash == file.physical_hash else None
+
+
+def _file_problem(dataset: RemoteDataset, file: StoredFile) -> str | None:
+    """How a file differs from what its block says of it: in size, then in its bytes."""
+    try:
+        path = dataset.store.local_path(file.key)
+        if path is None:
+            for _ in dataset.pieces(file):
+                pass
+            return None
+        with path.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != file.size:
+                return f"it has {size} bytes, not {file.size}"
+            digest = hashlib.file_digest(opened, "sha3_256").digest()
+    except (FileNotFoundError, ObjectNotFound):
+        return "it is missing"
+    except (IsADirectoryError, NotADirectoryError):
+        return "it is no file"
+    except (IntegrityError, InvalidInput) as error:
+        return str(error)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing can be said of it. Check "
+            "who may read it, and run again."
+        ) from None
+    found = Multihash(HashAlgorithm.SHA3_256, digest)
+    return None if found == file.physical_hash else f"its bytes have the hash {found}"
+
+
+def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Multihash | None:
+    """The hash of the records in a slice's file; ``None`` where it cannot be read as one, or is too large to fetch."""
+    if schema is None:
+        return None
+    try:
+        path = dataset.store.local_path(key)
+        if path is not None:
+            source: Any = path
+        else:
+            data = dataset.store.get_range(key, 0, _MOST_IN_MEMORY + 1)
+            if len(data) > _MOST_IN_MEMORY:
+                return None
+            source = io.BytesIO(data)
+        digest = Arrow0(decode_schema(schema))
+        with pq.ParquetFile(source) as opened:
+            for batch in opened.iter_batches():
+                digest.update(batch)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, VersionedError):
+        return None
+    return digest.digest()
+
+
+def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[Finding]:
+    """Whether readers of a table's log are led to the slices of the chain, all of them, and to nothing else."""
+    slices = {file.key: (link, file) for link, file in files if file.key.startswith(SLICES)}
+    listed = {add.key: add for add in log.adds()}
+    for key in sorted(listed.keys() - slices.keys()):
+        yield Finding("log", None, None, key, "the log lists it among the events, and no block names it")
+    for key, (link, file) in slices.items():
+        add = listed.get(key)
+        if add is None:
+            yield _finding("log", link, key, "the log does not list it, so readers miss its events")
+        elif add.size != file.size or add.deletion_vector is not None:
+            yield _finding("log", link, key, "the log does not list it whole")
+    columns = end.arrow_schema()
+    try:
+        told = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
+    except InvalidInput as error:
+        yield Finding("log", None, None, "", str(error))
+        return
+    found = {field.name: field.type for field in log.schema.fields}
+    renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
+    if found != told or renamed:
+        names = sorted(name for name in {**told, **found} if found.get(name) != told.get(name)) or renamed
+        yield Finding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
+
+
+# --- inputs and runs -------------------------------------------------------------------------------------------------
+
+
+def _check_inputs(
+    link: Link, event: ExecuteTransform, inputs: Mapping[DatasetId, _Checked | None]
+) -> Iterator[Finding]:
+    """Whether the blocks that a run took are blocks of its inputs, with records that far."""
+    for entry in event.query_inputs:
+        known = inputs.get(entry.dataset_id)
+        if known is None or known.report.findings or entry.new_block_hash is None:
+            continue
+        end = known.states.get(entry.new_block_hash)
+        if end is None:
+            problem = f"it took block {entry.new_block_hash}, which the chain of {entry.dataset_id} does not have"
+            yield _finding("input", link, "", problem)
+            continue
+        before = known.states.get(entry.prev_block_hash) if entry.prev_block_hash is not None else None
+        if before is not None and end.sequence_number < before.sequence_number:
+            problem = f"it took block {end.sequence_number} of {entry.dataset_id} after block {before.sequence_number}"
+            yield _finding("input", link, "", problem)
+        taken = entry.new_offset if entry.new_offset is not None else entry.prev_offset
+        if taken != end.last_offset:
+            problem = f"it took records up to offset {taken} of {entry.dataset_id}, which ended with {end.last_offset}"
+            yield _finding("input", link, "", problem)
+
+
+def _difference(recorded: ExecuteTransform, given: ExecuteTransform) -> str | None:
+    """How what a run gives differs from what is recorded, but for what depends on who writes a file."""
+    if given.new_data is not None and recorded.new_data is not None:
+        written = replace(given.new_data, physical_hash=recorded.new_data.physical_hash, size=recorded.new_data.size)
+        given = replace(given, new_data=written)
+    given = replace(given, new_checkpoint=recorded.new_checkpoint)
+    if given == recorded:
+        return None
+    said, now = to_document(recorded), to_document(given)
+    differing = [name for name in {**said, **now} if said.get(name) != now.get(name)]
+    described = "; ".join(f"{name} is recorded as {said.get(name)} and comes to {now.get(name)}" for name in differing)
+    return f"done again, the query gives something else: {described}"
