@@ -19,7 +19,7 @@ import pyarrow as pa
 from rounds import alternate, print_ratios, ratio
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
-from dagster_versioned.tables.head import Head, HeadDocument, head_key
+from dagster_versioned.tables.documents.head import Head, HeadDocument, head_key
 
 CHANGED = 50
 

@@ -19,8 +19,8 @@ from dagster_versioned.features.increment import Increment
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.sample_update import SampleUpdate
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.sample_update import SampleUpdate
+from dagster_versioned.tables.write.write import WriteResult
 
 Body = Callable[[Increment[Any] | None], Any]
 """The user's function, with all that it asked for but the increment."""

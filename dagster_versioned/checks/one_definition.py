@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed
-from dagster_versioned.tables.definitions import other_definition, version_before
+from dagster_versioned.tables.write.definitions import other_definition, version_before
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from dagster_versioned.__about__ import __version__
-from dagster_versioned.cli import delta, governing, graph, looking, maintaining, odf, reshaping
+from dagster_versioned.cli import delta, graph, odf
+from dagster_versioned.cli import governance as governing
+from dagster_versioned.cli import inspect as looking
+from dagster_versioned.cli import maintenance as maintaining
+from dagster_versioned.cli import reshape as reshaping
 from dagster_versioned.cli.session import Session, takes_options
 
 app = typer.Typer(

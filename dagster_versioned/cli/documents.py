@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.identity.version import VersionEntry
-from dagster_versioned.tables.collect import CollectionReport
 from dagster_versioned.tables.diff import VersionDiff
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.maintenance.collect import CollectionReport
+from dagster_versioned.tables.maintenance.verify import VerifyReport
 from dagster_versioned.tables.project import Pin
-from dagster_versioned.tables.verify import VerifyReport
 
 
 def print_json(document: Mapping[str, Any]) -> None:

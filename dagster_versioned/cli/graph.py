@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dagster_versioned.cli.arguments import Why
-from dagster_versioned.cli.developing import DryRun
+from dagster_versioned.cli.developer import DryRun
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
 from dagster_versioned.errors import InvalidInput

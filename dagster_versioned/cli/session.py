@@ -44,7 +44,7 @@ class Session:
 
         Raises `InvalidInput` where it is not said which, or name and location do not fit, and `GovernanceError`.
         """
-        from dagster_versioned.tables.datom_documents import recorded_project
+        from dagster_versioned.tables.documents.datom_documents import recorded_project
         from dagster_versioned.tables.project import Project
 
         if self.governance:

@@ -36,8 +36,8 @@ from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecor
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_schema import updated_schema
-from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.sample_update import SampleUpdate
 
 
 @dataclass(frozen=True)

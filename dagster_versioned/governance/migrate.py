@@ -42,8 +42,9 @@ from dagster_versioned.storage import location as storage_location
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
-from dagster_versioned.tables.fence import fence_of, is_moved_with, lift_fence, raise_fence
-from dagster_versioned.tables.migration_mark import (
+from dagster_versioned.tables.project import DATA_FOLDER, Project
+from dagster_versioned.tables.relocation.fence import fence_of, is_moved_with, lift_fence, raise_fence
+from dagster_versioned.tables.relocation.migration_mark import (
     MARK_KEY,
     MarkState,
     MigrationMark,
@@ -51,7 +52,6 @@ from dagster_versioned.tables.migration_mark import (
     put_mark,
     read_mark,
 )
-from dagster_versioned.tables.project import DATA_FOLDER, Project
 
 logger = logging.getLogger("dagster_versioned")
 

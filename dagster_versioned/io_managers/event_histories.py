@@ -11,7 +11,7 @@ from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, plain
 from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
 

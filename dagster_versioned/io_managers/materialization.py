@@ -13,10 +13,10 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.choose import ChosenVersions
-from dagster_versioned.tables.definitions import other_definition, version_before
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.definitions import other_definition, version_before
+from dagster_versioned.tables.write.write import WriteResult
 
 OURS = "dagster_versioned"
 OTHER_DEFINITION_KEY = f"{OURS}/other_definition"

@@ -39,9 +39,9 @@ from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
-from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.sample_update import SampleUpdate
+from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext

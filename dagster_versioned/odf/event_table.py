@@ -51,16 +51,16 @@ from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.documents.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
-from dagster_versioned.tables.event_slice import EventSlice
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.event_slice import EventSlice
+from dagster_versioned.tables.write.write import WriteResult
 
 SOURCE_NAME = "default"
 """What the source is called that an asset's frames are pushed into."""

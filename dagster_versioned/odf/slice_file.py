@@ -28,8 +28,8 @@ from dagster_versioned.odf.blocks.events import DataSlice, OffsetInterval
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.event_slice import SliceFile
 from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.write.event_slice import SliceFile
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _CHUNK = 8 * 1024 * 1024

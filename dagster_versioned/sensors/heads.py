@@ -15,8 +15,7 @@ from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.tables.feature_record import FeatureRecord
-from dagster_versioned.tables.head import (
+from dagster_versioned.tables.documents.head import (
     EMPTY,
     HEADS_FOLDER,
     UNREADABLE,
@@ -25,9 +24,10 @@ from dagster_versioned.tables.head import (
     partition_head,
     table_head,
 )
+from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import CommitRecord
-from dagster_versioned.tables.migration_mark import read_mark
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
+from dagster_versioned.tables.relocation.migration_mark import read_mark
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 from dagster_versioned.tables.table import VersionedTable
 

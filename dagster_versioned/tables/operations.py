@@ -12,9 +12,7 @@ from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFoun
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.collect import Collector
-from dagster_versioned.tables.commit import DraftOf, commit
-from dagster_versioned.tables.head import (
+from dagster_versioned.tables.documents.head import (
     EMPTY,
     HeadDocument,
     TableHead,
@@ -22,12 +20,14 @@ from dagster_versioned.tables.head import (
     partition_head,
     table_head,
 )
-from dagster_versioned.tables.protection import Protectors
-from dagster_versioned.tables.publish import Publisher, checkpoint_before
+from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
+from dagster_versioned.tables.maintenance.collect import Collector
+from dagster_versioned.tables.maintenance.protection import Protectors
+from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.whereabouts import MovedTo, Whereabouts, left
-from dagster_versioned.tables.write import CollectionInProgress
+from dagster_versioned.tables.write.commit import DraftOf, commit
+from dagster_versioned.tables.write.write import CollectionInProgress
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 import orjson
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.documents.head import Head, Held, partition_head
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
-from dagster_versioned.tables.head import Head, Held, partition_head
 from dagster_versioned.tables.table_record import TableRecord
 
 if TYPE_CHECKING:

@@ -19,23 +19,28 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import Head, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.adopt import Adoption
-from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
-from dagster_versioned.tables.collect import MIN_AGE, CollectionReport
-from dagster_versioned.tables.commit import Draft, DraftOf
 from dagster_versioned.tables.configuration import APPEND_ONLY, constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
-from dagster_versioned.tables.drop import Drop, DropReport, Restoration, refuse_dropped
-from dagster_versioned.tables.event_slice import EventSlice, SliceProposal, chained
-from dagster_versioned.tables.head import HeadDocument, held_domain
+from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.documents.head import HeadDocument, held_domain
+from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
+from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
+from dagster_versioned.tables.maintenance.verify import Progress, VerifyReport, verify_table
 from dagster_versioned.tables.operations import WRITER, TableOperations
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import parts_of
-from dagster_versioned.tables.propose import (
+from dagster_versioned.tables.read import VersionFiles, version_files
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord, asset_key_of
+from dagster_versioned.tables.write.adopt import Adoption
+from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
+from dagster_versioned.tables.write.event_slice import EventSlice, SliceProposal, chained
+from dagster_versioned.tables.write.propose import (
     Parents,
     check_partitions,
     describe,
@@ -43,21 +48,16 @@ from dagster_versioned.tables.propose import (
     propose,
     staged,
 )
-from dagster_versioned.tables.publish import Publisher
-from dagster_versioned.tables.read import VersionFiles, version_files
-from dagster_versioned.tables.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
-from dagster_versioned.tables.revert import Reversion
-from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.table_record import TableRecord, asset_key_of
-from dagster_versioned.tables.verify import Progress, VerifyReport, verify_table
-from dagster_versioned.tables.write import Proposal, Repetition, WriteResult, Writing
+from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
+from dagster_versioned.tables.write.revert import Reversion
+from dagster_versioned.tables.write.write import Proposal, Repetition, WriteResult, Writing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
-    from dagster_versioned.tables.rename import RenameReport
+    from dagster_versioned.tables.relocation.rename import RenameReport
 
 
 _REPARTITIONS = 50
@@ -580,7 +580,7 @@ class VersionedTable:
         and readers by the old name find it; writers by it are refused. The old files go with the first `vacuum` that is
         7 days later, or with a `purge`. Raises `InvalidName` for a name that is taken, or was.
         """
-        from dagster_versioned.tables.rename import rename
+        from dagster_versioned.tables.relocation.rename import rename
 
         self._check_unless(dry_run)
         return rename(self.project, self._operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
@@ -641,7 +641,7 @@ class VersionedTable:
 
     def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
         """The report of a collection, with what is left under names that the table had."""
-        from dagster_versioned.tables.rename import sweep
+        from dagster_versioned.tables.relocation.rename import sweep
 
         keys, size = sweep(self.project, self._known(), min_age, dry_run=report.dry_run)
         return replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)

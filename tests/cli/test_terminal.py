@@ -201,7 +201,7 @@ def test_a_warning_of_the_package_is_a_line_and_no_traceback(cli, flights, monke
     def fail(*args, **kwargs):
         raise errors.StoreUnavailable("put: no room.")
 
-    monkeypatch.setattr("dagster_versioned.tables.publish.Publisher.publish", fail)
+    monkeypatch.setattr("dagster_versioned.tables.documents.publish.Publisher.publish", fail)
     outcome = cli("revert", "flights", "@0", ok=0)
     assert outcome.err.startswith("Warning: flights: log version 3 is committed")
     assert "Traceback" not in outcome.err

@@ -18,8 +18,8 @@ import pytest
 from dagster_versioned.errors import GovernanceError
 from dagster_versioned.governance.migrate import abort
 from dagster_versioned.storage import Location
-from dagster_versioned.tables.fence import fence_of
-from dagster_versioned.tables.migration_mark import read_mark
+from dagster_versioned.tables.relocation.fence import fence_of
+from dagster_versioned.tables.relocation.migration_mark import read_mark
 from support.frames import numbered
 from support.governed import NAME, Governed, facts
 from support.migration_crashes import Act, Bailiff, World, bailiff, git_configured, write_on

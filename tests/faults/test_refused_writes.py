@@ -14,7 +14,7 @@ import pytest
 
 from dagster_versioned.errors import AccessDenied, CommitConflict, StorageError, VersionedError
 from dagster_versioned.storage import LocalStore, S3Options
-from dagster_versioned.tables import commit
+from dagster_versioned.tables.write import commit
 from support.crashes import OPERATIONS, table_in
 from support.faulty_proxy import CUT, DROP_AFTER, DROP_BEFORE, FAIL_AFTER, HANG, FaultyProxy, answer, faulty_proxy
 from support.frames import numbered

@@ -15,7 +15,7 @@ from dagster_versioned.governance.place import same_place
 from dagster_versioned.identity.names import table_name
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
 from dagster_versioned.storage.wrappers import CountingStore, Fault, FaultStore
-from dagster_versioned.tables.head import head_key
+from dagster_versioned.tables.documents.head import head_key
 from dagster_versioned.tables.project import Project
 from support.governance_documents import NAME, Clone, developer, key, lived_at, move_bytes, publish
 from support.stores import contents

@@ -25,9 +25,9 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
-from dagster_versioned.tables.custody import Custody
-from dagster_versioned.tables.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
 from dagster_versioned.tables.project import PINS_KEY, Project
+from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
+from dagster_versioned.tables.relocation.placement_authority import Custody
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
 from support.hooked_store import HookedStore

@@ -114,7 +114,7 @@ def test_an_old_mark_that_a_later_writer_uses_again_hides_no_commit(place, later
 
 
 def test_a_mark_of_a_writer_whose_clock_is_ahead_is_looked_up_at_once(place, monkeypatch):
-    from dagster_versioned.tables import head
+    from dagster_versioned.tables.documents import head
 
     class Ahead(head.datetime):
         @classmethod

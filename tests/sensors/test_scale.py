@@ -9,7 +9,7 @@ import pytest
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager, build_version_sensor
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
-from dagster_versioned.tables.head import Head, HeadDocument, head_key
+from dagster_versioned.tables.documents.head import Head, HeadDocument, head_key
 from support.s3_server import running_s3_server
 
 PAGE = 1000

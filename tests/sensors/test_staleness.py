@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.sensors.plan import Decision, plan, runs_of
-from dagster_versioned.tables.head import Held
+from dagster_versioned.tables.documents.head import Held
 from dagster_versioned.tables.staleness import Built, CellHead, Finding, Need, TableHeads, find
 
 UP = ("HOUSE", "up")

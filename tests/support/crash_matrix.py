@@ -16,7 +16,7 @@ import pytest
 from dagster_versioned.errors import ExpiredVersion, TableNotFound, VersionedError
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Fault
-from dagster_versioned.tables.head import HELD_DOMAIN, head_key, table_head
+from dagster_versioned.tables.documents.head import HELD_DOMAIN, head_key, table_head
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.table_record import TableRecord
 from support.crashes import WRITING, Operation, Undertaker, failing, table_in

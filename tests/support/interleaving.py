@@ -18,7 +18,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.wrappers import Call, StoreWrapper
-from dagster_versioned.tables import collect, lease
+from dagster_versioned.tables.maintenance import collect, lease
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import SMALL_PARTS, project_in, table_in
 from support.frames import numbered

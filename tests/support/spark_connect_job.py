@@ -22,7 +22,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.sample_update import SampleUpdate
+from dagster_versioned.tables.write.sample_update import SampleUpdate
 from support.spark import SETTINGS, round_trip, staging_in
 
 BY_ID = EventHistory(merge=Snapshot(primary_key=("id",)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.write import WriteResult
 from support.frames import ALL_TYPES, ODD_NAMES, ODD_PARTITIONS, ONLY_NULLS, equal_rows, numbered
 
 SMALL_PARTS = TableOptions(row_group_bytes=4_000, target_part_bytes=1)

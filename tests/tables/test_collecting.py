@@ -20,13 +20,13 @@ import pytest
 from dagster_versioned.errors import CommitConflict, ExpiredVersion, IntegrityError, InvalidInput, LogCorrupt
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, StoreWrapper, Verb
-from dagster_versioned.tables import collect, lease
-from dagster_versioned.tables.commit import Draft
 from dagster_versioned.tables.history import Collection, Version
+from dagster_versioned.tables.maintenance import collect, lease
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.commit import Draft
 from support.remote_store import RemoteStore
 from support.stores import contents
 

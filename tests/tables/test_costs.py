@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.datom_documents import HISTORY_KEY, MANIFEST_KEY
+from dagster_versioned.tables.documents.datom_documents import HISTORY_KEY, MANIFEST_KEY
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.call_log import CallLog
@@ -81,7 +81,7 @@ def test_a_write_takes_few_calls_for_any_history(table: VersionedTable, log: Cal
 def test_a_head_of_a_large_table_is_opened_in_few_calls(
     table: VersionedTable, log: CallLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dagster_versioned.tables.publish._LARGE", 0)
+    monkeypatch.setattr("dagster_versioned.tables.documents.publish._LARGE", 0)
     for n in range(32):
         table.write(numbered(n))
         log.clear()

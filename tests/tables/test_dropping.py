@@ -13,7 +13,7 @@ from dagster_versioned.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from dagster_versioned.tables.head import head_key, read_head
+from dagster_versioned.tables.documents.head import head_key, read_head
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import Need, TableHeads, find

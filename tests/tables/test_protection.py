@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from dagster_versioned.tables.history import CommitRecord, History, Version
-from dagster_versioned.tables.protection import Protection, named_versions, with_own_parents
+from dagster_versioned.tables.maintenance.protection import Protection, named_versions, with_own_parents
 
 Parents = tuple[str, ...]
 

@@ -14,8 +14,8 @@ from dagster_versioned.errors import CommitConflict, InvalidInput, UnsupportedFr
 from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.sample_update import SampleUpdate
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.sample_update import SampleUpdate
 from support.stores import contents
 
 VECTORS = TableOptions(properties={"delta.enableDeletionVectors": "true"})

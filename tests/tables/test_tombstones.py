@@ -11,7 +11,8 @@ from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpo
 from dagster_versioned.delta.log.checkpoint_read import read_files
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.log.snapshot import load_snapshot, replayed
-from dagster_versioned.tables import collect, publish
+from dagster_versioned.tables.documents import publish
+from dagster_versioned.tables.maintenance import collect
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.interleaving import Died, Stepped

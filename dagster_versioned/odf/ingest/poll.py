@@ -31,7 +31,7 @@ from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.write import WriteResult
 
 Watermark = Literal["latest", "manual"] | timedelta
 

@@ -49,13 +49,13 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.slice_file import SliceTask
-from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write import WriteResult
+from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.spark.session import DataFrame, SparkSession

@@ -15,8 +15,8 @@ from dagster_versioned.engines.parts import Contents, Part
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice
-from dagster_versioned.tables.event_slice import SliceFile
 from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.write.event_slice import SliceFile
 
 
 def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:

@@ -1,0 +1,574 @@
+"""The verbs that look: nothing they do changes a table. Heavy imports wait until a verb runs."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import (
+    PREVIEW_ROWS,
+    MaybeVersion,
+    Output,
+    Partition,
+    RowLimit,
+    Table,
+    Tables,
+    VersionArgument,
+)
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.session import Session, table_of, verb
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
+from dagster_versioned.errors import IntegrityError, InvalidInput, UnsupportedFeature, VersionedError
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.maintenance.verify import VerifyReport
+    from dagster_versioned.tables.table import VersionedTable
+
+PANEL = "Look"
+EXAMPLES = 5
+"""How many rows of each kind ``diff --rows`` shows."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the application."""
+    verb(app, panel=PANEL, examples=["--location warehouse ls", "ls --json | jq -r '.tables[].table'"])(ls)
+    verb(app, panel=PANEL, examples=["history flights", "history monthly --partition 2013-01-01 --limit 5"])(history)
+    verb(app, panel=PANEL, examples=["show flights", "show flights a3f8c1", "show flights @12 --json"])(show)
+    verb(
+        app,
+        panel=PANEL,
+        examples=["diff flights @3", "diff flights a3f8c1 5e0b77", "diff airports @0 @1 --rows --key faa"],
+    )(diff)
+    verb(
+        app,
+        panel=PANEL,
+        examples=[
+            "read flights",
+            "read flights @3 --columns carrier,dep_delay --limit 5",
+            "read flights a3f8c1 --output flights.parquet",
+        ],
+    )(read)
+    verb(app, panel=PANEL, examples=["verify", "verify flights weather", "verify flights --at @12"])(verify)
+
+
+def ls(session: Session) -> ExitCode | None:
+    """List the project's tables with their current versions."""
+    from dagster_versioned.cli.documents import print_json
+
+    project = session.open()
+    tables: list[dict[str, Any]] = []
+    for name in project.tables():
+        try:
+            tables.append(_summary(project.table(str(name))))
+        except (IntegrityError, UnsupportedFeature) as error:
+            tables.append({**_NO_SUMMARY, "table": str(name), "problem": str(error)})
+    if session.json:
+        print_json({"project": project.name, "location": project.store.uri, "tables": tables})
+    elif tables:
+        show_table(
+            ["table", "version", "log", "rows", "size", "partitions", "versions", "written", ""],
+            [
+                (
+                    t["table"],
+                    _short(t["version"]),
+                    _at(t["log_version"]),
+                    t["rows"],
+                    human_size(t["size_bytes"]),
+                    t["partitions"],
+                    t["versions"],
+                    _second(t["timestamp"]),
+                    "; ".join(_remarks(t)),
+                )
+                for t in tables
+            ],
+            right=("rows", "size", "partitions", "versions"),
+        )
+    else:
+        session.note(f"No tables at {project.store.uri}.")
+    for table in tables:
+        if table["problem"]:
+            session.note(f"{table['table']}: {table['problem']}")
+    return ExitCode.INTEGRITY if any(table["problem"] for table in tables) else None
+
+
+def history(
+    session: Session,
+    table: Table,
+    partition: Partition = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the newest.")] = None,
+) -> None:
+    """List a table's versions, newest first."""
+    from dagster_versioned.cli.documents import print_json, version_document
+
+    subject = session.table(table)
+    versions = [version_document(version) for version in subject.history(partition=partition)[:limit]]
+    if session.json:
+        print_json({"table": str(subject.name), "versions": versions})
+        return
+    partitioned = any(version["partition"] is not None for version in versions)
+    show_table(
+        ["log", "version", *(["partition"] if partitioned else []), "written", "change", "rows", "size", "author", ""],
+        [
+            (
+                _at(v["log_version"]),
+                _short(v["version"]),
+                *([v["partition"]] if partitioned else []),
+                _second(v["timestamp"]),
+                v["change"],
+                v["rows"],
+                human_size(v["size_bytes"]),
+                v["author"],
+                "; ".join(str(part) for part in (v["gone"], v["problem"] and "altered", v["message"]) if part),
+            )
+            for v in versions
+        ],
+        right=("rows", "size"),
+    )
+
+
+def show(session: Session, table: Table, version: MaybeVersion = None, partition: Partition = None) -> None:
+    """Show one version in full: what it is, how it came to be, and its files."""
+    from dagster_versioned.cli.documents import print_json
+
+    subject = session.table(table)
+    if version is None and partition is None and subject.state.history.is_partitioned:
+        document = _whole(subject)
+    else:
+        document = _one(subject, version, partition)
+    if session.json:
+        print_json(document)
+    elif document["partitions"] is not None:
+        show_fields([("table", document["table"]), ("version", document["version"])])
+        show_table(
+            ["partition", "version", "log", "rows", "size", "written"],
+            [
+                (
+                    p["partition"],
+                    _short(p["version"]),
+                    _at(p["log_version"]),
+                    p["rows"],
+                    human_size(p["size_bytes"]),
+                    _second(p["timestamp"]),
+                )
+                for p in document["partitions"]
+            ],
+            right=("rows", "size"),
+        )
+    else:
+        _show_one(document)
+
+
+def diff(
+    session: Session,
+    table: Table,
+    before: VersionArgument,
+    after: MaybeVersion = None,
+    partition: Partition = None,
+    rows: Annotated[bool, typer.Option("--rows", help="Compare the rows too; reads both versions.")] = False,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", metavar="COLUMN", help="A column that identifies a row; repeatable.")
+    ] = None,
+) -> None:
+    """Say what changed between two versions: schema, rows, parts, parents and metadata."""
+    from dagster_versioned.cli.documents import diff_document, print_json
+
+    if rows and not key:
+        raise InvalidInput("--rows needs to know which rows belong together: --key COLUMN, once for each. See --help.")
+    if key and not rows:
+        raise InvalidInput("--key says how rows are matched, and means nothing without --rows.")
+    subject = session.table(table)
+    found = subject.diff(before, after, partition=partition)
+    document = {"table": str(subject.name), **diff_document(found), "rows": None}
+    if rows and key:
+        # By SHA: a write between the two calls must not make them speak of two different versions.
+        ends = (found.before.metadata_sha, found.after.metadata_sha)
+        document["rows"] = _row_differences(subject, *ends, key)
+    if session.json:
+        print_json(document)
+    else:
+        _show_diff(document, key or [])
+
+
+def read(
+    session: Session,
+    table: Table,
+    version: MaybeVersion = None,
+    columns: Annotated[
+        list[str] | None, typer.Option("--columns", metavar="A,B", help="Only these columns; repeatable.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", metavar="KEY", help="Only this partition; repeatable.")
+    ] = None,
+    limit: RowLimit = None,
+    output: Output = None,
+) -> None:
+    """Show a version's first rows, or write all of them to a file."""
+    import pyarrow as pa
+
+    from dagster_versioned.cli import rows
+    from dagster_versioned.cli.documents import print_json
+
+    if output is not None:
+        rows.export_format(output)
+    subject = session.table(table)
+    files = subject.files(version, columns=_column_names(columns), partitions=partition)
+    reader: pa.RecordBatchReader = subject.read_files(files, pa.RecordBatchReader)
+    counts = [file.remaining_records for file in files.scan.files]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    document: dict[str, Any] = {
+        "table": str(subject.name),
+        "log_version": files.log_version,
+        "versions": [v.metadata_sha for v in files.versions],
+        "total_rows": total,
+    }
+    if output is not None:
+        rows.check_exportable(reader.schema, output)
+        expected = total if limit is None or total is None else min(limit, total)
+        with progress(f"Writing {output}", quiet=session.quiet) as advance:
+            written = rows.export(
+                reader.schema, rows.first(reader, limit), output, lambda done: advance(done, expected or done)
+            )
+        document |= {
+            "output": str(output),
+            "format": rows.export_format(output),
+            "rows_written": written,
+            "size_bytes": output.stat().st_size,
+        }
+        if session.json:
+            print_json(document)
+        else:
+            say(f"{written} rows of {subject.name} in {output}, {human_size(document['size_bytes'])}.")
+        return
+    shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
+    if session.json:
+        columns_shown = [
+            {"name": name, "type": str(kind)}
+            for name, kind in zip(reader.schema.names, reader.schema.types, strict=True)
+        ]
+        print_json(document | {"columns": columns_shown, "rows": rows.plain_rows(shown)})
+        return
+    numbers = [
+        name
+        for name, kind in zip(reader.schema.names, reader.schema.types, strict=True)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    ]
+    values = [[_value(value) for value in row.values()] for row in rows.plain_rows(shown)]
+    show_table(reader.schema.names, values, right=numbers)
+    if total is None or shown.num_rows < total:
+        of = "" if total is None else f" of {total}"
+        session.note(f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE.")
+
+
+def verify(
+    session: Session,
+    tables: Tables = None,
+    at: Annotated[str | None, typer.Option("--at", metavar="VERSION", help="Only this version of one table.")] = None,
+    partition: Partition = None,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--witness",
+            metavar="LOG_VERSION=SHA256",
+            help="A commit's SHA-256 as noted elsewhere (show --json: commit_sha256); of one table, repeatable.",
+        ),
+    ] = None,
+) -> ExitCode | None:
+    """Check that everything still is what was committed: parts, identities, log, chain and documents.
+
+    Exits with 1 if anything is not. Expired and purged versions are recorded gaps, and no findings.
+    """
+    from dagster_versioned.cli.documents import print_json, verify_document
+
+    witnesses = dict(_witness(text) for text in witness or ())
+    if (at or partition or witnesses) and len(tables or ()) != 1:
+        raise InvalidInput("--at, --partition and --witness are about one table: name exactly one. Nothing was read.")
+    project = session.open()
+    documents: list[dict[str, Any]] = []
+    for name in tables or map(str, project.tables()):
+        subject = table_of(project, name)
+        with progress(f"Verifying {name}", quiet=session.quiet) as advance:
+            try:
+                report = subject.verify(at, partition=partition, witnesses=witnesses, progress=advance)
+            except (IntegrityError, UnsupportedFeature) as error:
+                report = unreadable(subject.store.uri, error)
+        documents.append(verify_document(str(subject.name), report))
+    ok = all(document["ok"] for document in documents)
+    if session.json:
+        print_json({"ok": ok, "tables": documents})
+    else:
+        show_reports(documents)
+    return None if ok else ExitCode.FINDINGS
+
+
+_NO_SUMMARY: dict[str, Any] = dict.fromkeys(
+    (
+        "table",
+        "version",
+        "log_version",
+        "timestamp",
+        "rows",
+        "size_bytes",
+        "partitions",
+        "versions",
+        "held",
+        "dropped",
+        "foreign",
+    )
+)
+
+
+def _summary(table: "VersionedTable") -> dict[str, Any]:
+    from dagster_versioned.cli.documents import moment
+    from dagster_versioned.tables.documents.head import table_head
+    from dagster_versioned.tables.table_record import TableRecord
+
+    state = table.state
+    head = table_head(table.name, state)
+    current = list(state.history.heads.values())
+    return {
+        "table": str(table.name),
+        "version": head.metadata_sha if head else None,
+        "log_version": state.log_version,
+        "timestamp": moment(max(v.timestamp for v in current)) if current else None,
+        "rows": sum(v.identity.nrow for v in current) if current else None,
+        "size_bytes": sum(v.facts.size_bytes for v in current) if current else None,
+        "partitions": head.partitions if head else None,
+        "versions": sum(1 for v in state.history.versions if v.raw is not None),
+        "held": {"by": head.held.by, "why": head.held.why} if head and head.held else None,
+        "dropped": str(dropped) if (dropped := TableRecord.of(state.snapshot).dropped) else None,
+        "foreign": state.history.unadopted is not None,
+        "problem": None,
+    }
+
+
+def _remarks(table: dict[str, Any]) -> list[str]:
+    remarks: list[str] = []
+    if table["problem"]:
+        remarks.append("cannot be read")
+    if table["foreign"]:
+        remarks.append("foreign commit: adopt")
+    if table["dropped"]:
+        remarks.append(table["dropped"])
+    if table["held"]:
+        remarks.append(f"held: {table['held']['why']}")
+    return remarks
+
+
+def _whole(table: "VersionedTable") -> dict[str, Any]:
+    from dagster_versioned.cli.documents import version_document
+
+    heads = table.partitions()
+    return {
+        "table": str(table.name),
+        "version": table.state.history.whole.metadata_sha,
+        "log_version": table.state.log_version,
+        "partitions": [version_document(heads[key]) for key in sorted(heads)],
+    }
+
+
+def _one(table: "VersionedTable", reference: str | None, partition: str | None) -> dict[str, Any]:
+    from dagster_versioned.cli.documents import version_document
+    from dagster_versioned.tables.documents.head import partition_head
+
+    version = table.version(reference, partition=partition)
+    state = table.state
+    entry = None if version.is_foreign else version.entry
+    current = version == (state.history.unadopted or state.history.heads.get(version.partition))
+    held = partition_head(table.name, version, state).held if entry and current else None
+    files = () if version.gone else table.files(version.metadata_sha or f"@{version.log_version}").scan.files
+    return {
+        "table": str(table.name),
+        **version_document(version),
+        "partitions": None,
+        "current": current,
+        "held": {"by": held.by, "why": held.why} if held else None,
+        "pins": sorted(
+            pin.name
+            for pin in table.project.pins().values()
+            if pin.table == table.name and pin.version == version.metadata_sha
+        ),
+        "commit_sha256": state.history.record(version.log_version).sha256,
+        "identity": entry.identity.to_json() if entry else None,
+        "facts": entry.facts.to_json() if entry else None,
+        "files": [
+            {"key": file.key, "size_bytes": file.size, "rows": file.remaining_records, "sha256": file.sha256}
+            for file in files
+        ],
+    }
+
+
+def _show_one(document: dict[str, Any]) -> None:
+    names = ("table", "version", "log_version", "partition", "timestamp", "operation", "change", "gone", "data_sha")
+    identity: dict[str, Any] = document["identity"] or {}
+    facts: dict[str, Any] = document["facts"] or {}
+    held = document["held"]
+    show_fields(
+        [
+            *((name, document[name]) for name in names),
+            ("current", "yes" if document["current"] else "no"),
+            ("held", held and f"{held['why']} ({held['by'] or 'nobody named'})"),
+            ("pins", ", ".join(document["pins"]) or None),
+            ("rows", document["rows"]),
+            ("size", human_size(document["size_bytes"])),
+            ("row order", {"seq": "significant", "bag": "ignored"}.get(str(facts.get("digest", ""))[:3])),
+            *((name, document[name]) for name in ("code_version", "message", "author", "run_id")),
+            ("table_type", identity.get("table_type")),
+        ]
+    )
+    if identity:
+        fields = identity["schema"]["fields"]
+        show_table(["column", "type"], [(f["name"], _type(f["type"])) for f in fields])
+    if parents := identity.get("parents"):
+        show_table(
+            ["parent", "project", "partition", "version"],
+            [(p["table"], p["source"], p.get("partition"), _version_of(p)) for p in parents],
+        )
+    if document["files"]:
+        show_table(
+            ["file", "rows", "size"],
+            [(f["key"], f["rows"], human_size(f["size_bytes"])) for f in document["files"]],
+            right=("rows", "size"),
+        )
+
+
+def _version_of(parent: dict[str, Any]) -> str | None:
+    """The version of a parent; of an external table with its number, by which it is read again."""
+    number, short = parent.get("log_version"), _short(parent["version"])
+    return short if number is None else f"{short} (@{number})"
+
+
+def _row_differences(table: "VersionedTable", before: str | None, after: str | None, key: list[str]) -> dict[str, Any]:
+    from dagster_versioned.cli.rows import plain_rows
+
+    found = table.diff_rows(before, after, key=key)
+    pairs = zip(
+        plain_rows(found.changed_before.slice(0, EXAMPLES)),
+        plain_rows(found.changed_after.slice(0, EXAMPLES)),
+        strict=True,
+    )
+    return {
+        "key": key,
+        **found.counts(),
+        "examples": {
+            "added": plain_rows(found.added.slice(0, EXAMPLES)),
+            "removed": plain_rows(found.removed.slice(0, EXAMPLES)),
+            "changed": [{"before": old, "after": new} for old, new in pairs],
+        },
+    }
+
+
+def _show_diff(document: dict[str, Any], key: list[str]) -> None:
+    before, after, parts = document["before"], document["after"], document["parts"]
+    if before["version"] == after["version"]:
+        say(f"The same version: {before['version']}")
+    show_fields(
+        [
+            ("before", f"{_short(before['version'])} ({_at(before['log_version'])})"),
+            ("after", f"{_short(after['version'])} ({_at(after['log_version'])})"),
+            ("data", "the same" if document["same_data"] else "different"),
+            ("rows", f"{before['rows']} -> {after['rows']} ({after['rows'] - before['rows']:+d})"),
+            ("parts", f"{parts['added']} added, {parts['removed']} removed, {parts['shared']} shared"),
+            ("column order", "changed" if document["column_order_changed"] else None),
+        ]
+    )
+    changes = [
+        *((f"column {c['name']}", _type(c["before"]), _type(c["after"])) for c in document["columns"]),
+        *((f"parent {_parent(p)}", _short(p["before"]), _short(p["after"])) for p in document["parents"]),
+        *((name, change["before"], change["after"]) for name, change in document["metadata"].items()),
+    ]
+    if changes:
+        show_table(["what", "before", "after"], changes)
+    if rows := document["rows"]:
+        say(f"rows: {', '.join(f'{rows[kind]} {kind}' for kind in ('added', 'removed', 'changed', 'unchanged'))}")
+        _show_row_examples(rows["examples"], key)
+
+
+def _show_row_examples(examples: dict[str, list[dict[str, Any]]], key: list[str]) -> None:
+    lines: list[tuple[str, str, str]] = []
+    for sign, kind in (("+", "added"), ("-", "removed")):
+        for row in examples[kind]:
+            lines.append((sign, _values(row, key), _values(row, [name for name in row if name not in key])))
+    for pair in examples["changed"]:
+        old, new = pair["before"], pair["after"]
+        different = [name for name in old if name in new and old[name] != new[name]]
+        changed = ", ".join(f"{name}: {_value(old[name])} -> {_value(new[name])}" for name in different)
+        lines.append(("~", _values(new, key), changed))
+    if lines:
+        show_table(["", "key", "values"], lines)
+
+
+def _values(row: dict[str, Any], names: list[str]) -> str:
+    return ", ".join(f"{name}={_value(row[name])}" for name in names)
+
+
+def _value(value: Any) -> str:
+    return "null" if value is None else str(value)
+
+
+def show_reports(documents: list[dict[str, Any]]) -> None:
+    """Say what a verification looked at and found, table by table."""
+    for document in documents:
+        looked = (
+            f"{counted(document['versions'], 'version')}, {counted(document['parts'], 'part')} "
+            f"({human_size(document['size_bytes'])}), {counted(document['documents'], 'document')}"
+        )
+        findings = document["findings"]
+        say(f"{document['table']}: {counted(len(findings), 'finding') if findings else 'ok'}; {looked}")
+        for finding in findings:
+            say(f"  {finding['subject']} {finding['where']}: {finding['problem']}")
+        for gap in document["gaps"]:
+            say(f"  gap {gap}")
+
+
+def unreadable(where: str, error: VersionedError) -> "VerifyReport":
+    """The report on a table that cannot even be read."""
+    from dagster_versioned.tables.maintenance.verify import Finding, VerifyReport
+
+    return VerifyReport((Finding("log", where, str(error)),), 0, 0, 0, 0, (), None)
+
+
+def _witness(text: str) -> tuple[int, str]:
+    log_version, _, sha = text.removeprefix("@").partition("=")
+    if not (log_version.isdecimal() and len(sha) == 64 and set(sha.lower()) <= set("0123456789abcdef")):
+        raise InvalidInput(f"--witness {text!a:.100} is not LOG_VERSION=SHA256 (64 hex). Nothing was read.")
+    return int(log_version), sha.lower()
+
+
+def _column_names(columns: list[str] | None) -> list[str] | None:
+    """Names between commas; one that holds a comma stands in double quotes, as in CSV."""
+    import csv
+
+    try:
+        return [name for line in csv.reader(columns) for name in line] if columns else None
+    except csv.Error as error:
+        raise InvalidInput(f"--columns {columns} cannot be read as names between commas: {error}.") from error
+
+
+def _type(delta_type: Any) -> str | None:
+    return delta_type if delta_type is None or isinstance(delta_type, str) else _nested(delta_type)
+
+
+def _nested(delta_type: dict[str, Any]) -> str:
+    match delta_type["type"]:
+        case "array":
+            return f"array<{_type(delta_type['elementType'])}>"
+        case "map":
+            return f"map<{_type(delta_type['keyType'])}, {_type(delta_type['valueType'])}>"
+        case _:
+            fields = (f"{field['name']}: {_type(field['type'])}" for field in delta_type["fields"])
+            return f"struct<{', '.join(fields)}>"
+
+
+def _parent(parent: dict[str, Any]) -> str:
+    return "/".join(part for part in (parent["project"], parent["table"], parent["partition"]) if part)
+
+
+def _short(sha: str | None) -> str | None:
+    return sha[:8] if sha else None
+
+
+def _at(log_version: int | None) -> str | None:
+    return None if log_version is None else f"@{log_version}"
+
+
+def _second(timestamp: str | None) -> str | None:
+    return timestamp and f"{timestamp[:10]} {timestamp[11:19]}Z"

@@ -1,0 +1,337 @@
+"""The verbs that change something. What deletes is a dry run or asks before. Heavy imports wait until a verb runs."""
+
+import sys
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import (
+    Apply,
+    MaybeVersion,
+    Partition,
+    SomeTables,
+    Table,
+    Tables,
+    VersionArgument,
+    Why,
+)
+from dagster_versioned.cli.session import Session, table_of, verb
+from dagster_versioned.cli.span import parse_moment, parse_span
+from dagster_versioned.cli.terminal import counted, human_size, plain, progress, say, show_table
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.history import Version
+    from dagster_versioned.tables.maintenance.collect import CollectionReport
+    from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.table import VersionedTable
+
+PANEL = "Maintain"
+_KEYS_SHOWN = 20
+_NOT_PURGED = (
+    "A purge deletes files of data. It does not remove the smallest and largest value of each of the first 32 columns "
+    "(text: up to 32 characters) from the log and its checkpoints, nor messages and custom metadata, nor previews in "
+    "Dagster's event log. Copies and backups are yours to delete."
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the application."""
+    verb(app, panel=PANEL, examples=["repair", "repair flights"])(repair)
+    verb(app, panel=PANEL, examples=["vacuum", "vacuum flights --min-age 30d --apply"])(vacuum)
+    verb(
+        app,
+        panel=PANEL,
+        examples=["expire flights --keep-last 10", "expire flights weather --older-than 90d --why 'policy 7' --apply"],
+    )(expire)
+    verb(
+        app,
+        panel=PANEL,
+        examples=["revert flights a3f8c1", "revert flights @3 --hold --why 'the source is broken since May'"],
+    )(revert)
+    verb(app, panel=PANEL, examples=["release flights", "release monthly --partition 2013-01-01"])(release)
+    verb(app, panel=PANEL, examples=["pin flights before-audit", "pin flights q1 a3f8c1 --why 'quarterly report'"])(pin)
+    verb(app, panel=PANEL, examples=["unpin before-audit"])(unpin)
+    verb(app, panel=PANEL, examples=["pins", "pins --json"])(pins)
+    verb(app, panel=PANEL, examples=["adopt flights --message 'rows deleted with deltalake'"])(adopt)
+    verb(
+        app,
+        panel=PANEL,
+        examples=["purge flights a3f8c1 --why 'erasure request 12'", "purge flights @3 @4 --why '…' --dry-run"],
+    )(purge)
+
+
+def repair(session: Session, tables: Tables = None) -> None:
+    """Write every derived document again from the log: heads, datom documents, manifest, checkpoints, index."""
+    from dagster_versioned.cli.documents import print_json
+
+    project = session.open()
+    repaired: list[str] = []
+    for table in _each(session, project, tables, "Repairing"):
+        table.repair()
+        repaired.append(str(table.name))
+    if session.json:
+        print_json({"repaired": repaired})
+    else:
+        say(*(f"{name}: every derived document is written again from the log" for name in repaired))
+
+
+def vacuum(
+    session: Session,
+    tables: Tables = None,
+    min_age: Annotated[
+        str, typer.Option("--min-age", metavar="SPAN", help="Leave younger files alone: 30m, 12h, 7d, 4w.")
+    ] = "7d",
+    apply: Apply = False,
+) -> None:
+    """Delete files that no version needs, left by writes that died. A dry run unless --apply is given."""
+    age = parse_span(min_age)
+    project = session.open()
+    _collect(session, project, tables, "Vacuuming", lambda table: table.vacuum(min_age=age, dry_run=not apply))
+
+
+def expire(
+    session: Session,
+    tables: SomeTables,
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", metavar="N", help="Keep the newest N versions of each partition.")
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="SPAN|TIME", help="Keep what is younger: 90d, 2026-01-31.")
+    ] = None,
+    why: Why = None,
+    apply: Apply = False,
+) -> None:
+    """Give up the bytes of old versions. A dry run unless --apply is given.
+
+    With both limits, a version goes only if it is beyond both. Heads, pinned versions, and what kept versions were
+    built from stay in any case, in this table and in others. The history keeps every entry.
+    """
+    before = parse_moment(older_than, datetime.now(UTC)) if older_than is not None else None
+    if keep_last is None and before is None:
+        raise InvalidInput("expire needs a retention: --keep-last N, --older-than 90d, or both. Nothing was deleted.")
+    project = session.open()
+    _collect(
+        session,
+        project,
+        tables,
+        "Expiring",
+        lambda table: table.expire(keep_last=keep_last, older_than=before, dry_run=not apply, why=why),
+    )
+
+
+def revert(
+    session: Session,
+    table: Table,
+    version: VersionArgument,
+    partition: Partition = None,
+    hold: Annotated[bool, typer.Option("--hold", help="Keep sensors from rebuilding it until it is released.")] = False,
+    why: Why = None,
+) -> None:
+    """Make an older version current again, as a new commit; no data is written."""
+    if hold and not why:
+        raise InvalidInput("A held head needs a reason: --why TEXT. Nothing was changed.")
+    if why and not hold:
+        raise InvalidInput("--why is the reason of a hold: give it with --hold. Nothing was changed.")
+    subject = session.table(table)
+    result = subject.revert(version, partition=partition, hold=hold, why=why)
+    held = ", held" if hold else ""
+    unchanged = f"{subject.name}: {_named(result.version)} is current already{held}"
+    reverted = f"{subject.name}: {_named(result.version)} is current again{held}"
+    _result(session, subject, result.change, result.version, unchanged if result.change == "none" else reverted)
+
+
+def release(session: Session, table: Table, partition: Partition = None) -> None:
+    """Take the hold off a head, so that sensors may rebuild it."""
+    from dagster_versioned.cli.documents import print_json
+
+    subject = session.table(table)
+    released = _released(subject, partition)
+    if session.json:
+        print_json({"table": str(subject.name), "partition": partition, "released": released})
+    else:
+        say(f"{subject.name}: {'released' if released else 'it was not held'}")
+
+
+def pin(
+    session: Session,
+    table: Table,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name; pin:NAME then names the version.")],
+    version: MaybeVersion = None,
+    why: Why = None,
+) -> None:
+    """Name a version, which keeps it from being expired."""
+    from dagster_versioned.cli.documents import pin_document, print_json
+
+    project = session.open()
+    subject = table_of(project, table)
+    made = project.pin(name, str(subject.name), version, by=session.author, why=why)
+    if session.json:
+        print_json({"pin": pin_document(made)})
+    else:
+        say(f"{made.name}: {made.table} {made.version[:8]}")
+
+
+def unpin(session: Session, name: Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]) -> None:
+    """Take a pin away."""
+    from dagster_versioned.cli.documents import print_json
+
+    session.open().unpin(name)
+    if session.json:
+        print_json({"unpinned": name})
+    else:
+        say(f"{name}: unpinned")
+
+
+def pins(session: Session) -> None:
+    """List the pins."""
+    from dagster_versioned.cli.documents import pin_document, print_json
+
+    project = session.open()
+    found = [pin for _, pin in sorted(project.pins().items())]
+    if session.json:
+        print_json({"pins": [pin_document(pin) for pin in found]})
+    elif found:
+        show_table(
+            ["pin", "table", "version", "by", "why", "since"],
+            [(pin.name, pin.table, pin.version[:8], pin.by, pin.why, pin.at[:19]) for pin in found],
+        )
+    else:
+        session.note(f"No pins at {project.store.uri}.")
+
+
+def adopt(
+    session: Session,
+    table: Table,
+    message: Annotated[str | None, typer.Option("--message", metavar="TEXT", help="Part of the new version.")] = None,
+) -> None:
+    """Give the table as another Delta writer left it an identity; reads every file once."""
+    subject = session.table(table)
+    with progress(f"Adopting {subject.name}", quiet=session.quiet):
+        result = subject.adopt(message=message)
+    if result is None:
+        _result(session, subject, "none", None, f"{subject.name}: nothing to adopt")
+    else:
+        _result(session, subject, result.change, result.version, f"{subject.name}: adopted as {_named(result.version)}")
+
+
+def purge(
+    session: Session,
+    table: Table,
+    versions: Annotated[list[str], typer.Argument(metavar="VERSION", help="SHA prefixes, @12, times or pins.")],
+    why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete the bytes of named versions now, for good (legal erasure), and record the gap.
+
+    Smallest and largest values stay in the log and its checkpoints, and previews in Dagster's event log. Unless --yes
+    is given, asks for the table's name to be typed.
+    """
+    subject = session.table(table)
+    # By SHA, so that what is confirmed is what is deleted, whatever is committed in between.
+    chosen = [_sha(subject.version(one)) for one in versions]
+    planned = subject.purge(chosen, why=why, dry_run=True)
+    if not dry_run and not yes:
+        _confirm(str(subject.name), planned)
+    report = planned if dry_run else subject.purge(chosen, why=why, dry_run=False)
+    _show_collections(
+        session,
+        [(str(subject.name), report)],
+        "Nothing was deleted: this is a dry run. Delete by leaving --dry-run out.",
+    )
+    if not session.json:
+        say(_NOT_PURGED)
+
+
+def _confirm(table: str, planned: "CollectionReport") -> None:
+    named = ", ".join([*(v.short for v in planned.versions[:10]), *(["…"] if len(planned.versions) > 10 else [])])
+    sys.stderr.write(
+        f"{counted(len(planned.versions), 'version')} ({named}), {counted(len(planned.keys), 'file')}, "
+        f"{human_size(planned.size_bytes)}: they cannot be brought back.\n"
+        f"Type the table's name ({plain(table)}) to delete them: "
+    )
+    sys.stderr.flush()
+    if sys.stdin.readline().strip() != table:
+        raise InvalidInput("That is not the table's name, so nothing was deleted. --yes deletes without asking.")
+
+
+def _collect(
+    session: Session,
+    project: "Project",
+    tables: list[str] | None,
+    doing: str,
+    collect: "Callable[[VersionedTable], CollectionReport]",
+) -> None:
+    reports = [(str(table.name), collect(table)) for table in _each(session, project, tables, doing)]
+    _show_collections(session, reports, "Nothing was deleted: this is a dry run. Delete with --apply.")
+
+
+def _each(session: Session, project: "Project", tables: list[str] | None, doing: str) -> "Iterable[VersionedTable]":
+    """The named tables, or all, with progress; every name is looked up before the first is handed out."""
+    chosen = [table_of(project, name) for name in tables or map(str, project.tables())]
+    for table in chosen:
+        _ = table.state  # a misspelt name must not be found out when half of the work is done
+    with progress(doing, quiet=session.quiet) as advance:
+        for done, table in enumerate(chosen):
+            advance(done, len(chosen))
+            yield table
+
+
+def _show_collections(session: Session, reports: "list[tuple[str, CollectionReport]]", dry: str) -> None:
+    from dagster_versioned.cli.documents import collection_document, print_json
+
+    documents = [collection_document(table, report) for table, report in reports]
+    applied = all(document["applied"] for document in documents)
+    if session.json:
+        print_json({"applied": applied, "collections": documents})
+        return
+    for document, (_, report) in zip(documents, reports, strict=True):
+        deleted = "deleted" if document["applied"] else "would be deleted"
+        keys = document["keys"]
+        say(
+            f"{document['table']}: {counted(len(report.versions), 'version')} and {counted(len(keys), 'file')} "
+            f"({human_size(document['size_bytes'])}) {deleted}"
+        )
+        say(*(f"  version {version.short} (@{version.log_version})" for version in report.versions))
+        say(*(f"  file {key}" for key in keys[:_KEYS_SHOWN]))
+        if len(keys) > _KEYS_SHOWN:
+            say(f"  and {len(keys) - _KEYS_SHOWN} more files; --json lists all")
+        say(*(f"  unfinished write of {key}" for key in report.unfinished))
+        say(*(f"  kept {version}: {reason}" for version, reason in report.kept.items()))
+    if not applied:
+        session.note(dry)
+
+
+def _result(session: Session, table: "VersionedTable", change: str, version: "Version | None", sentence: str) -> None:
+    from dagster_versioned.cli.documents import print_json, version_document
+
+    document: dict[str, Any] = {
+        "table": str(table.name),
+        "change": change,
+        "version": version_document(version) if version else None,
+    }
+    if session.json:
+        print_json(document)
+    else:
+        say(sentence)
+
+
+def _released(table: "VersionedTable", partition: str | None) -> bool:
+    _ = table.version(None, partition=partition) if partition is not None else table.state  # unknown: say so
+    return table.release(partition=partition)
+
+
+def _named(version: "Version") -> str:
+    return f"{version.short} (@{version.log_version})"
+
+
+def _sha(version: "Version") -> str:
+    if version.metadata_sha is None:
+        raise InvalidInput(
+            f"@{version.log_version} is a foreign commit, which has no identity to record. Nothing was deleted. "
+            "Adopt it first."
+        )
+    return version.metadata_sha

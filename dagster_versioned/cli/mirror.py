@@ -1,0 +1,105 @@
+"""The verb that mirrors version documents to git, and verifies tables with git as the witness."""
+
+from os import environ
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import Tables
+from dagster_versioned.cli.developer import DRY, DryRun
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.session import Session, table_of
+from dagster_versioned.cli.terminal import counted, progress, say
+from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFound
+
+if TYPE_CHECKING:
+    from dagster_versioned.governance.version_mirror import MirrorReport, VersionMirror
+    from dagster_versioned.tables.project import Project
+
+
+def mirror(
+    session: Session,
+    tables: Tables = None,
+    remote: Annotated[
+        str | None,
+        typer.Option("--remote", metavar="URL", help="The git repository of the mirror (or DAGSTER_VERSIONED_MIRROR)."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="A clone of it; by default in your cache.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option("--accept", metavar="TABLE", help="Believe this table's log, though git saw another."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Change nothing: verify the tables, with git as the witness.")
+    ] = False,
+    dry_run: DryRun = False,
+) -> ExitCode | None:
+    """Commit the tables' version documents to a git repository; one commit, none if nothing has changed."""
+    from dagster_versioned.governance.version_mirror import VersionMirror
+
+    url = remote or environ.get("DAGSTER_VERSIONED_MIRROR")
+    if not url:
+        raise InvalidInput("No git repository. Give --remote (its URL or folder), or set DAGSTER_VERSIONED_MIRROR.")
+    project = session.open()
+    chosen = [str(table_of(project, name).name) for name in tables] if tables else None
+    mirrored = VersionMirror.open(project, url, folder)
+    if verify:
+        return _witnessed(session, project, mirrored, chosen)
+    with progress(f"Mirroring {project.name}", quiet=session.quiet) as advance:
+        report = mirrored.update(chosen, accept=accept or (), dry_run=dry_run, progress=advance)
+    _show_mirrored(session, url, report, dry_run)
+    return ExitCode.INTEGRITY if report.refused else None
+
+
+def _show_mirrored(session: Session, remote: str, report: "MirrorReport", dry_run: bool) -> None:
+    from dagster_versioned.cli.documents import print_json
+
+    if session.json:
+        changed = [
+            {"table": one.table, "version": one.version, "log_version": one.log_version, "before": one.before}
+            for one in report.changed
+        ]
+        refused = [{"table": table, "problem": why} for table, why in report.refused.items()]
+        document = {"commit": report.commit, "changed": changed, "unchanged": report.unchanged, "refused": refused}
+        print_json({"remote": remote, "applied": not dry_run, **document})
+        return
+    if report.changed:
+        where = "would be committed" if dry_run else f"committed as {str(report.commit)[:12]}"
+        say(f"{counted(len(report.changed), 'table')} {where}; {report.unchanged} unchanged")
+        say(*(f"  {one.table} @{one.log_version} {(one.version or '')[:8]}" for one in report.changed))
+    else:
+        say(f"Nothing to commit; {report.unchanged} unchanged")
+    for table, why in report.refused.items():
+        session.note(f"{table} was left as it is in git: {why}")
+    if dry_run:
+        session.note(DRY)
+
+
+def _witnessed(
+    session: Session, project: "Project", mirrored: "VersionMirror", tables: list[str] | None
+) -> ExitCode | None:
+    from dagster_versioned.cli.documents import print_json, verify_document
+    from dagster_versioned.cli.inspect import show_reports, unreadable
+
+    try:
+        mirrored.fetch()
+    except GovernanceError as error:
+        session.note(f"The mirror as it was last fetched: {error}")
+    reports: list[dict[str, Any]] = []
+    for name in tables if tables is not None else sorted({*map(str, project.tables()), *mirrored.tables()}):
+        table = project.table(name)
+        with progress(f"Verifying {name}", quiet=session.quiet) as advance:
+            try:
+                report = table.verify(witnesses=mirrored.witnesses(name), progress=advance)
+            except (GovernanceError, TableNotFound) as error:
+                report = unreadable(table.store.uri, error)
+        reports.append(verify_document(name, report))
+    ok = all(report["ok"] for report in reports)
+    if session.json:
+        print_json({"ok": ok, "tables": reports})
+    else:
+        show_reports(reports)
+    return None if ok else ExitCode.FINDINGS

@@ -1,0 +1,240 @@
+"""The verbs that make another table of one: dropping, restoring, renaming, repartitioning; dry runs unless asked."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagster_versioned.cli.arguments import Apply, Table, Why
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.terminal import counted, human_size, progress, say
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.partitioning import Partitioning
+    from dagster_versioned.tables.write.drop import DropReport
+    from dagster_versioned.tables.write.repartition import Same
+
+PANEL = "Reshape"
+_DRY = "Nothing was changed: this is a dry run. Do it with --apply."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the application."""
+    verb(
+        app,
+        panel=PANEL,
+        name="drop-partition",
+        examples=["drop-partition sales 2026-10-01", "drop-partition sales 2026-10-01 --why 'wrong feed' --apply"],
+    )(drop_partition)
+    verb(app, panel=PANEL, examples=["drop sales", "drop sales --why 'nobody reads it' --apply"])(drop)
+    verb(app, panel=PANEL, examples=["restore sales"])(restore)
+    verb(app, panel=PANEL, examples=["rename sales raw/sales", "rename sales raw/sales --apply"])(rename)
+    verb(app, panel=PANEL, name="rename-project", examples=["rename-project NYC_TRIPS --apply"])(rename_project)
+    verb(
+        app,
+        panel=PANEL,
+        examples=[
+            "repartition sales --by monthly --column day",
+            "repartition sales --by weekly --column sold_at --timezone Europe/Berlin --apply",
+            "repartition sales --by names --column region --apply",
+            "repartition sales --by monthly,names --column day,region --dimension time,place --apply",
+            "repartition sales --by none --apply",
+            "repartition sales --by same --type code=string --apply",
+        ],
+    )(repartition)
+
+
+def rename(
+    session: Session,
+    table: Table,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name, or its asset key with slashes.")],
+    apply: Apply = False,
+) -> None:
+    """Give a table another name and asset key, with its history. A dry run unless --apply is given.
+
+    Its files are copied within the store. Lineage, pins and readers by the old name find it; writers by it are refused.
+    Run again, it goes on where it died.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    subject = session.table(table)
+    with progress(f"Renaming {subject.name}", quiet=session.quiet):
+        to = name.split("/") if "/" in name else name
+        report = subject.rename(to, dry_run=not apply, by=session.author)
+    if session.json:
+        print_json(
+            {
+                "table": str(report.source),
+                "applied": apply,
+                "name": str(report.target),
+                "files": report.files,
+                "size_bytes": report.size_bytes,
+            }
+        )
+        return
+    size = f"{counted(report.files, 'file')} ({human_size(report.size_bytes)})"
+    say(f"{report.source}: {'renamed' if apply else 'would be renamed'} to {report.target}; {size} to copy")
+    if not apply:
+        session.note(_DRY)
+
+
+def rename_project(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's new name.")],
+    apply: Apply = False,
+) -> None:
+    """Give the project another name. A dry run unless --apply is given.
+
+    Lineage that names it as before is followed. Give the new name to its `ProjectResource`: whoever writes under the
+    old one is refused.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    project = session.open()
+    before, tables = project.name, len(project.tables())
+    if apply:
+        project.rename(name)
+    if session.json:
+        print_json({"project": before, "applied": apply, "name": name, "tables": tables})
+        return
+    say(f"{before}: {'renamed' if apply else 'would be renamed'} to {name}, with {counted(tables, 'table')}")
+    if not apply:
+        session.note(_DRY)
+
+
+def drop_partition(
+    session: Session,
+    table: Table,
+    partitions: Annotated[list[str], typer.Argument(metavar="KEY", help="Partition keys.")],
+    why: Why = None,
+    apply: Apply = False,
+) -> None:
+    """Take partitions out of a table, in one commit. A dry run unless --apply is given.
+
+    Their bytes are kept until they are expired; `revert` to a version of one brings it back.
+    """
+    subject = session.table(table)
+    report = subject.drop_partitions(partitions, dry_run=not apply, by=session.author, why=why)
+    _show_drop(session, str(subject.name), report, counted(len(report.partitions), "partition"))
+
+
+def drop(session: Session, table: Table, why: Why = None, apply: Apply = False) -> None:
+    """Drop a table, in one commit. A dry run unless --apply is given.
+
+    Its bytes are kept until they are expired, and `restore` takes it back until then. The next write to the name begins
+    another table in the same log.
+    """
+    subject = session.table(table)
+    report = subject.drop(dry_run=not apply, by=session.author, why=why)
+    _show_drop(session, str(subject.name), report, "the table")
+
+
+def restore(session: Session, table: Table) -> None:
+    """Take the drop of a table back."""
+    from dagster_versioned.cli.documents import print_json
+
+    subject = session.table(table)
+    restored = subject.restore()
+    if session.json:
+        print_json({"table": str(subject.name), "restored": restored})
+    else:
+        say(f"{subject.name}: {'restored' if restored else 'it was not dropped'}")
+
+
+def repartition(
+    session: Session,
+    table: Table,
+    by: Annotated[
+        str,
+        typer.Option(
+            "--by",
+            metavar="KIND",
+            help="hourly, daily, weekly, monthly, names, none, same, or a cron schedule; with commas for several "
+            "dimensions.",
+        ),
+    ],
+    column: Annotated[
+        str | None, typer.Option("--column", metavar="NAME", help="What a row's key is read from; one a dimension.")
+    ] = None,
+    dimension: Annotated[
+        str | None, typer.Option("--dimension", metavar="NAME", help="The dimensions' names, with commas.")
+    ] = None,
+    key_format: Annotated[
+        str | None, typer.Option("--format", metavar="FORMAT", help="How keys name a window: %Y-%m-%d.")
+    ] = None,
+    timezone: Annotated[str, typer.Option("--timezone", metavar="ZONE", help="That of the windows.")] = "UTC",
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="NAME=TYPE", help="A column's new type: code=string.")
+    ] = None,
+    apply: Apply = False,
+) -> None:
+    """Give the rows that are there other partitions, in one commit. A dry run unless --apply is given.
+
+    Give the asset the same definition. Versions of before can still be read; all rows are held in memory meanwhile.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    partitioning, columns = _definition(by, column, dimension, key_format, timezone)
+    retyped = _types(types or [])
+    subject = session.table(table)
+    with progress(f"Repartitioning {subject.name}", quiet=session.quiet):
+        report = subject.repartition(partitioning, columns, types=retyped, dry_run=not apply)
+    if session.json:
+        rows = [{"partition": key, "rows": count} for key, count in report.rows.items()]
+        print_json({"table": str(subject.name), "applied": apply, "before": len(report.before), "partitions": rows})
+        return
+    done = "made" if apply else "would be made"
+    total = sum(report.rows.values())
+    into = "a whole table" if None in report.rows else counted(len(report.rows), "partition")
+    into += f", {partitioning}" if partitioning not in (None, "same") else ""
+    say(f"{subject.name}: {into}, of {total} rows {done}")
+    if not apply:
+        session.note(_DRY)
+
+
+def _types(given: list[str]) -> dict[str, str]:
+    types = {name: text for name, equals, text in (one.rpartition("=") for one in given) if equals}
+    if len(types) < len(given):
+        raise InvalidInput(f"--type is NAME=TYPE, each column once, and not {given}. Nothing was changed.")
+    return types
+
+
+def _definition(
+    by: str, column: str | None, dimension: str | None, key_format: str | None, timezone: str
+) -> "tuple[Partitioning | Same | None, str | Mapping[str, str] | None]":
+    from dagster_versioned.tables.partitioning import Partitioning
+
+    def one(kind: str) -> Partitioning:
+        if kind == "names":
+            return Partitioning.names()
+        return Partitioning.time_windows(kind, key_format=key_format, timezone=timezone)
+
+    if dimension is None:
+        if by == "same":
+            return "same", None
+        return (None, None) if by == "none" else (one(by), column)
+    names, kinds, columns = (text.split(",") for text in (dimension, by, column or ""))
+    if not len(names) == len(kinds) == len(columns):
+        raise InvalidInput(
+            f"--dimension names {len(names)}, --by {len(kinds)} and --column {len(columns)}: give one of each for "
+            "every dimension. Nothing was changed."
+        )
+    kinds_by_name = {name: one(kind) for name, kind in zip(names, kinds, strict=True)}
+    return Partitioning.multi(kinds_by_name), dict(zip(names, columns, strict=True))
+
+
+def _show_drop(session: Session, table: str, report: "DropReport", what: str) -> None:
+    from dagster_versioned.cli.documents import print_json
+
+    if session.json:
+        versions = [
+            {"version": v.metadata_sha, "log_version": v.log_version, "partition": v.partition} for v in report.versions
+        ]
+        applied = not report.dry_run
+        print_json({"table": table, "applied": applied, "versions": versions, "size_bytes": report.size_bytes})
+        return
+    dropped = "would be dropped" if report.dry_run else "dropped"
+    say(f"{table}: {what} {dropped}; {human_size(report.size_bytes)} are kept until they are expired")
+    if report.dry_run:
+        session.note(_DRY)

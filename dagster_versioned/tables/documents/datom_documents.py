@@ -1,0 +1,389 @@
+"""What datom readers read: a document for each version, the history of versions, the current one, and the manifest.
+
+A version's own document is put with its commit. Those that are whole (one entry for each version, or for each table)
+are put now and then, in the background of a commit, so that no commit costs more for a longer history: `due` says when
+(FORMAT.md, "What datom readers see").
+"""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, cast
+
+import orjson
+
+from dagster_versioned.errors import InvalidInput, ObjectNotFound
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.document import encode, update_document
+from dagster_versioned.tables.history import History, Version
+
+logger = logging.getLogger("dagster_versioned")
+
+DATOM_INTERVAL = 10
+"""Commits from one put of a whole document to the next; of a long history, a tenth of its commits or fewer."""
+
+MANIFEST_KEY = ".metadata/manifest.json"
+METADATA_KEY = ".metadata/metadata.json"
+HISTORY_KEY = ".metadata/version_history.json"
+DATOM_SCHEMA_VERSION = 2
+
+_DATOM = re.compile(r"\.metadata/([0-9a-f]{64}|metadata|version_history)\.json")
+
+_HISTORY, _MANIFEST, _METADATA = 2, 3, 4
+"""Which commit of an interval puts which whole document: each another one, so that none pays for all."""
+
+Check = Callable[[bytes | None], bool]
+"""Whether the bytes that are stored, ``None`` where there are none, are what the log allows."""
+
+
+def due(log_version: int, place: int) -> int:
+    """The last commit up to a log version that puts the document of a place in the interval; 0 puts all."""
+    step = max(DATOM_INTERVAL, 10 ** (len(str(log_version)) - 2))
+    at = log_version - (log_version - place) % step
+    return at if at > 0 else 0
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The history of versions as it is stored: its newest version's log version, and how many there are."""
+
+    log_version: int
+    current: Mapping[str, Any]
+    count: int
+
+
+class DatomDocuments:
+    """The datom documents of one table. ``data`` is the project's data folder, ``store`` the table's own."""
+
+    def __init__(self, project: str, table: TableName, data: ObjectStore, store: ObjectStore) -> None:
+        self._project = project
+        self._table = table
+        self._data = data
+        self._store = store
+        self._listed: _Listed | None = None  # as this process put it last
+
+    def publish(self, history: History, since: int, after: int, *, with_versions: bool) -> bool:
+        """Put the whole documents that the commits after ``since`` call for, and the own documents of the versions
+        after ``after``; without ``with_versions``, these only where the history is to name them. Returns whether any
+        document was put that a slower publisher might take back."""
+        at = history.log_version
+        if since < 0 or _takes_away(history, since):
+            self.put_all(history)
+            return True
+        wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
+        if with_versions or _HISTORY in wanted:
+            self._put_versions(history, after)
+        if _HISTORY in wanted:
+            self._put_history(history)
+        if _METADATA in wanted:
+            if (newest := _readable_head(history)) is not None:
+                self._put(METADATA_KEY, metadata_document(newest))
+            else:
+                self._store.delete([METADATA_KEY])
+        if _MANIFEST in wanted:
+            self._put_manifest(self._stored_listing() if _readable_head(history) is not None else None)
+        return bool(wanted)
+
+    def put_all(self, history: History) -> None:
+        """Put every document, of all versions."""
+        versions = readable_by_datom(history)
+        listed = [history_entry(version) for version in versions]
+        stored = self._named()
+        often = Counter(version.metadata_sha for version in history.versions)
+        for version, entry in zip(versions, listed, strict=True):
+            # Of an identity that occurred more than once, the document may be another occurrence's.
+            if stored.get(entry["version"]) != entry["log_version"] or often[version.metadata_sha] > 1:
+                self._put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
+        if versions:
+            # Before the history, which names them: after a crash in between, nobody would know what to delete.
+            if gone := stored.keys() - {entry["version"] for entry in listed}:
+                self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
+            self._put(HISTORY_KEY, encode(listed))
+            self._put(METADATA_KEY, metadata_document(versions[0]))
+        else:
+            self.clear()
+        self._listed = _listing(listed)
+        self._put_manifest(self._listed)
+
+    def clear(self) -> None:
+        """Delete every datom document of the table.
+
+        The history goes first, so that no reader follows it to one that is not there, and after a crash nobody takes
+        it for complete. It goes last as well: where another process put a new one meanwhile, it names documents that
+        were deleted here; without one, whoever puts all next puts all of them.
+        """
+        self._listed = None
+        if found := [info.key for info in self._store.list(".metadata/") if _DATOM.fullmatch(info.key)]:
+            self._store.delete([HISTORY_KEY])
+            self._store.delete(found)
+            self._store.delete([HISTORY_KEY])
+
+    def withdraw(self) -> None:
+        """Delete every document, and the table's entry in the manifest."""
+        self.clear()
+        self._put_manifest(None)
+
+    def checks(self, history: History) -> dict[str, Check]:
+        """What must hold of each document that the log implies, by key: it says what the log does, at its end or at a
+        commit that came after the last one by which it was due."""
+        versions = readable_by_datom(history)
+        if not versions:
+            return {}
+        at = history.log_version
+        listed_from = due(at, _HISTORY)
+        checks: dict[str, Check] = {}
+        were_cleared = _may_lack(history, listed_from)
+        for version in versions:
+            check = _is(metadata_document(version))
+            if were_cleared or version.log_version > listed_from:
+                same = (v for v in history.versions if v.metadata_sha == version.metadata_sha and _is_one_part(v))
+                check = _is(None, *map(metadata_document, same))
+            checks[f".metadata/{version.metadata_sha}.json"] = check
+        checks[HISTORY_KEY] = lambda data: _is_listing(data, history, listed_from)
+        checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
+        return checks
+
+    def _put_versions(self, history: History, since: int) -> None:
+        for version in takewhile(lambda one: one.log_version > since, history.backwards()):
+            if _is_one_part(version):
+                self._put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
+
+    def _put_history(self, history: History) -> None:
+        """Put the history of versions: what is stored with what is new, or else all of it anew."""
+        if _readable_head(history) is None:
+            self.clear()
+            return
+        stored = self._parsed(self._get(HISTORY_KEY))
+        if not stored:
+            self.put_all(history)
+            return
+        reached = stored[0]["log_version"]
+        if not history.knows(stored[0]["version"], reached):  # of another log, or of one long ago
+            self.put_all(history)
+            return
+        new = list(takewhile(lambda one: one.log_version > reached, history.backwards()))
+        entries = [history_entry(version) for version in new if _is_one_part(version)]
+        listed = _each_once([*entries, *stored])
+        if new:
+            self._put(HISTORY_KEY, encode(listed))
+        self._listed = _listing(listed)
+
+    def _stored_listing(self) -> _Listed | None:
+        return self._listed or _listing(self._parsed(self._get(HISTORY_KEY)))
+
+    def _put_manifest(self, listed: _Listed | None) -> None:
+        entry = None if listed is None else _manifest_entry(listed)
+
+        def enter(data: bytes | None) -> bytes | None:
+            manifest = _parse_manifest(data, self._project)
+            artifacts = manifest["artifacts"]
+            if data is not None and entry == artifacts.get(self._table):
+                return None
+            manifest["artifacts"] = {k: v for k, v in artifacts.items() if k != self._table} | (
+                {str(self._table): entry} if entry else {}
+            )
+            return encode(manifest)
+
+        update_document(self._data, MANIFEST_KEY, enter, durability="later")
+
+    def _named(self) -> dict[str, int]:
+        """The versions, with their log versions, that the stored history names."""
+        stored = self._parsed(self._get(HISTORY_KEY))
+        return {e["version"]: e["log_version"] for e in stored if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
+
+    def _parsed(self, data: bytes | None) -> list[dict[str, Any]]:
+        """The entries of a stored history; none where it is not one: it is derived, and put again."""
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            entries: list[dict[str, Any]] = orjson.loads(data or b"[]")
+            if all(type(e["log_version"]) is int and isinstance(e["version"], str) for e in entries):
+                return entries
+        return []
+
+    def _get(self, key: str) -> bytes | None:
+        try:
+            return self._store.get(key)
+        except ObjectNotFound:
+            return None
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._store.put(key, data, durability="later")
+
+
+def readable_by_datom(history: History) -> list[Version]:
+    """The versions that a datom reader can open, newest first, each identity once (its newest occurrence).
+
+    Empty unless the head itself is one: a reader of the documents would take an older version for the current one.
+    """
+    if _readable_head(history) is None:
+        return []
+    newest = {v.metadata_sha: v for v in history.versions if _is_one_part(v)}
+    return sorted(newest.values(), key=lambda version: -version.log_version)
+
+
+def metadata_document(version: Version) -> bytes:
+    """A version's datom document: identity and facts side by side (FORMAT.md, datom readers)."""
+    raw = version.raw
+    assert raw is not None  # foreign versions are never published
+    identity, facts = raw["identity"], raw["facts"]
+    fields: list[dict[str, Any]] = identity["schema"]["fields"]
+    document = {
+        **identity,
+        **facts,
+        "schema_version": DATOM_SCHEMA_VERSION,
+        "kind": "table",
+        "colnames": [field["name"] for field in fields],
+        "ncol": len(fields),
+        "metadata_sha": version.metadata_sha,
+        "log_version": version.log_version,
+    }
+    return encode(document)
+
+
+def history_entry(version: Version) -> dict[str, Any]:
+    """A version's entry in a version history (FORMAT.md, datom readers)."""
+    raw = version.raw
+    assert raw is not None  # foreign versions are never published
+    identity, facts = raw["identity"], raw["facts"]
+    return {
+        "version": version.metadata_sha,
+        "data_sha": version.data_sha,
+        "parquet_sha": facts.get("parquet_sha"),
+        "timestamp": facts["created_at"],
+        "author": facts.get("author"),
+        "commit_message": identity.get("message"),
+        "log_version": version.log_version,
+    }
+
+
+def recorded_project(data: ObjectStore) -> str | None:
+    """The name of the project that a data folder belongs to, as its manifest records it; ``None`` where it has none."""
+    try:
+        manifest = data.get(MANIFEST_KEY)
+    except ObjectNotFound:
+        return None
+    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it says nothing
+        name = orjson.loads(manifest).get("project_name")
+        return name if isinstance(name, str) else None
+    return None
+
+
+def _readable_head(history: History) -> Version | None:
+    head = history.heads.get(None)
+    return head if head is not None and not history.is_partitioned and _is_one_part(head) else None
+
+
+def _takes_away(history: History, since: int) -> bool:
+    """Whether versions were collected or dropped after a log version: their documents go at once."""
+    records = history.between(since + 1, history.log_version)
+    return any(record.member(name) is not None for record in records for name in ("collect", "dropped"))
+
+
+def _is_one_part(version: Version) -> bool:
+    if version.gone is not None or version.partition is not None or version.is_foreign:
+        return False
+    raw = version.raw
+    # Without the SHA of its file, it lacks the partition columns.
+    return raw is not None and raw["facts"].get("part_count") == 1 and raw["facts"].get("parquet_sha") is not None
+
+
+def _each_once(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries, newest first, of each identity the newest."""
+    newest: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        newest.setdefault(entry["version"], entry)
+    return list(newest.values())
+
+
+def _listing(entries: Sequence[Mapping[str, Any]]) -> _Listed | None:
+    return _Listed(entries[0]["log_version"], entries[0], len(entries)) if entries else None
+
+
+def _manifest_entry(listed: _Listed) -> dict[str, Any]:
+    return {
+        "kind": "table",
+        "current_version": listed.current["version"],
+        "current_data_sha": listed.current["data_sha"],
+        "last_updated": listed.current["timestamp"],
+        "version_count": listed.count,
+    }
+
+
+def record_project(data: ObjectStore, before: str, after: str) -> None:
+    """Let the manifest name the project as it is called from now on.
+
+    Raises `InvalidInput` where it names a third one.
+    """
+
+    def change(stored: bytes | None) -> bytes | None:
+        manifest = _parse_manifest(stored, before)
+        if manifest["project_name"] not in (before, after):
+            raise InvalidInput(
+                f"{data.uri} holds the project {manifest['project_name']!r} by now, not {before!r}. Nothing was "
+                "changed. Open it by its own name."
+            )
+        return encode(manifest | {"project_name": after})
+
+    update_document(data, MANIFEST_KEY, change)
+
+
+def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
+    """The stored manifest, or an empty one of the project; the name that is recorded stays, whoever publishes."""
+    artifacts, recorded = None, None
+    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
+        manifest: dict[str, Any] = orjson.loads(data) if data else {}
+        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
+    if isinstance(recorded, str) and recorded != project:
+        logger.warning(
+            "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
+            recorded,
+            project,
+        )
+    return {
+        "schema_version": DATOM_SCHEMA_VERSION,
+        "project_name": recorded if isinstance(recorded, str) else project,
+        "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
+    }
+
+
+def _is(*allowed: bytes | None) -> Check:
+    return lambda data: data in allowed
+
+
+def _is_listing(data: bytes | None, history: History, log_version: int) -> bool:
+    if data is None:
+        return _may_lack(history, log_version)
+    try:
+        stated = orjson.loads(data)[0]["log_version"]
+        shown = readable_by_datom(history.until(int(stated)))
+    except (ValueError, LookupError, TypeError):
+        return False
+    newest = _newest_readable(history, log_version)
+    return stated >= newest and data == encode([history_entry(version) for version in shown])
+
+
+def _is_current(data: bytes | None, history: History, log_version: int) -> bool:
+    if data is None:
+        return _may_lack(history, log_version)
+    try:
+        stated = orjson.loads(data)["log_version"]
+    except (ValueError, LookupError, TypeError):
+        return False
+    shown = [v for v in history.versions if v.log_version == stated and _is_one_part(v)]
+    newest = _newest_readable(history, log_version)
+    return bool(shown) and stated >= newest and data == metadata_document(shown[0])
+
+
+def _newest_readable(history: History, log_version: int) -> int:
+    at = (v.log_version for v in history.versions if v.log_version <= log_version and _is_one_part(v))
+    return max(at, default=0)
+
+
+def _may_lack(history: History, log_version: int) -> bool:
+    """Whether some state since a log version could not be read by datom at all, so that there were no documents."""
+    since = [v for v in history.versions if v.log_version > log_version]
+    return not readable_by_datom(history.until(log_version)) or not all(map(_is_one_part, since))

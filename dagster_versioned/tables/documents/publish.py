@@ -1,0 +1,270 @@
+"""Documents that are derived from the log: heads, the datom documents, the manifest, checkpoints, the version index.
+
+Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
+commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
+of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does, `repair` mends.
+The exceptions: checkpoints and their index, which other programs and this one load a table from.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dagster_versioned.delta.log.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
+from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
+from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, VersionedError
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents import version_index
+from dagster_versioned.tables.documents.chain_head import REF_KEY, chain_head
+from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments
+from dagster_versioned.tables.documents.head import (
+    HeadDocument,
+    TableHead,
+    former_partition_heads,
+    table_head,
+)
+from dagster_versioned.tables.documents.version_index import FOLDER, index_bytes, index_key, note_of, parse_index
+from dagster_versioned.tables.history import CommitRecord, History
+from dagster_versioned.tables.state import StateCache, TableState
+
+CHECKPOINT_INTERVAL = 5
+"""Commits from one checkpoint to the next: what a write of a small table costs to begin with; of a large table, whose
+checkpoints cost more, twice as many."""
+
+_LARGE = 1_000
+"""Live files of a large table."""
+
+
+class Publisher:
+    """Writes the derived documents of one table.
+
+    ``data`` is the project's data folder (heads, manifest), ``store`` the table's own folder inside it, ``head`` the
+    table's head there.
+    """
+
+    def __init__(self, project: str, table: TableName, data: ObjectStore, store: ObjectStore, head: TableHead) -> None:
+        self._table = table
+        self._data = data
+        self._store = store
+        self._head = head
+        self._datom = DatomDocuments(project, table, data, store)
+        self._ref: str | None = None  # where this process said that the chain ends
+
+    def publish(self, cache: StateCache, state: TableState) -> None:
+        """Bring every derived document up to the state, or to a later one where somebody already published that.
+
+        What the commits since the stored head call for comes first and the head last, so that a head never hides that
+        something is still to be put. Where something fails before it, the head says so, and the next publisher does it.
+        Documents other than heads are put without a condition, so an older publisher may overwrite a newer one's;
+        therefore one that finds the head beyond its state publishes what is current.
+        """
+        since = self._head.last_seen().published
+        while since <= state.log_version:
+            failed: VersionedError | None = None
+            is_shared = False
+            try:
+                is_shared = self._publish_others(state, since)
+            except VersionedError as error:
+                failed = error
+            before = self._publish_head(state, owed_since=since if failed else None)
+            if failed is not None:
+                raise failed
+            if before <= state.log_version or not is_shared:
+                return
+            state = cache.require()
+
+    def rebuild(self, cache: StateCache) -> None:
+        """Write every derived document again from the commits alone, whatever is there now."""
+        stored = self._head.read()  # before the log: see `TableHead.publish`
+        state, commits = cache.replay()
+        self._publish_head(state, ahead=stored)
+        self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
+        self._datom.clear()
+        self._datom.put_all(state.history)
+        self._ref = None
+        self._publish_ref(state)
+        for key, data in self.checkpoints(commits):
+            if self._stored(key) != data:
+                self._store.put(key, data)
+        for at, records in segments(state.history):
+            data = index_bytes(records)
+            if self._stored(index_key(at)) != data:
+                self._store.put(index_key(at), data)
+        self._store.delete(self.extra_indexes(state))
+        if (newest := cache.require()).log_version > state.log_version:
+            self.publish(cache, newest)
+
+    def withdraw(self) -> None:
+        """Take away what datom readers see of the table, which has left for another name."""
+        self._datom.withdraw()
+
+    def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
+        """The checkpoints, and what names the last of them, by key below the table's folder.
+
+        None at a version where the table asked for checkpoints of a form that is not written.
+        """
+        found = list(_checkpoints(commits))
+        yield from ((checkpoint_key(one.version), one.noted) for one in found)
+        if found and not self._names_foreign(found[-1].version):
+            yield LAST_CHECKPOINT_KEY, found[-1].hint
+
+    def checkpoint_checks(self, commits: Sequence[Commit]) -> Iterator[tuple[str, Check]]:
+        """What must hold of the checkpoints, and of what names the last of them.
+
+        One that is not named may be missing, since whoever opens the table begins at an older one; and one may note
+        nothing, as those that earlier versions of the package wrote.
+        """
+        hints: list[bytes] = []
+        last, named = 0, last_checkpoint_version(self._store)
+        for one in _checkpoints(commits):
+            last = one.version
+            allowed = (one.noted, one.plain, *([] if named == one.version else [None]))
+            yield checkpoint_key(one.version), lambda data, allowed=allowed: data in allowed
+            if self._exists(checkpoint_key(one.version)):
+                hints += (one.hint, one.plain_hint)
+        if hints and not self._names_foreign(last):
+            yield LAST_CHECKPOINT_KEY, lambda data: data in hints
+
+    def _names_foreign(self, log_version: int) -> bool:
+        """Whether ``_last_checkpoint`` names one after a log version, which another program wrote."""
+        named = last_checkpoint_version(self._store)
+        return named is not None and named > log_version and self._exists(checkpoint_key(named))
+
+    def extra_indexes(self, state: TableState) -> list[str]:
+        """Segments of the version index that were stored, but that no publisher would have left."""
+        due = {index_key(at) for at, _ in segments(state.history)}
+        return [info.key for info in self._store.list(FOLDER) if info.key not in due]
+
+    def checks(self, state: TableState) -> dict[str, Check]:
+        """What must hold of the datom documents, the chain's reference and the index, by key below the table's
+        folder."""
+        checks = self._datom.checks(state.history)
+        if (end := chain_head(state.snapshot)) is not None:
+            checks[REF_KEY] = _is(end.head.encode())
+        end = state.log_version
+        return checks | {index_key(at): _holds(records, may_lack=at == end) for at, records in segments(state.history)}
+
+    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None, owed_since: int | None = None) -> int:
+        """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
+        head, at = table_head(self._table, state), state.log_version
+        before = self._head.publish(head, at, ahead=ahead, durability="later", owed_since=owed_since)
+        return before.log_version
+
+    def _publish_others(self, state: TableState, since: int) -> bool:
+        """Publish all but the heads; whether any of it might be taken back by who is slower."""
+        is_checkpoint = state.log_version > 0 and state.log_version % CHECKPOINT_INTERVAL == 0
+        # A commit with a checkpoint leaves its versions' documents to the next one, to be no dearer than others.
+        after = since - 1 if since > 0 and since % CHECKPOINT_INTERVAL == 0 else since
+        shared = self._datom.publish(state.history, since, after, with_versions=not is_checkpoint)
+        shared |= self._publish_ref(state)
+        self._publish_checkpoint(state, since)
+        for end, records in segments(state.history, since):
+            if end < state.log_version:  # the next commit's: that of a checkpoint has enough to put
+                self._store.put(index_key(end), index_bytes(records))
+        return shared
+
+    def _publish_ref(self, state: TableState) -> bool:
+        """Publish where the chain ends, for those who read it without the log."""
+        end = chain_head(state.snapshot)
+        if end is None or end.head == self._ref:
+            return False
+        self._store.put(REF_KEY, end.head.encode(), durability="later")
+        self._ref = end.head
+        return True
+
+    def _publish_checkpoint(self, state: TableState, since: int) -> None:
+        """Write the newest checkpoint that the commits after ``since`` call for.
+
+        Any commit sees to it, not only the one that is a multiple of the interval: that one's process may have died, or
+        have been overtaken.
+        """
+        due = state.log_version - state.log_version % CHECKPOINT_INTERVAL
+        if due <= max(since, 0):
+            return
+        at = state if due == state.log_version else None
+        snapshot = at.snapshot if at else load_snapshot(self._store, due)
+        if has_checkpoint(snapshot):
+            history = at.history if at else state.history.until(due)
+            with suppress(UnsupportedFeature):  # a form of checkpoint that is not written; the log is complete
+                write_checkpoint(self._store, snapshot, note_of(history), is_newest=True)
+
+    def _stored(self, key: str) -> bytes | None:
+        try:
+            return self._store.get(key)
+        except ObjectNotFound:
+            return None
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self._store.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+
+def checkpoint_versions(log_version: int) -> range:
+    """The log versions up to one that may have a checkpoint."""
+    return range(CHECKPOINT_INTERVAL, log_version + 1, CHECKPOINT_INTERVAL)
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """The bytes of one checkpoint, with its note and without, and of the hints that name it."""
+
+    version: int
+    noted: bytes
+    hint: bytes
+    plain: bytes
+    plain_hint: bytes
+
+
+def _checkpoints(commits: Sequence[Commit]) -> Iterator[_Expected]:
+    snapshot, history = replayed(commits[:1]), History().advance(commits[:1])
+    for at in checkpoint_versions(len(commits) - 1):
+        tail = commits[snapshot.version + 1 : at + 1]
+        snapshot, history = snapshot.advance(tail), history.advance(tail)
+        if has_checkpoint(snapshot):
+            with suppress(UnsupportedFeature):
+                yield _Expected(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
+
+
+def has_checkpoint(snapshot: Snapshot) -> bool:
+    """Whether there is to be a checkpoint at a version."""
+    interval = CHECKPOINT_INTERVAL if snapshot.num_files <= _LARGE else 2 * CHECKPOINT_INTERVAL
+    return snapshot.version > 0 and snapshot.version % interval == 0
+
+
+def checkpoint_before(log_version: int) -> int:
+    """A log version, from which on the log up to another one has a checkpoint, whether the table is large or not."""
+    return log_version - log_version % (2 * CHECKPOINT_INTERVAL)
+
+
+def segments(history: History, since: int = 0) -> Iterator[tuple[int, Sequence[CommitRecord]]]:
+    """The segments of the version index that end after a log version: their last log versions, and their commits."""
+    size = version_index.SEGMENT
+    for end in range(size, history.log_version + 1, size):
+        if end >= since:
+            first = 0 if end == size else end - size + 1
+            yield end, history.between(first, end)
+
+
+def _is(expected: bytes) -> Check:
+    return lambda data: data == expected
+
+
+def _holds(records: Sequence[CommitRecord], *, may_lack: bool) -> Check:
+    """Whether a segment holds these commits, or those before them as well, as earlier versions of the package did."""
+    expected = index_bytes(records)
+
+    def check(data: bytes | None) -> bool:
+        if data is None or data == expected:
+            return may_lack or data is not None
+        try:
+            found = parse_index(data)
+        except (VersionedError, ValueError, LookupError, OSError):
+            return False
+        return index_bytes(found[-len(records) :]) == expected
+
+    return check

@@ -1,0 +1,568 @@
+"""Collecting: expire, vacuum and purge, each an announced deletion that no writer can lose a part to.
+
+A collection is an *intent* commit that names the paths, the deletion, and a *done* commit. A writer that needs a path
+of an open intent waits for its end and puts the part again; a writer that commits first makes the intent lose the
+race, and the intent is computed anew (FORMAT.md, Collecting).
+
+Where there are more paths than one intent may name, the first intent takes the claim of all the versions and names the
+first paths, and further intents name the rest, each time without what is needed again by then. A collector that dies
+between two intents leaves objects that nothing claims: `Collector.vacuum` takes them once they are old, and
+`Collector.purge` of the same versions at once.
+"""
+
+import uuid
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal, cast
+
+from dagster_versioned.delta.log.commits import Commit, read_commits
+from dagster_versioned.delta.paths import confined_key
+from dagster_versioned.engines.part_order import PARTITION_TAG
+from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
+from dagster_versioned.tables.history import Collection, History, Version, is_data_key
+from dagster_versioned.tables.maintenance.change_files import ChangeFiles
+from dagster_versioned.tables.maintenance.lease import Lease, owner, wait_until_free
+from dagster_versioned.tables.maintenance.protection import Protectors, with_own_parents
+from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
+from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.write.commit import Draft
+
+MIN_AGE = timedelta(days=7)
+PATHS_PER_INTENT = 1000
+PATHS_PER_DELETE = 50
+FORGOTTEN_PER_COMMIT = 10_000
+"""Some hundred bytes each, in one line of the log."""
+_STAGING = "_staging/"
+_AROUND_VECTOR = 8
+"""Bytes of its size and its checksum. Protocol: *Deletion Vector File Storage Format*."""
+
+Kind = Literal["expire", "vacuum", "purge"]
+"""Why bytes are deleted: retention, garbage, or legal erasure."""
+
+
+@dataclass(frozen=True)
+class CollectionReport:
+    """What a collection deleted, or (dry run) would delete.
+
+    ``versions`` lost their claim; ``keys`` are the deleted objects below the table's folder, ``size_bytes`` their
+    sum; ``kept`` says for each version that stays although it is old, why. ``unfinished`` are the keys (or, on a local
+    disk, the names) of writes that did not end, whose bytes were discarded.
+    """
+
+    kind: Kind
+    dry_run: bool
+    versions: tuple[Version, ...]
+    keys: tuple[str, ...]
+    size_bytes: int
+    kept: Mapping[str, str]
+    unfinished: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    versions: tuple[Version, ...]
+    sizes: Mapping[str, int]
+    kept: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Life:
+    """From which version to which (not included, ``None``: it goes on) a part is in the table, with which vector."""
+
+    first: int
+    partition: str | None
+    vector: str | None
+    end: int | None = None
+
+
+class Claims:
+    """Which parts, and files of deletion vectors, each version needs: from the lifetimes that the log's adds and
+    removes give every path."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._lives: dict[str, list[_Life]] = defaultdict(list)
+        self.changes = ChangeFiles()
+        self.sizes: dict[str, int] = {}
+        self.log_version = -1
+
+    def advance(self, commits: Iterable[Commit]) -> None:
+        """Take later commits into account, each once, in their order."""
+        for commit in commits:
+            self.log_version = commit.version
+            self.changes.advance(commit)
+            self.sizes.update((confined_key(cdc.path), cdc.size) for cdc in commit.cdcs)
+            for remove in commit.removes:
+                self._end(remove.key, commit.version)
+            for add in commit.adds:
+                self._end(add.key, commit.version)
+                vector = vector_object(self._store, add)
+                self._lives[add.key].append(_Life(commit.version, (add.tags or {}).get(PARTITION_TAG), vector))
+                self.sizes[add.key] = add.size
+                if vector is not None and add.deletion_vector is not None:
+                    end = (add.deletion_vector.offset or 1) + add.deletion_vector.size_in_bytes + _AROUND_VECTOR
+                    self.sizes[vector] = max(end, self.sizes.get(vector, 0))
+
+    def of(self, versions: Iterable[Version]) -> set[str]:
+        """The paths that at least one of the versions needs."""
+        whole: list[int] = []
+        by_partition: dict[str, list[int]] = defaultdict(list)
+        for version in versions:
+            (whole if version.partition is None else by_partition[version.partition]).append(version.log_version)
+        whole.sort()
+        for numbers in by_partition.values():
+            numbers.sort()
+
+        def is_needed(life: _Life) -> bool:
+            tagged = by_partition.get(life.partition, []) if life.partition is not None else []
+            return _any_within(whole, life.first, life.end) or _any_within(tagged, life.first, life.end)
+
+        return {
+            key
+            for path, lives in self._lives.items()
+            for life in lives
+            if is_needed(life)
+            for key in (path, life.vector)
+            if key is not None
+        }
+
+    def among(self, keys: Set[str]) -> "Claims":
+        """The same, for these paths and files of vectors alone; cheap to ask where they are few."""
+        few = Claims(self._store)
+        for path, lives in self._lives.items():
+            if chosen := [life for life in lives if path in keys or life.vector in keys]:
+                few._lives[path] = chosen
+        return few
+
+    def _end(self, path: str, version: int) -> None:
+        if (lives := self._lives.get(path)) and lives[-1].end is None:
+            lives[-1].end = version
+
+
+class _Intent:
+    """The draft that announces a collection, of at most `PATHS_PER_INTENT` paths: a deletion must fit its lease.
+
+    It takes the claim of all the versions at once, because a version must have lost it before its first byte goes.
+    The lease is taken with each attempt to commit it, once the plan, which may take long, is made.
+    """
+
+    def __init__(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> None:
+        self.lease = Lease(str(uuid.uuid4()))
+        self.collection: Collection | None = None
+        self.planned = _Plan((), {}, {})
+        self._kind = kind
+        self._plan = plan
+        self._by = by
+        self._why = why
+
+    def draft(self, state: TableState | None, _: int) -> Draft | None:
+        """The next log entry, or ``None`` where nothing is to be collected."""
+        assert state is not None  # a collector is made from a state
+        self.planned = self._plan(state)
+        paths = frozenset(sorted(self.planned.sizes)[:PATHS_PER_INTENT])
+        if not paths and not self.planned.versions:
+            return None
+        self.lease.begin()
+        self.collection = Collection(
+            id=self.lease.collection_id,
+            kind=self._kind,
+            log_version=state.log_version + 1,
+            done=False,
+            paths=paths,
+            versions=tuple((v.log_version, v.partition) for v in self.planned.versions),
+            owner=owner(),
+            by=self._by,
+            why=self._why,
+        )
+        return Draft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one intent planned and named, and what of it was deleted; nothing where it was cancelled."""
+
+    planned: _Plan
+    named: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
+    cancelled: bool = False
+
+
+class Collector:
+    """Runs collections on one table.
+
+    ``commit`` commits a draft; ``protectors`` know what lies outside of the table and keeps its versions.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: StateCache,
+        commit: Callable[[Callable[[TableState | None, int], Draft | None]], TableState | None],
+        protectors: Protectors,
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._commit = commit
+        self._protectors = protectors
+        self._claimed = Claims(store)
+
+    def expire(
+        self,
+        *,
+        keep_last: int | None,
+        older_than: datetime | None,
+        dry_run: bool,
+        by: str | None,
+        why: str | None,
+    ) -> CollectionReport:
+        """Drop the claim of old versions on their parts, and delete the parts that nothing else needs."""
+        if keep_last is None and older_than is None:
+            raise InvalidInput(
+                "expire() needs a retention: keep_last=…, older_than=…, or both. Nothing was deleted. "
+                "Try dry_run=True first."
+            )
+        if older_than is not None and older_than.utcoffset() is None:
+            raise InvalidInput(
+                f"older_than={older_than} has no time zone, so it is not one moment. Nothing was deleted. "
+                "Give it one: datetime(…, tzinfo=UTC)."
+            )
+        if keep_last is not None and keep_last < 1:
+            raise InvalidInput(
+                f"keep_last must be 1 or more, not {keep_last}: the head is always kept. Nothing was deleted."
+            )
+
+        def plan(state: TableState) -> _Plan:
+            return self._expired(state, keep_last, older_than)
+
+        return self._collect("expire", plan, dry_run, by, why)
+
+    def purge(self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str) -> CollectionReport:
+        """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
+
+        Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head. Versions
+        that are gone already lose what an earlier collection of them left behind. Copies of the bytes in staging
+        folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look into those.
+        """
+        wanted = {(version.log_version, version.partition) for version in versions}
+
+        def plan(state: TableState) -> _Plan:
+            return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
+
+        report = self._collect("purge", plan, dry_run, by, why)
+        erased = self._erased(wanted)
+        return self._discard(
+            report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
+        )
+
+    def vacuum(self, *, min_age: timedelta, dry_run: bool, by: str | None) -> CollectionReport:
+        """Delete objects that no version needs and that are older than ``min_age``, and staging of dead writes.
+
+        Unfinished uploads to a bucket go at the same age; a local disk is tidied by every process that writes to it.
+        """
+        before = datetime.now(UTC) - min_age
+
+        def plan(state: TableState) -> _Plan:
+            return self._orphans(state, before)
+
+        report = self._collect("vacuum", plan, dry_run, by, None)
+        staged = [info for info in self._store.list(_STAGING) if info.modified < before]
+        uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
+        return self._discard(report, staged, uploads)
+
+    def settle(self, collection: Collection) -> None:
+        """Wait for an open collection to end, or end it where its owner is gone and collect its paths anew.
+
+        Only who committed an intent ever deletes its paths: of several who take over, the others may not be deleting
+        still while a writer, who saw the first one end, puts a path again.
+        """
+
+        def is_open() -> bool:
+            return any(one.id == collection.id for one in self._cache.require().history.open_collections)
+
+        if wait_until_free(collection.id, collection.owner, is_open):
+            # What has lost a byte cannot have its claim back, whatever was said of it since.
+            cancelled = self._is_cancelled(collection) and self._is_untouched(collection)
+            if self._finish(collection, cancelled=cancelled) and not cancelled:
+                self._delete_all(collection.kind, dict.fromkeys(collection.paths, 0), collection.by, collection.why)
+
+    def settle_all(self) -> None:
+        """`settle` every open collection."""
+        for collection in self._cache.require().history.open_collections:
+            self.settle(collection)
+
+    def _collect(
+        self, kind: Kind, plan: Callable[[TableState], _Plan], dry_run: bool, by: str | None, why: str | None
+    ) -> CollectionReport:
+        if dry_run:
+            planned = plan(self._cache.require())
+        else:
+            self.settle_all()
+            planned = self._run(kind, plan, by, why)
+            self._forget_others(kind)
+        return CollectionReport(
+            kind, dry_run, planned.versions, tuple(sorted(planned.sizes)), sum(planned.sizes.values()), planned.kept
+        )
+
+    def _discard(
+        self, report: CollectionReport, staged: Sequence[ObjectInfo], unfinished: Sequence[UnfinishedWrite]
+    ) -> CollectionReport:
+        """Delete what no version can claim, so that no intent has to name it, unless it is a dry run."""
+        if not report.dry_run:
+            self._store.delete([info.key for info in staged])
+            self._store.abort(unfinished)
+        return replace(
+            report,
+            keys=(*report.keys, *(info.key for info in staged)),
+            size_bytes=report.size_bytes + sum(info.size for info in staged) + sum(one.size or 0 for one in unfinished),
+            unfinished=tuple(sorted(one.key or one.id for one in unfinished)),
+        )
+
+    def _run(self, kind: Kind, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Plan:
+        """Collect what the plan says, in intents of bounded size; returns what was collected."""
+        first = self._round(kind, plan, by, why)
+        while first.cancelled:  # and the plan knows now what for
+            first = self._round(kind, plan, by, why)
+        sizes = first.planned.sizes
+        done = {path: sizes[path] for path in first.deleted}
+        rest = {path: size for path, size in sizes.items() if path not in first.deleted}
+        return replace(first.planned, sizes={**done, **self._delete_all(kind, rest, by, why)})
+
+    def _delete_all(self, kind: str, sizes: Mapping[str, int], by: str | None, why: str | None) -> dict[str, int]:
+        """Collect paths that no version claims any more, but for those that are needed again; returns the deleted."""
+        waiting = dict(sizes)
+        done: dict[str, int] = {}
+
+        def plan(state: TableState) -> _Plan:
+            needed = self._needed(state)
+            return _Plan((), {path: size for path, size in waiting.items() if path not in needed}, {})
+
+        while waiting and (found := self._round(kind, plan, by, why)).named:
+            done.update((path, waiting.pop(path)) for path in found.deleted)
+        return done
+
+    def _round(self, kind: str, plan: Callable[[TableState], _Plan], by: str | None, why: str | None) -> _Round:
+        """One intent with its deletion.
+
+        The deletion ends with the lease, and so does the collection: what is left then is announced anew, by an intent
+        with a lease of its own.
+        """
+        announced = _Intent(kind, plan, by, why)
+        with announced.lease as lease:
+            if self._commit(announced.draft) is None or announced.collection is None:
+                return _Round(announced.planned)
+            deleted = self._delete_and_finish(announced.collection, lease)
+        if deleted is None:
+            return _Round(announced.planned, cancelled=True)
+        return _Round(announced.planned, announced.collection.paths, deleted)
+
+    def _delete_and_finish(self, collection: Collection, lease: Lease) -> frozenset[str] | None:
+        """Delete an intent's paths and commit that it is done; returns the deleted paths, ``None`` if it was cancelled.
+
+        It is cancelled where a version was pinned, or (expire) named as a parent, between the plan and the intent.
+        """
+        deleted: frozenset[str] | None = None
+        if not self._is_cancelled(collection):
+            # Nothing that is needed was named, but for what a foreign commit added since.
+            going = sorted(collection.paths - self._needed(self._cache.require()))
+            deleted = self._delete(going, lease)
+            if going and not deleted and not collection.versions:
+                raise CommitConflict(
+                    f"The collection of {len(going)} paths stalled after its intent, so it was stopped before it "
+                    "deleted any of them. The next collection, or write, that needs them finishes it."
+                )
+        self._finish(collection, cancelled=deleted is None)
+        return deleted
+
+    def _is_cancelled(self, collection: Collection) -> bool:
+        if not collection.versions:
+            return False
+        history = self._cache.require().history
+        protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.pins()
+        pairs = set(collection.versions)
+        return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in history.versions)
+
+    def _is_untouched(self, collection: Collection) -> bool:
+        return collection.paths <= {info.key for info in self._data_objects()}
+
+    def _finish(self, collection: Collection, *, cancelled: bool) -> bool:
+        """Commit that a collection ended; ``False`` where somebody else did."""
+        finished = replace(collection, done=True, cancelled=cancelled, paths=frozenset(), versions=())
+
+        def draft(state: TableState | None, _: int) -> Draft | None:
+            if state is None or all(one.id != collection.id for one in state.history.open_collections):
+                return None  # somebody finished it meanwhile
+            forgets = () if cancelled else self._unneeded(state, collection.paths)
+            info = {"collect": finished.to_json()}
+            return Draft(collection.kind.upper(), [], info, announces=False, forgets=forgets)
+
+        return self._commit(draft) is not None
+
+    def _forget_others(self, kind: Kind) -> None:
+        """End the tombstones that earlier collections left, or that other programs' checkpoints brought back."""
+
+        def draft(state: TableState | None, _: int) -> Draft | None:
+            unneeded = self._unneeded(state) if state is not None else ()
+            return Draft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
+
+        # Looked at first: the log may be closed for a move by now, and a collection that ended has not failed by that.
+        while self._unneeded(self._cache.require()) and self._commit(draft) is not None:
+            pass
+
+    def _unneeded(self, state: TableState, among: Set[str] | None = None) -> Sequence[str]:
+        """Removed files that no version needs, `FORGOTTEN_PER_COMMIT` at most.
+
+        Their tombstones end: all that one does is to keep other programs from deleting the file. Unless ``among`` says
+        which, there are none while a collection is open: it may be cancelled, and versions have their claim again.
+        """
+        if among is None and state.history.open_collections:
+            return ()
+        removed = set(cast("list[str]", state.snapshot.tombstones["key"].to_pylist()))
+        removed = removed if among is None else removed & among
+        return sorted(removed - self._needed(state))[:FORGOTTEN_PER_COMMIT] if removed else ()
+
+    def _delete(self, paths: Sequence[str], lease: Lease) -> frozenset[str]:
+        """Delete paths for as long as the lease holds; returns those that were."""
+        for first in range(0, len(paths), PATHS_PER_DELETE):
+            if not lease.is_valid:
+                return frozenset(paths[:first])
+            self._store.delete(paths[first : first + PATHS_PER_DELETE])
+        return frozenset(paths)
+
+    def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
+        candidates = _old(state.history, keep_last, older_than)
+        protected = with_own_parents(state.history, candidates, self._protectors.all(state.history))
+        versions = tuple(v for v in candidates if v.metadata_sha not in protected)
+        kept = {v.short: protected[v.metadata_sha].text for v in candidates if v.metadata_sha in protected}
+        return _Plan(versions, self._only_claimed_by(state, versions), kept)
+
+    def _purged(self, state: TableState, chosen: Sequence[Version]) -> _Plan:
+        heads = set(state.history.heads.values())
+        pinned = self._protectors.pins()
+        staying = [v for v in chosen if v.gone is None]
+        for version in staying:
+            if version in heads:
+                raise InvalidInput(
+                    f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
+                    "Nothing was deleted. Write a version without the data first."
+                )
+            reason = pinned.get(version.metadata_sha or "")
+            if reason is not None:
+                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. Unpin it first.")
+        claims = self._claims(state)
+        wanted = claims.of(staying)
+        leaving = set(staying)
+        others = [v for v in state.history.versions if v.gone is None and v not in leaving]
+        if claims.of(others) & wanted:
+            shared = claims.among(wanted)
+            sharing = [version for version in others if shared.of([version]) & wanted]
+            raise InvalidInput(
+                f"The bytes of the named versions are also those of {', '.join(v.short for v in sharing[:10])}"
+                f"{' and more' if len(sharing) > 10 else ''}. Nothing was deleted. Purge those versions as well."
+            )
+        # They tell how rows were, so they go, whichever version they belong to.
+        wanted |= claims.changes.telling_of(staying, state.history.versions).keys()
+        gone = [v for v in chosen if v.gone is not None]
+        if gone:
+            left = claims.of(gone) - claims.of(others)
+            left |= claims.changes.telling_of(gone, state.history.versions).keys()
+            wanted |= left & {info.key for info in self._data_objects()} if left else set()
+        return _Plan(tuple(staying), {path: claims.sizes[path] for path in wanted - self._current(state)}, {})
+
+    def _erased(self, purged: Set[tuple[int, str | None]]) -> dict[str, int]:
+        """The paths of purged versions that nothing needs, with their sizes; whether their objects are there or not."""
+        state = self._cache.require()
+        chosen = {v for v in state.history.versions if (v.log_version, v.partition) in purged}
+        claims = self._claims(state)
+        had = claims.of(chosen) | claims.changes.telling_of(chosen, state.history.versions).keys()
+        return {path: claims.sizes[path] for path in had - self._needed(state, leaving=chosen)}
+
+    def _copies(self, erased: Mapping[str, int]) -> list[ObjectInfo]:
+        """The staged objects with the bytes of any of these paths, whose names are the SHA-256 of their bytes."""
+        shas = {sha for path in erased if (sha := named_sha(path)) is not None}
+        sizes = set(erased.values())
+        return [
+            info
+            for info in self._store.list(_STAGING)
+            if info.size in sizes and sha256_of(self._store, info.key, info.size) in shas
+        ]
+
+    def _only_claimed_by(self, state: TableState, versions: Sequence[Version]) -> dict[str, int]:
+        """Paths that these versions need and no other, with their sizes."""
+        if not versions:
+            return {}
+        claims = self._claims(state)
+        needed = self._needed(state, leaving=set(versions))
+        had = claims.of(versions) | claims.changes.of(versions).keys()
+        return {path: claims.sizes[path] for path in had - needed}
+
+    def _needed(self, state: TableState, leaving: Set[Version] = frozenset()) -> frozenset[str]:
+        """The paths of the current snapshot, and of every version that has not lost its claim and is not leaving."""
+        kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
+        claims = self._claims(state)
+        changes = claims.changes.needed(state.history.versions, leaving)
+        return frozenset(claims.of(kept) | self._current(state) | changes.keys())
+
+    def _current(self, state: TableState) -> set[str]:
+        return objects_of(self._store, parts_of(state.snapshot))
+
+    def _claims(self, state: TableState) -> Claims:
+        if self._claimed.log_version < state.log_version:
+            self._claimed.advance(read_commits(self._store, self._claimed.log_version + 1, state.log_version))
+        return self._claimed
+
+    def _orphans(self, state: TableState, before: datetime) -> _Plan:
+        needed = self._needed(state)
+        return _Plan((), {info.key: info.size for info in self._data_objects() if _is_orphan(info, needed, before)}, {})
+
+    def _data_objects(self) -> Iterator[ObjectInfo]:
+        return (info for info in self._store.list() if is_data_key(info.key))
+
+
+def _may_hold(write: UnfinishedWrite, erased: Mapping[str, int]) -> bool:
+    """Whether an unfinished write may hold bytes of these paths.
+
+    An upload may if it is to one of them or to a staging folder; a file of a local disk, which may be another table's,
+    if it has the size of one of them.
+    """
+    if write.key is not None:
+        return bool(erased) and (write.key in erased or write.key.startswith(_STAGING))
+    return write.size in erased.values()
+
+
+def _is_orphan(info: ObjectInfo, needed: frozenset[str], before: datetime) -> bool:
+    return info.key not in needed and info.modified < before
+
+
+def _old(history: History, keep_last: int | None, older_than: datetime | None) -> list[Version]:
+    """Versions beyond the retention, oldest first; never a head, never one that is gone already.
+
+    A drop counts as a version, and the one that it took away is as old as the drop.
+    """
+    seen: dict[str | None, int] = defaultdict(int)
+    dropped: dict[str | None, datetime] = {}
+    old: list[Version] = []
+    heads = set(history.heads.values())
+    newest_own = max((version.log_version for version in heads), default=-1)
+    for version in reversed(history.versions):
+        if version.is_foreign and version.log_version > newest_own:
+            continue  # nobody adopted it yet, and it is what the table holds now
+        seen[version.partition] += 1
+        if version.is_drop:
+            dropped[version.partition] = version.timestamp
+            continue
+        since = dropped.pop(version.partition, version.timestamp)
+        beyond_count = keep_last is None or seen[version.partition] > keep_last
+        beyond_age = older_than is None or since < older_than
+        if version.gone is None and version not in heads and beyond_count and beyond_age:
+            old.append(version)
+    return old[::-1]
+
+
+def _any_within(numbers: Sequence[int], first: int, end: int | None) -> bool:
+    """Whether a sorted list holds a number in ``[first, end)``."""
+    position = bisect_left(numbers, first)
+    return position < len(numbers) and (end is None or numbers[position] < end)

@@ -1,0 +1,335 @@
+"""Verifying: is everything still what was committed? Parts' bytes, the log and its chain, identities, documents."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from dagster_versioned.delta.actions import Add, Cdc
+from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.delta.files.statistics import num_records
+from dagster_versioned.delta.log.commits import Commit
+from dagster_versioned.errors import (
+    ExpiredVersion,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    ObjectNotFound,
+    TableNotFound,
+    VersionedError,
+)
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.datom_documents import Check
+from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
+from dagster_versioned.tables.documents.publish import Publisher
+from dagster_versioned.tables.history import MEMBER, History, Version
+from dagster_versioned.tables.maintenance.change_files import ChangeFiles
+from dagster_versioned.tables.maintenance.protection import known_shas
+from dagster_versioned.tables.parts import LiveParts, part_sha, parts_by_partition, parts_of, sha256_of, vector_sha_of
+from dagster_versioned.tables.read import check_parts
+from dagster_versioned.tables.state import TableState
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.table import VersionedTable
+
+Subject = Literal["log", "chain", "identity", "parent", "part", "document"]
+
+_READERS = 4
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) units of work; units are parts, deletion vectors, files of changes and documents."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not what was committed: in what, where (a key or a log version), and how."""
+
+    subject: Subject
+    where: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What was checked and what did not match.
+
+    ``versions``, ``parts``, ``bytes`` and ``documents`` count what was looked at; ``gaps`` are versions whose bytes
+    were expired or purged, which is recorded and therefore no finding; ``witnessed`` says up to which log version an
+    outside witness confirmed the chain, ``None`` if none was given.
+    """
+
+    findings: tuple[Finding, ...]
+    versions: int
+    parts: int
+    bytes: int
+    documents: int
+    gaps: tuple[str, ...]
+    witnessed: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def require_ok(self) -> None:
+        """Raise `IntegrityError`, listing the first findings, unless nothing was found."""
+        if self.findings:
+            first = "; ".join(f"{f.subject} {f.where}: {f.problem}" for f in self.findings[:5])
+            more = f" and {len(self.findings) - 5} more" if len(self.findings) > 5 else ""
+            raise IntegrityError(f"Verification found {len(self.findings)} problems: {first}{more}.")
+
+
+def verify_table(
+    table: "VersionedTable",
+    reference: str | int | datetime | None,
+    partition: str | None,
+    witnesses: Mapping[int, str],
+    progress: Progress | None,
+) -> VerifyReport:
+    """Verify the whole table (``reference`` and ``partition`` ``None``), or what one reference means."""
+    try:
+        state, commits = table.replay()
+    except TableNotFound:
+        raise
+    except VersionedError as error:
+        return VerifyReport((Finding("log", table.store.uri, str(error)),), 0, 0, 0, 0, (), None)
+    whole = reference is None and partition is None
+    findings = list(_chain(commits, witnesses))
+    versions: Sequence[Version] = ()
+    gaps: list[str] = []
+    try:
+        every = tuple(version for version in state.history.versions if not version.is_drop)
+        versions = every if whole else table.files(reference, partition=partition).versions
+    except InvalidInput:
+        raise
+    except ExpiredVersion as error:
+        gaps.append(str(error))
+    except VersionedError as error:
+        findings.append(Finding("identity", str(reference if reference is not None else partition), str(error)))
+    gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
+    more, parts = _identities(commits, versions)
+    # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
+    documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
+    findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
+    vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
+    parts = {add.key: add for add in parts.values()}
+    looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
+    looked_at += (*(partial(_vector, table.store, add) for add in vectors.values()),)
+    changes = _changes(state, commits, versions)
+    looked_at += (*(partial(_part, table.store, one) for one in changes.values()),)
+    total = len(looked_at) + documents
+    for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
+        findings += found
+        if progress is not None:
+            progress(done, total)
+    return VerifyReport(
+        findings=tuple(findings),
+        versions=len(versions),
+        parts=len(parts),
+        bytes=sum(add.size for add in parts.values()) + sum(map(_vector_bytes, vectors.values())),
+        documents=documents,
+        gaps=tuple(gaps),
+        witnessed=max(witnesses, default=None),
+    )
+
+
+def _derived(
+    table: "VersionedTable", state: TableState, commits: Sequence[Commit], *, with_head: bool
+) -> tuple[int, Iterator[list[Finding]]]:
+    """How many derived documents there are, the checkpoints with their index as one, and what is wrong with each."""
+    publisher = table.publisher
+    documents = publisher.checks(state)
+
+    def findings() -> Iterator[list[Finding]]:
+        for key, check in sorted(documents.items()):
+            yield _document(table.store, key, check)
+        if with_head:
+            yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
+        yield [*_checkpoints(publisher, table.store, commits), *_extra(publisher, state)]
+
+    return len(documents) + with_head + 1, findings()
+
+
+def _checkpoints(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
+    try:
+        for key, check in publisher.checkpoint_checks(commits):
+            yield from _document(store, key, check)
+    except VersionedError as error:
+        yield Finding("log", store.uri, str(error))
+
+
+def _chain(commits: Sequence[Commit], witnesses: Mapping[int, str]) -> Iterator[Finding]:
+    """Every commit's link to the one before, and what the witnesses say."""
+    for before, commit in zip([None, *commits], commits, strict=False):
+        own = (commit.commit_info or {}).get(MEMBER)
+        if not isinstance(own, Mapping):
+            continue
+        recorded = cast("Mapping[str, Any]", own).get("prev")
+        expected = before.sha256 if before else None
+        if recorded != expected:
+            problem = f"it links to {str(recorded)[:12]}…, but the commit before has the SHA-256 {str(expected)[:12]}…"
+            yield Finding("chain", f"@{commit.version}", problem)
+    by_version = {commit.version: commit for commit in commits}
+    for version, sha in sorted(witnesses.items()):
+        found = by_version.get(version)
+        if found is None:
+            yield Finding("chain", f"@{version}", "a witness saw this commit, but the log ends before it")
+        elif found.sha256 != sha:
+            problem = f"a witness saw {sha[:12]}…, the log holds {found.sha256[:12]}…"
+            yield Finding("chain", f"@{version}", problem)
+
+
+def _identities(
+    commits: Sequence[Commit], versions: Iterable[Version]
+) -> tuple[list[Finding], dict[tuple[str, str | None], Add]]:
+    """Identities against their SHAs and against the parts in the log; returns also the parts to look at."""
+    findings: list[Finding] = []
+    parts: dict[tuple[str, str | None], Add] = {}
+    live = LiveParts()
+    for version in sorted(versions, key=lambda one: one.log_version):
+        try:
+            live.advance(commits[live.log_version + 1 : version.log_version + 1])
+            adds = live.of(version.partition)
+            if version.raw is not None:
+                _ = version.entry  # in its canonical form, too
+                check_parts(version, adds)
+        except VersionedError as error:
+            findings.append(Finding("identity", f"{version.short} (@{version.log_version})", str(error)))
+            continue
+        if version.gone is None:
+            parts.update((add.identity, add) for add in adds)
+    return findings, parts
+
+
+def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
+    """Parents in this project that versions record, and that are not in the history of their table any more.
+
+    One whose bytes are gone is there: its table says so. What is in another project is not looked at.
+    """
+    project = table.project
+    known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
+    unreadable: dict[str, str] = {}
+    for version in versions:
+        if version.gone is not None or version.raw is None:
+            continue
+        for parent in version.raw["identity"].get("parents", ()):
+            name, sha = parent.get("table"), parent["version"]
+            if parent.get("source") != project.name or not isinstance(name, str):
+                continue
+            if name not in known:
+                try:
+                    known[name] = known_shas(project.table(name).state.history)
+                except VersionedError as error:
+                    known[name] = frozenset()
+                    gone = isinstance(error, (TableNotFound, InvalidName))
+                    unreadable[name] = "there is no such table any more" if gone else str(error)
+            if sha not in known[name]:
+                problem = unreadable.get(name, "its table does not know that version any more")
+                named = f"{name} {sha[:8]}"
+                yield Finding("parent", named, f"{version.short} (@{version.log_version}) was built from it: {problem}")
+
+
+def _current(state: TableState) -> Iterator[Finding]:
+    """Heads whose parts are not the table's any more.
+
+    A commit of another program may have removed parts of one partition, before an own one to another partition.
+    """
+    parts = parts_by_partition(state.snapshot)
+    for version in state.history.current:
+        if version.gone is not None or version.log_version == state.log_version:
+            continue
+        try:
+            whole = version.partition is None
+            check_parts(version, parts_of(state.snapshot) if whole else parts.get(version.partition, ()))
+        except VersionedError as error:
+            yield Finding(
+                "identity", f"{version.short} (@{version.log_version}), as of @{state.log_version}", str(error)
+            )
+
+
+def _extra(publisher: Publisher, state: TableState) -> Iterator[Finding]:
+    """Derived documents that the log does not imply, but that readers would believe."""
+    try:
+        extra = publisher.extra_indexes(state)
+    except VersionedError as error:
+        yield Finding("document", ".metadata", str(error))
+        return
+    for key in extra:
+        yield Finding("document", key, "the log does not imply it; repair() takes it away")
+
+
+def _in_parallel(looks: Sequence[Callable[[], list[Finding]]]) -> Iterator[list[Finding]]:
+    """What each finds, in order."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
+        for looking in [pool.submit(look) for look in looks]:
+            yield looking.result()
+
+
+def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Version]) -> dict[str, Cdc]:
+    """The files of changes that belong to versions and must be there, by key."""
+    files = ChangeFiles()
+    for commit in commits:
+        files.advance(commit)
+    belonging = files.of(versions)
+    return {key: one for key, one in files.needed(state.history.versions).items() if key in belonging}
+
+
+def _part(store: ObjectStore, add: Add | Cdc) -> list[Finding]:
+    expected = part_sha(add)
+    try:
+        info = store.head(add.key)
+        if info.size != add.size:
+            return [Finding("part", add.key, f"it has {info.size} bytes, {add.size} were committed")]
+        if expected is None:
+            return []
+        digest = sha256_of(store, add.key, add.size)
+    except ObjectNotFound:
+        return [Finding("part", add.key, "it is missing")]
+    except VersionedError as error:
+        return [Finding("part", add.key, str(error))]
+    if digest != expected:
+        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest[:12]}…")]
+    return []
+
+
+def _vector(store: ObjectStore, add: Add) -> list[Finding]:
+    """What is wrong with the deletion vector of a part."""
+    try:
+        rows = num_records(add.stats)
+        if add.deletion_vector is not None and rows is not None:
+            deleted_rows(store, add.deletion_vector, rows, add.key, vector_sha_of(add))
+    except VersionedError as error:
+        return [Finding("part", add.key, str(error))]
+    return []
+
+
+def _vector_bytes(add: Add) -> int:
+    return add.deletion_vector.size_in_bytes if add.deletion_vector else 0
+
+
+def _document(store: ObjectStore, key: str, check: Check) -> list[Finding]:
+    data: bytes | None = None
+    try:
+        with suppress(ObjectNotFound):
+            data = store.get(key)
+        if check(data):
+            return []
+        problem = "it is missing" if data is None else "it is not what the log says"
+        problem += "; repair() writes it again from the log"
+    except VersionedError as error:
+        problem = str(error)
+    return [Finding("document", key, problem)]
+
+
+def _head(data: ObjectStore, key: str, expected: Head | None, log_version: int) -> list[Finding]:
+    try:
+        found = read_head(data, key)
+    except VersionedError as error:
+        return [Finding("document", key, str(error))]
+    if found.head != expected or found.log_version > log_version:
+        return [Finding("document", key, f"it is at @{found.log_version} and not what the log says at @{log_version}")]
+    return []

@@ -1,0 +1,257 @@
+"""Renaming a table: its log ends under the old name with the commit that says the new one, and is copied there.
+
+1. The new name is claimed: its head document says that a table is arriving (`head.Arriving`). Who creates a table
+   announces it in the same document, so one of the two sees the other.
+2. The log under the old name ends with a commit that says the new name. From then on whoever was in flight loses, and
+   is refused. The claim is confirmed by the document's ETag; where it was taken meanwhile, the log goes on.
+3. The files are copied, then the commits, the first one last. Until that is there, the new name has no log that can be
+   read, and readers stay with the old one. Its put is the switch.
+
+Whoever runs it again goes on where it died. The log under the old name stays, so that lineage finds the way and a
+writer that slept finds no entry free; the files there go with a later `vacuum`, because readers may hold them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
+from dagster_versioned.identity.names import TableName, table_name, table_name_of
+from dagster_versioned.identity.version import created_at_text
+from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.documents.datom_documents import record_project
+from dagster_versioned.tables.documents.document import encode, update_document
+from dagster_versioned.tables.documents.head import (
+    STALE_MARK,
+    Arriving,
+    HeadDocument,
+    head_key,
+    parse_head,
+    publish_head,
+)
+from dagster_versioned.tables.operations import TableOperations
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
+from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.drop import refuse_dropped
+from dagster_versioned.tables.write.write import CollectionInProgress
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+LEFT_KEY = "_delta_log/.left"
+"""Beside a log that is none of a table's: the one that a rename left, or one that it has not copied in full.
+
+It sorts before every commit, so that who lists tables sees it first.
+"""
+
+_LOG = "_delta_log/"
+_NOT_COPIED = (_LOG, ".metadata/", "_staging/")
+
+
+@dataclass(frozen=True)
+class RenameReport:
+    """What a rename copied, or (dry run) would copy: from and to which name, how many files of which size."""
+
+    dry_run: bool
+    source: TableName
+    target: TableName
+    files: int
+    size_bytes: int
+
+
+def rename(
+    project: "Project", source: TableName, to: str | Sequence[str], *, dry_run: bool, by: str | None
+) -> RenameReport:
+    """Rename a table, or go on where a rename of it died. Raises what `VersionedTable.rename` does."""
+    target, asset_key = (table_name(to), (to,)) if isinstance(to, str) else (table_name_of(to), tuple(to))
+    old = TableOperations(project, source)
+    state = old.cache.require()
+    record = TableRecord.of(state.snapshot)
+    if record.left_for(source) not in (None, target):
+        raise InvalidName(f"{source} {record.renamed}. Nothing was changed.")
+    files = [info for info in old.store.list() if not info.key.startswith(_NOT_COPIED)]
+    report = RenameReport(dry_run, source, target, len(files), sum(info.size for info in files))
+    has_left = record.left_for(source) is not None
+    if not has_left:
+        refuse_dropped(source, state)
+        _require_free(project, source, target)
+    if dry_run:
+        return report
+    if not has_left:
+        _claim(project.data, source, target)
+        project.check_unmarked()  # after the claim: see `fence`
+        renamed = Renamed(source, target, asset_key, created_at_text(int(datetime.now(UTC).timestamp() * 1000)), by)
+        state = old.change(_End(renamed, project.name).draft) or old.cache.require()
+    if not _confirm(project.data, source, target) and not _has_arrived(project, source, target):
+        old.commit(_resume(project.name, source))
+        raise InvalidName(f"A table {target} was created while {source} was renamed. Nothing was changed.")
+    _copy(project.data, source, target, state.log_version)
+    new = TableOperations(project, target)
+    if TableRecord.of(new.cache.require().snapshot).left_for(target) is None:  # else it goes by a third name since
+        _tidy(project, old, new, state)
+    return report
+
+
+def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run: bool) -> tuple[tuple[str, ...], int]:
+    """Delete the files that are left under names that a table had, once the rename is old enough.
+
+    Returns their keys, below the table's folder, and their size.
+    """
+    found: list[tuple[str, ObjectInfo]] = []
+    for source in dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name):
+        left = TableOperations(project, table_name(source))
+        ended = left.cache.refresh()
+        if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:
+            continue
+        if datetime.now(UTC) - datetime.fromtimestamp(ended.snapshot.timestamp_ms / 1000, UTC) < min_age:
+            continue
+        found += [(source, info) for info in left.store.list() if not info.key.startswith(_LOG)]
+    if not dry_run:
+        project.data.delete([f"{source}/{info.key}" for source, info in found])
+    return tuple(f"../{source}/{info.key}" for source, info in found), sum(info.size for _, info in found)
+
+
+class _End:
+    """The draft that ends the log under the old name."""
+
+    def __init__(self, renamed: Renamed, project: str) -> None:
+        self._renamed = renamed
+        self._project = project
+
+    def draft(self, state: TableState | None, _: int) -> Draft | None:
+        assert state is not None  # the caller asked for the table's state first
+        source = self._renamed.source
+        record = refuse_dropped(source, state)
+        for collection in state.history.open_collections:
+            raise CollectionInProgress(collection)
+        after = replace(
+            record,
+            since=state.log_version + 1,
+            renamed=self._renamed,
+            former=tuple(dict.fromkeys((*record.former, (self._project, source)))),
+        )
+        said = {"from": source, "to": self._renamed.target}
+        return Draft("RENAME", after.actions(record), {"renamed": said}, announces=False)
+
+
+def _resume(project: str, source: str) -> DraftOf:
+    """The draft that lets the log go on, whose table has its name still."""
+
+    def draft(state: TableState | None, _: int) -> Draft | None:
+        assert state is not None  # it was ended
+        record = TableRecord.of(state.snapshot)
+        former = tuple(name for name in record.former if name != (project, source))
+        after = replace(record, since=state.log_version + 1, renamed=None, former=former)
+        domain = DomainMetadata(TABLE_DOMAIN, encode(after.to_json()).decode(), False)
+        return Draft("RENAME", [domain], {"renamed": {"from": source, "to": source}}, announces=False)
+
+    return draft
+
+
+def _require_free(project: "Project", source: TableName, target: TableName) -> None:
+    if source == target or TableOperations(project, target).refresh() is not None:
+        raise InvalidName(
+            f"{source} cannot be renamed to {target}: there is, or was, a table of that name. Nothing was changed. "
+            "Choose another name."
+        )
+    project.check_new_table(target)
+
+
+def _claim(data: ObjectStore, source: TableName, target: TableName) -> None:
+    """Take a name for the table that is going to have it. Raises `InvalidName` where somebody else is doing so."""
+
+    def take(found: bytes | None) -> bytes | None:
+        document = parse_head(found, head_key(target))
+        if document.arriving is not None and document.arriving.source == source:
+            return None
+        is_made = document.pending is not None and document.pending.age(datetime.now(UTC)) < STALE_MARK
+        is_taken = document.arriving is not None and document.arriving.has_left
+        if is_made or is_taken or document.log_version >= 0:
+            raise InvalidName(
+                f"Somebody else is making, or made, a table {target}. Nothing was changed. Choose another name."
+            )
+        return HeadDocument(-1, None, arriving=Arriving(source, has_left=False)).to_bytes()
+
+    update_document(data, head_key(target), take)
+
+
+def _confirm(data: ObjectStore, source: TableName, target: TableName) -> bool:
+    """Say that the log under the old name has ended; ``False`` where the claim is not there any more."""
+    is_claimed = False
+
+    def confirm(found: bytes | None) -> bytes | None:
+        nonlocal is_claimed
+        document = parse_head(found, head_key(target))
+        is_claimed = document.arriving is not None and document.arriving.source == source
+        return replace(document, arriving=Arriving(source, has_left=True)).to_bytes() if is_claimed else None
+
+    update_document(data, head_key(target), confirm)
+    return is_claimed
+
+
+def _has_arrived(project: "Project", source: TableName, target: TableName) -> bool:
+    try:
+        state = TableOperations(project, target).cache.refresh()
+    except (LogCorrupt, UnsupportedFeature):  # some of its commits are there
+        return False
+    return state is not None and (project.name, str(source)) in TableRecord.of(state.snapshot).former
+
+
+def _copy(data: ObjectStore, source: TableName, target: TableName, end: int) -> None:
+    """Copy what is not there yet: files, then commits, the first of them last."""
+    there = {info.key: info.size for info in data.list(f"{target}/")}
+    if f"{target}/{commit_key(0)}" in there:
+        return
+    data.put(f"{target}/{LEFT_KEY}", encode({"from": source}))
+    for info in data.list(f"{source}/"):
+        key = info.key.removeprefix(f"{source}/")
+        if not key.startswith(_NOT_COPIED) and there.get(f"{target}/{key}") != info.size:
+            data.copy(info.key, f"{target}/{key}")
+    for number in range(end, -1, -1):
+        if f"{target}/{commit_key(number)}" not in there:
+            data.put_if_absent(f"{target}/{commit_key(number)}", data.get(f"{source}/{commit_key(number)}"))
+
+
+def _tidy(project: "Project", old: TableOperations, new: TableOperations, ended: TableState) -> None:
+    """Publish what is derived under the new name, take away what was under the old one, and move the pins."""
+    new.publisher.rebuild(new.cache)  # whatever of it a rename that died has put
+    project.move_pins(str(old.name), str(new.name))
+    project.data.delete([f"{new.name}/{LEFT_KEY}"])
+    project.data.put(f"{old.name}/{LEFT_KEY}", encode({"to": new.name}))
+    publish_head(project.data, head_key(old.name), None, ended.log_version)
+    old.publisher.withdraw()
+
+
+def rename_project(project: "Project", name: str) -> int:
+    """Give a project another name; returns how many tables learnt it. Run again, it goes on where it died.
+
+    Each table's log says what the project was called before the manifest says what it is called now, and once more
+    after that for tables that were created meanwhile: lineage is followed in between as well.
+    """
+    if project.name == name:
+        return 0
+    told = _tell(project, name)
+    record_project(project.data, project.name, name)
+    return told + _tell(project, name)
+
+
+def _tell(project: "Project", name: str) -> int:
+    """Let each table's log say that the project was called otherwise; returns how many did not yet."""
+    told = 0
+    for table in project.tables():
+
+        def draft(state: TableState | None, _: int, table: TableName = table) -> Draft | None:
+            assert state is not None  # it is listed
+            record = TableRecord.of(state.snapshot)
+            after = replace(record, former=tuple(dict.fromkeys((*record.former, (project.name, str(table))))))
+            actions = after.actions(record)
+            return (
+                Draft("RENAME PROJECT", actions, {"renamed": {"project": name}}, announces=False) if actions else None
+            )
+
+        told += TableOperations(project, table).change(draft) is not None
+    return told

@@ -1,0 +1,128 @@
+"""The commit: one log entry, put if absent, after the head was marked; from the start again if somebody was first.
+
+Every operation that changes a table (write, revert, hold, adopt, collect) is a *draft*: a function from the state at
+the end of the log to the actions of the next entry. A draft that loses the race is computed anew from the new state,
+because what it may do, removes and links to depends on it (FORMAT.md, Conflicts).
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dagster_versioned.delta.actions import Action, CommitInfo
+from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
+from dagster_versioned.delta.features import refuse_row_rules
+from dagster_versioned.errors import CommitConflict
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
+from dagster_versioned.tables.history import MEMBER
+from dagster_versioned.tables.state import StateCache, TableState
+
+_OBEYED = ("changeDataFeed", "checkConstraints")
+"""Rules for rows that `tables.write.write` and `tables.write.constraints` see to."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
+
+    ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
+    files that no version needs any more (`CommitInfo.forgotten`).
+    """
+
+    operation: str
+    actions: Sequence[Action]
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    parameters: Mapping[str, str] = field(default_factory=dict[str, str])
+    announces: bool = True
+    forgets: Sequence[str] = ()
+
+
+DraftOf = Callable[[TableState | None, int], Draft | None]
+"""The draft of a state at the end of the log and the timestamp of the next entry; ``None``: nothing is to be done."""
+
+
+def next_timestamp(state: TableState | None) -> int:
+    """The in-commit timestamp of the next entry, in milliseconds: now, but later than the entry before.
+
+    Source: seed 001, "In-Commit Timestamps" (file times do not survive a migration).
+    """
+    now = time.time_ns() // 1_000_000
+    return now if state is None else max(now, state.snapshot.timestamp_ms + 1)
+
+
+def commit(
+    store: ObjectStore,
+    cache: StateCache,
+    draft: DraftOf,
+    announce: Callable[[int], None],
+    engine_info: str,
+    *,
+    just_opened: bool = False,
+) -> TableState | None:
+    """Commit what ``draft(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
+
+    The first draft is made from the state that is remembered, which the put of the commit proves to be the newest one;
+    where there is none to put, or the draft is refused, the end of the log is looked at first.
+    Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
+    ``draft`` raises; in both cases nothing was committed.
+    """
+    state, is_newest = cache.begin(just_opened=just_opened)
+    for attempt in range(MAX_ATTEMPTS):
+        timestamp = next_timestamp(state)
+        try:
+            drafted = draft(state, timestamp)
+        except Exception:  # any refusal, and the signal that a collection is in the way, may be of what is no more
+            if is_newest or (newer := cache.refresh()) is state:
+                raise
+            state, is_newest = newer, True
+            continue
+        if drafted is None:
+            if is_newest or (newer := cache.refresh()) is state:
+                return None
+            state, is_newest = newer, True
+            continue
+        version = 0 if state is None else state.log_version + 1
+        if drafted.announces:
+            announce(version)
+        transaction = Transaction(
+            read=state.snapshot if state else None,
+            actions=drafted.actions,
+            operation=drafted.operation,
+            operation_parameters=drafted.parameters,
+            commit_info=_commit_info(drafted, state, timestamp, engine_info),
+        )
+        _refuse_foreign_rules(transaction)
+        match transaction.attempt(store):
+            case Committed(commit=made):
+                return cache.committed(state, made)
+            case Conflicted(winners=winners) | Retryable(winners=winners):
+                cache.follow(state, winners)
+                pause(attempt)
+                state, is_newest = cache.refresh(), True
+    raise CommitConflict(
+        f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
+        "committed. Reduce the number of concurrent writers, or try again."
+    )
+
+
+def _refuse_foreign_rules(transaction: Transaction) -> None:
+    """Raise `UnsupportedFeature` where another program gave the table rules for rows that versions do not obey."""
+    refuse_row_rules(transaction.protocol, transaction.metadata, _OBEYED)
+    if (read := transaction.read) is not None:
+        # Also where the new schema would quietly take the rule away.
+        refuse_row_rules(read.protocol, read.metadata, _OBEYED)
+
+
+def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
+    previous = {"prev": state.snapshot.commit_sha256} if state else {}
+    return {
+        # The draft says in its facts when the version was made, so it is the draft's time that is committed.
+        "inCommitTimestamp": timestamp,
+        "timestamp": timestamp,
+        "isBlindAppend": False,
+        "engineInfo": engine_info,
+        MEMBER: {**drafted.info, **previous},
+        **({CommitInfo.FORGOTTEN: list(drafted.forgets)} if drafted.forgets else {}),
+    }

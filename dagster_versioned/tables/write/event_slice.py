@@ -1,0 +1,151 @@
+"""Events at the end of a history: a slice, the blocks that tell of it, and the one commit that makes both true.
+
+What is computed from a chain's head goes onto that head, or nowhere. Source: seed 002 ("Data Slice", "Metadata Chain").
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.part_order import ordinal_of
+from dagster_versioned.engines.parts import Contents, Part, Written
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Upsert, nothing
+from dagster_versioned.errors import CommitConflict
+from dagster_versioned.identity.version import Added
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.chain_head import BLOCKS, ChainHead, chain_head
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.read import scan_of
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write.addition import contents_of
+from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.write import Base, Description, Proposal, Repetition, Writing
+
+
+@dataclass(frozen=True)
+class SliceFile:
+    """A file of events, staged: what it says, and what its events do to rows."""
+
+    part: Part
+    contents: Contents
+    inserted: int
+    updated: int
+    removed: int
+
+
+@dataclass(frozen=True)
+class ChainEntry:
+    """Blocks that follow each other, by their hashes, and where the chain ends with them."""
+
+    blocks: Mapping[str, bytes]
+    end: ChainHead
+
+
+@dataclass(frozen=True)
+class EventSlice:
+    """Events that were computed from the chain's head ``base`` (``None``: there is no chain).
+
+    ``file`` is the slice, ``None`` where nothing happened; ``contents`` what it says, or (without rows) which columns
+    there are. ``entry`` are the blocks, ``None`` where there is nothing to tell. ``given`` is the digest of the rows
+    that the events were made of, where they would become events a second time if a step were tried again.
+    """
+
+    base: str | None
+    file: SliceFile | None
+    contents: Contents
+    entry: ChainEntry | None
+    given: str | None = None
+
+
+class SliceProposal(Proposal):
+    """A slice on its way to the end of a history."""
+
+    appends_events = True
+
+    def __init__(self, events: EventSlice, description: Description, staging: Staging) -> None:
+        super().__init__(None, description, events.contents, "ignored", None, _never)
+        self.events = events
+        self._staging = staging
+        self._digest = events.given or events.contents.digest.text
+        self._onto: Base | None = None
+        self._kept: tuple[Add, ...] = ()
+
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether an earlier attempt of the step committed these very rows, or others that stay alone.
+
+        What is appended to a history stays, so what was committed first is what the step appended.
+        """
+        if self.events.given is None:
+            return None
+        known = own.facts.added
+        is_same = known is not None and known.digest == self._digest
+        return Repetition.SAME_ROWS if is_same else Repetition.OTHER_ROWS
+
+    def onto(self, base: Base) -> tuple[Add, ...]:
+        """All parts of the head, which stay. Raises `CommitConflict` after a foreign commit."""
+        if base != self._onto:
+            _require_own(base)
+            given, file = self.events.contents, self.events.file
+            ordinal = 1 + max(map(ordinal_of, base.parts), default=-1)
+            parts = () if file is None else (replace(file.part, ordinal=ordinal),)
+            self._written = Written(given, parts)
+            before = contents_of(base.head, scan_of(self._staging.store, given.schema, base.parts), ArrowEngine())
+            upsert = Upsert(frozenset(), nothing(given.schema), self._written, given.nrow, 0)
+            self.contents = upsert.contents(before)
+            counts = (file.inserted, file.updated, file.removed) if file is not None else (0, 0, 0)
+            self.added = Added("events", self._digest, *counts)
+            self._kept, self._onto = base.parts, base
+        return self._kept
+
+
+def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> DraftOf:
+    """The draft that commits a slice together with its blocks, which are put before.
+
+    Raises `CommitConflict` where the chain's head is another than the slice was computed from.
+    """
+    events = proposal.events
+
+    def draft(state: TableState | None, timestamp: int) -> Draft | None:
+        known = chain_head(state.snapshot) if state is not None else None
+        found = known.head if known is not None else None
+        if found != events.base:
+            raise CommitConflict(
+                f"The events were computed from {_named(events.base)}, but the chain of {store.uri} ends with "
+                f"{_named(found)} by now. Nothing was written. Try again: they are computed anew then."
+            )
+        drafted = writing.draft(state, timestamp)
+        entry = events.entry
+        if entry is None or writing.planned[0].repetition is not None:
+            return drafted
+        for name, data in entry.blocks.items():
+            store.put(f"{BLOCKS}{name}", data)
+        block = {"block": entry.end.head}
+        if drafted is None:
+            return Draft("ADD BLOCK", [entry.end.action()], block)
+        return replace(
+            drafted,
+            actions=[*drafted.actions, entry.end.action()],
+            info={**drafted.info, **block},
+            parameters={"mode": "Append"},
+        )
+
+    return draft
+
+
+def _require_own(base: Base) -> None:
+    if base.foreign is not None:
+        raise CommitConflict(
+            f"Another program added files to the history with log version {base.foreign.log_version}, of which its "
+            "chain says nothing. Nothing was written. Copy the dataset as its chain has it (`odf push`), and go on "
+            "with the copy."
+        )
+
+
+def _named(block: str | None) -> str:
+    return "no block" if block is None else f"block {block[:20]}…"
+
+
+def _never() -> Written:
+    raise AssertionError("The events were not put onto a head yet.")

@@ -1,0 +1,141 @@
+"""From frames to proposals: what a write says of each, and each frame written to parts that are staged."""
+
+import logging
+import uuid
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.identity.version import TableType
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.write.addition import Addition
+from dagster_versioned.tables.write.constraints import require_frame
+from dagster_versioned.tables.write.sample_update import SampleUpdate, described_whole, propose_update
+from dagster_versioned.tables.write.write import Description, Proposal
+
+logger = logging.getLogger("dagster_versioned")
+
+Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
+"""What every frame of a write was built from, or by partition what each was."""
+
+
+@contextmanager
+def staged(store: ObjectStore) -> Generator[Staging]:
+    """A staging folder of its own for one write; what is left if it cannot be deleted is garbage for vacuum."""
+    staging = Staging(store, str(uuid.uuid4()))
+    try:
+        yield staging
+    finally:
+        try:
+            staging.discard()
+        except VersionedError:
+            logger.warning("The staged files of write %s could not be deleted.", staging.write_id, exc_info=True)
+
+
+def check_partitions(frames: Mapping[Any, Any]) -> None:
+    """Raise `InvalidInput` unless these can be written together: one whole table (``None``), or partitions."""
+    keys = list(frames)
+    if wrong := [key for key in keys if key is not None and not isinstance(key, str)]:
+        raise InvalidInput(f"A partition key must be text, not {wrong[0]!r:.100}. Nothing was written.")
+    if len(keys) > 1 and None in keys:
+        raise InvalidInput(
+            "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
+        )
+    if len({isinstance(frame, SampleUpdate) for frame in frames.values()}) > 1:
+        raise InvalidInput(
+            "One write holds a SampleUpdate and a frame that replaces a partition. Nothing was written. Write them one "
+            "after the other."
+        )
+
+
+def parents_by_partition(
+    parents: Parents, partitions: Iterable[str | None], project: str, table: str
+) -> dict[str | None, list[Upstream]]:
+    """The parents of each partition, but for those that are replaced by the write itself.
+
+    Raises `InvalidInput` for what is no `Upstream`.
+    """
+    partitions = dict.fromkeys(partitions)
+    if isinstance(parents, Mapping):
+        parents_of = cast("Mapping[str | None, Iterable[Upstream]]", parents)
+    else:
+        parents_of = dict.fromkeys(partitions, tuple(parents))
+
+    def is_itself(upstream: Upstream) -> bool:
+        if not isinstance(upstream, Upstream):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"A parent must be what upstream() of a table returns, not {upstream!r:.100}. Nothing was written."
+            )
+        parent = upstream.parent
+        return (parent.source, parent.table) == (project, table) and parent.partition in partitions
+
+    return {key: [one for one in parents_of.get(key, ()) if not is_itself(one)] for key in partitions}
+
+
+def describe(
+    asset_key: Sequence[str],
+    parents: Sequence[Upstream],
+    code_version: str | None,
+    message: str | None,
+    options: TableOptions,
+) -> Description:
+    """What a write says of one version. Raises `InvalidInput`."""
+    if isinstance(asset_key, str):  # which tuple() would take apart, letter by letter
+        raise InvalidInput(f"asset_key must be the parts of a key: [{asset_key!r:.100}]. Nothing was written.")
+    kind: TableType = options.table_type or ("derived" if parents else "imported")
+    return Description(
+        asset_key=tuple(asset_key),
+        table_type=kind,
+        parents=tuple(upstream.parent for upstream in parents),
+        source_lineage=tuple(source for upstream in parents for source in upstream.sources),
+        code_version=code_version,
+        message=message,
+        custom=options.custom,
+    )
+
+
+def propose(
+    frame: Any,
+    partition: str | None,
+    description: Description,
+    staging: Staging,
+    options: TableOptions,
+    constraints: Mapping[str, str],
+    pinned: ExitStack,
+    table_schema: Callable[[], StructType | None] = lambda: None,
+) -> Proposal:
+    """The frame as a proposal, which can be used until ``pinned`` is closed.
+
+    ``table_schema`` gives the table's, for columns of the frame that have no type.
+    """
+    if isinstance(frame, SampleUpdate):
+        if frame.gone is not None:
+            return propose_update(frame, partition, description, staging, options, constraints, pinned)
+        description, options = described_whole(frame, description, options)
+        frame = frame.frame
+    engine = engine_for(frame)
+    frame = engine.typed(frame, table_schema)
+    if constraints or options.mode != "replace":
+        frame = pinned.enter_context(engine.pinned(frame))
+    require_frame(engine, frame, constraints)
+    if options.mode != "replace":
+        return Addition(partition, description, frame, engine, staging, options)
+    write_options = options.write_options(partition)
+    contents = engine.contents(frame, write_options)
+    written = None if contents is not None else engine.write(frame, staging, write_options)
+    known = contents if contents is not None else written.contents  # pyright: ignore[reportOptionalMemberAccess]
+    return Proposal(
+        partition,
+        description,
+        known,
+        write_options.resolved_row_order(engine.default_row_order),
+        written,
+        lambda: engine.write(frame, staging, write_options, known),
+        single_part=options.single_part,
+    )

@@ -1,0 +1,301 @@
+"""Repartitioning: the rows that are there, as partitions of another kind or as one whole table, in one commit.
+
+What a row belongs to is read from its columns, so what only a partition key said is lost. Parents, code version and the
+like of the versions that a new one is made of are recorded with it; the rows are read into memory as a whole.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dagster_versioned.delta.actions import Add, DomainMetadata
+from dagster_versioned.delta.schema.types import parse_schema, type_to_arrow
+from dagster_versioned.engines.dispatch import engine_for_type
+from dagster_versioned.engines.part_order import PARTITION_TAG
+from dagster_versioned.errors import InvalidInput, VersionNotFound
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.feature_record import FEATURE_MEMBER
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning, shown
+from dagster_versioned.tables.parts import parts_of
+from dagster_versioned.tables.read import check_parts, row_order_of, scan_of
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
+from dagster_versioned.tables.write.write import Description, Ended, Writing
+
+Same = Literal["same"]
+"""The partitions that there are; only types change."""
+
+KeyOf = str | Mapping[str, str] | Callable[[pa.Table], Any]
+"""What gives the partition key of a row: a column, a column for each dimension, or a function from rows to keys."""
+
+
+@dataclass(frozen=True)
+class RepartitionReport:
+    """What a repartition made, or (dry run) would make: the rows of each new partition, ``None`` for a whole table.
+
+    ``before`` are the partitions that the table had.
+    """
+
+    dry_run: bool
+    rows: Mapping[str | None, int]
+    before: tuple[str | None, ...]
+
+
+class Overtaken(Exception):
+    """The rows that were read are not those of the head any more; they are read again."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """The rows of a table by their new partitions, with what is to be said of each, as of one state."""
+
+    state: TableState
+    frames: Mapping[str | None, pa.Table]
+    descriptions: Mapping[str | None, Description]
+    sources: Mapping[str | None, Sequence[Version]]
+    options: TableOptions
+
+    def report(self, *, dry_run: bool) -> RepartitionReport:
+        """What these rows are."""
+        rows = {key: frame.num_rows for key, frame in sorted(self.frames.items(), key=lambda one: one[0] or "")}
+        return RepartitionReport(dry_run, rows, tuple(self.state.history.heads))
+
+
+def part(
+    table: str,
+    store: ObjectStore,
+    state: TableState,
+    partitioning: Partitioning | Same | None,
+    key_of: KeyOf | None,
+    types: Mapping[str, str],
+    known: dict[Version, list[tuple[str | None, pa.Table]]],
+) -> Parted:
+    """The rows of a table by their partitions in another definition, with some columns in other types.
+
+    ``known`` keeps the rows of versions that were read.
+
+    Raises `InvalidInput` where the rows do not tell, or do not fit the types, `UnsupportedType`, `VersionNotFound`,
+    `HeldHead`.
+    """
+    heads = _heads(table, state)
+    if partitioning == "same" and not types:
+        raise InvalidInput(
+            f"{table} is to keep its partitions, and no column is to get another type. Nothing was changed. Name a "
+            "type (types={…}, --type NAME=TYPE), or other partitions."
+        )
+    if partitioning is None and None in heads:
+        raise InvalidInput(f"{table} has no partitions, so there are none to put together. Nothing was changed.")
+    if isinstance(partitioning, Partitioning) and key_of is None:
+        raise InvalidInput(
+            f"What gives the partition of a row of {table} is not named. Nothing was changed. Name a column (column=…, "
+            "--column), or give a function from rows to keys."
+        )
+    by_partition: dict[str | None, list[Add]] = defaultdict(list)
+    for add in parts_of(state.snapshot):
+        by_partition[(add.tags or {}).get(PARTITION_TAG)].append(add)
+    schema = state.snapshot.schema.all_nullable()
+    pieces: dict[str | None, list[pa.Table]] = defaultdict(list)
+    sources: dict[str | None, list[Version]] = defaultdict(list)
+    for partition, version in sorted(heads.items(), key=lambda one: one[0] or ""):
+        if version not in known:
+            check_parts(version, by_partition[partition])
+            scan = scan_of(store, schema, by_partition[partition])
+            rows = _retyped(cast("pa.Table", engine_for_type(pa.Table).read(scan, pa.Table)), types)
+            known[version] = [(partition, rows)] if partitioning == "same" else _split(rows, partitioning, key_of)
+        for key, piece in known[version]:
+            pieces[key].append(piece)
+            sources[key].append(version)
+    if isinstance(partitioning, Partitioning) and (strange := partitioning.strangers(str(key) for key in pieces)):
+        raise InvalidInput(
+            f"Rows of {table} would be of {shown(strange)}, which is none of the {partitioning}. Nothing was changed. "
+            "Name a column of dates or timestamps, or of such keys."
+        )
+    orders = {row_order_of(version) for version in heads.values()}
+    columns = state.snapshot.partition_columns
+    order = None if columns else "significant" if orders == {"significant"} else "ignored"
+    return Parted(
+        state,
+        {key: pa.concat_tables(each) for key, each in pieces.items()},
+        {key: _described(versions) for key, versions in sources.items()},
+        sources,
+        TableOptions(row_order=order, partition_columns=columns, allow_empty=True),
+    )
+
+
+class Repartitioning(Writing):
+    """The write that ends every partition that there is, and begins those of another definition, in one commit."""
+
+    operation = "REPARTITION"
+    parted: Parted
+    partitioning: Partitioning | None
+
+    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+        """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
+        assert state is not None  # its rows were read
+        if _current(state) != _current(self.parted.state) or state.history.unadopted is not None:
+            raise Overtaken
+        return super().draft(state, timestamp)
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        assert state is not None
+        return replace(TableRecord.of(state.snapshot), partitioning=self.partitioning, since=state.log_version + 1)
+
+    def _ended(self, state: TableState | None) -> Ended:
+        assert state is not None
+        keys = {proposal.partition for proposal in self._proposals}
+        ended = tuple(version for key, version in state.history.heads.items() if key not in keys)
+        refuse_held(state, ended)
+        if None in keys:  # it replaces all parts that there are
+            return Ended(ended)
+        others = [add for add in parts_of(state.snapshot) if (add.tags or {}).get(PARTITION_TAG) not in keys]
+        return Ended(ended, tuple(others))
+
+    def _unchanged(
+        self,
+        state: TableState | None,
+        timestamp: int,
+        properties: Mapping[str, str],
+        record: Sequence[DomainMetadata],
+    ) -> Draft | None:
+        return Draft(self.operation, record, announces=False)
+
+
+def _current(state: TableState) -> dict[str | None, int]:
+    return {key: version.log_version for key, version in state.history.heads.items()}
+
+
+def _heads(table: str, state: TableState) -> dict[str | None, Version]:
+    refuse_dropped(table, state)
+    if chain_head(state.snapshot) is not None:
+        raise InvalidInput(
+            f"{table} is a history of events, which has no partitions. Nothing was changed. Read rows of a time with "
+            "as_at(…)."
+        )
+    heads = state.history.heads
+    if not heads:
+        raise VersionNotFound(f"{table} has no version, so no rows to repartition. Nothing was changed.")
+    if state.history.unadopted is not None:
+        raise InvalidInput(
+            f"Another program committed to {table} last. Nothing was changed. Adopt it first, with adopt()."
+        )
+    if any(FEATURE_MEMBER in version.identity.custom for version in heads.values()):
+        raise InvalidInput(
+            f"{table} is of a feature, whose versions record their own samples. Nothing was changed. Drop it, and "
+            "compute it with the new definition."
+        )
+    refuse_held(state, tuple(heads.values()))
+    return heads
+
+
+def _retyped(rows: pa.Table, types: Mapping[str, str]) -> pa.Table:
+    """The rows with some columns in other types, which hold every value of them. Raises `InvalidInput`."""
+    for name, text in types.items():
+        column = _column(rows, name)
+        wanted = type_to_arrow(
+            parse_schema({"type": "struct", "fields": [{"name": name, "type": text}]}).field(name).type
+        )
+        try:
+            found = column.cast(wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise _unfit(name, column, text, str(error)) from None
+        floats = pa.types.is_floating(column.type) and pa.types.is_floating(found.type)
+        if floats and not np.array_equal(column.drop_null(), found.drop_null().cast(column.type), equal_nan=True):
+            raise _unfit(name, column, text, "digits would be lost")
+        rows = rows.set_column(rows.column_names.index(name), name, found)
+    return rows
+
+
+def _unfit(name: str, column: "pa.ChunkedArray[Any]", text: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"Column {name!r} is {column.type}, and not every value of it is one of {text}: {why}. Nothing was changed. "
+        "Choose a type that holds them all, such as string."
+    )
+
+
+def _split(
+    rows: pa.Table, partitioning: Partitioning | None, key_of: KeyOf | None
+) -> list[tuple[str | None, pa.Table]]:
+    """The rows of each key, in the order they had."""
+    if partitioning is None or key_of is None:
+        return [(None, rows)]
+    keys = _keys(rows, partitioning, key_of)
+    if keys.null_count:
+        raise InvalidInput(
+            f"{keys.null_count} rows have null where their partition is to be read. Nothing was changed. Write those "
+            "rows with a value, or give a function from rows to keys."
+        )
+    encoded = cast("Any", pc.dictionary_encode(keys.combine_chunks()))
+    codes = np.asarray(encoded.indices)
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes, minlength=len(encoded.dictionary)))
+    starts = [0, *ends[:-1]]
+    return [
+        (str(key), rows.take(cast("Any", pa.array(order[start:end]))))
+        for key, start, end in zip(encoded.dictionary.to_pylist(), starts, ends, strict=True)
+    ]
+
+
+def _keys(rows: pa.Table, partitioning: Partitioning, key_of: KeyOf) -> "pa.ChunkedArray[Any]":
+    if callable(key_of):
+        given: Any = key_of(rows)
+        keys = cast("Any", given if isinstance(given, pa.ChunkedArray) else _array(given))
+        if len(keys) != rows.num_rows:
+            raise InvalidInput(f"The function gave {len(keys)} keys for {rows.num_rows} rows. Nothing was changed.")
+        return keys.cast(pa.string())
+    if isinstance(key_of, str):
+        if partitioning.kind == "multi":
+            raise InvalidInput(
+                f"Partitions of several dimensions need a column for each: {[n for n, _ in partitioning.dimensions]}. "
+                "Nothing was changed."
+            )
+        return partitioning.keys_of(_column(rows, key_of), key_of)
+    dimensions = dict(partitioning.dimensions)
+    if dimensions.keys() != key_of.keys():
+        raise InvalidInput(
+            f"Columns are named for the dimensions {sorted(key_of)}, and there are {sorted(dimensions)}. Nothing was "
+            "changed."
+        )
+    each = [one.keys_of(_column(rows, key_of[name]), key_of[name]) for name, one in partitioning.dimensions]
+    return cast("Any", pc).binary_join_element_wise(*each, "|")
+
+
+def _array(given: Any) -> Any:
+    arrow: Any = pa
+    return arrow.chunked_array([arrow.array(given)])
+
+
+def _column(rows: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
+    if name not in rows.column_names:
+        raise InvalidInput(
+            f"There is no column {name!r:.100}. Nothing was changed. There are: "
+            f"{', '.join(map(repr, rows.column_names))}."
+        )
+    return rows.column(name)
+
+
+def _described(versions: Sequence[Version]) -> Description:
+    """What is said of a version that is made of the rows of others: what they all say, and where all come from."""
+    identities = [version.identity for version in versions]
+    first = identities[0]
+    same_code = all(one.code_version == first.code_version for one in identities)
+    same_custom = all(one.custom == first.custom for one in identities)
+    parents = dict.fromkeys(parent for one in identities for parent in one.parents)
+    sources = dict.fromkeys(source for one in identities for source in one.source_lineage)
+    return Description(
+        asset_key=tuple(first.asset_key),
+        table_type="derived" if any(one.table_type == "derived" for one in identities) else "imported",
+        parents=tuple(parents),
+        source_lineage=tuple(sources),
+        code_version=first.code_version if same_code else None,
+        custom=first.custom if same_custom else {},
+    )

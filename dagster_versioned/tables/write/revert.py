@@ -1,0 +1,149 @@
+"""Reverting: an older version's parts and identity, committed again as the newest version."""
+
+from dataclasses import replace
+from typing import Literal
+
+from dagster_versioned.delta.actions import DomainMetadata
+from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.schema.types import StructType, parse_schema
+from dagster_versioned.delta.schema.widening import retyped_partition_columns
+from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
+from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.documents.head import held_domain
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
+from dagster_versioned.tables.sample_schema import union_of_versions
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.constraints import require_rows
+from dagster_versioned.tables.write.drop import refuse_dropped
+from dagster_versioned.tables.write.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
+from dagster_versioned.tables.write.write import CollectionInProgress
+
+
+class Reversion:
+    """The draft of a revert; ``change`` says what it comes to against the last state that was asked."""
+
+    def __init__(
+        self, store: ObjectStore, target: Version, writer: Writer, by: str | None, hold_because: str | None
+    ) -> None:
+        self._store = store
+        self._target = target
+        self._writer = writer
+        self._by = by
+        self._hold_because = hold_because
+        self.change: Literal["full", "metadata_only"] = "full"
+
+    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+        """The next log entry, or ``None`` where the target is the head and nothing is to be held.
+
+        Raises `ExpiredVersion` where its bytes are not kept any more.
+        """
+        assert state is not None  # the target was found in it
+        record = refuse_dropped(self._target.identity.asset_key[-1], state)
+        target, partition = self._target, self._target.partition
+        known = next(
+            v for v in state.history.versions if (v.log_version, v.partition) == (target.log_version, partition)
+        )
+        if known.gone is not None:
+            raise ExpiredVersion(
+                f"The data of version {known.short} is not kept, so it cannot be current again. Nothing was changed. "
+                "Revert to one that is kept, or write its rows again."
+            )
+        head = state.history.heads.get(partition)
+        is_current = (
+            head is not None
+            and head.metadata_sha == target.metadata_sha
+            and state.history.foreign_since(head.log_version) is None
+        )
+        if is_current and self._hold_because is None:
+            return None
+        before = load_snapshot(self._store, target.log_version)
+        _check_partitions(target, TableRecord.of(before).partitioning, record.partitioning, state)
+        wanted = parts_of(before, partition)
+        if lost := missing_parts(self._store, wanted):
+            raise VersionNotFound(
+                f"Part {lost[0].key} of version {target.short} is missing from {self._store.uri}. Nothing was changed. "
+                "Run verify; write the data again to heal it."
+            )
+        paths = objects_of(self._store, wanted)
+        for collection in state.history.open_collections:
+            if paths & collection.paths:
+                raise CollectionInProgress(collection)
+        current = parts_of(state.snapshot, partition)
+        had, has = {add.identity for add in current}, {add.identity for add in wanted}
+        adds = [replace(add, data_change=True) for add in wanted if add.identity not in had]
+        removes = [add.removed(timestamp) for add in current if add.identity not in has]
+        self.change = "full" if adds or removes else "metadata_only"
+        previous = target.facts
+        facts = type(previous)(
+            created_at=created_at_text(timestamp),
+            writer=self._writer,
+            size_bytes=previous.size_bytes,
+            part_count=previous.part_count,
+            digest=previous.digest,
+            parquet_sha=previous.parquet_sha,
+            previous=head.metadata_sha if head else None,
+            author=self._by,
+            null_counts=previous.null_counts,
+        )
+        entry = VersionEntry.of(target.identity, facts, self.change)
+        schema = parse_schema(target.entry.to_json()["identity"]["schema"])
+        require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
+        others = [p for p in state.history.heads if p != partition]
+        if others:
+            schema = union_of_versions(state.snapshot.schema, schema)
+        hold = [self._hold(partition)] if self._hold_because is not None else []
+        held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
+        return Draft(
+            operation="REVERT",
+            actions=[
+                *table_actions(
+                    state,
+                    schema,
+                    timestamp,
+                    partition_columns=_partition_columns(state, before, schema, alone=not others),
+                ),
+                *adds,
+                *removes,
+                version_domain(entry, state),
+                *hold,
+            ],
+            info={"versions": [entry.to_json()], **whole_sha(state.history, [entry.to_json()]), **held},
+            parameters={"version": str(target.log_version)},
+        )
+
+    def _hold(self, partition: str | None) -> DomainMetadata:
+        return DomainMetadata(
+            held_domain(partition), encode({"by": self._by, "why": self._hold_because}).decode(), False
+        )
+
+
+def _check_partitions(target: Version, then: Partitioning | None, now: Partitioning | None, state: TableState) -> None:
+    """Raise `InvalidInput` where the version is of partitions that the table does not have any more."""
+    is_partitioned = now is not None or state.history.is_partitioned
+    is_another = then is not None and now is not None and not then.means_the_same(now)
+    if is_another or (is_partitioned != (target.partition is not None) and (state.history.heads or now)):
+        raise InvalidInput(
+            f"Version {target.short} is of {then or target.partition or 'a whole table'}, and the table's partitions "
+            f"are {now or ('others' if is_partitioned else 'none')} by now: their rows would be in it twice. Nothing "
+            "was changed. Read the version and write its rows, or repartition the table first."
+        )
+
+
+def _partition_columns(state: TableState, before: Snapshot, schema: StructType, *, alone: bool) -> tuple[str, ...]:
+    """Those of the version that is to be current again. Raises `InvalidInput` where rows of other partitions stay."""
+    if before.partition_columns != state.snapshot.partition_columns and not alone:
+        raise InvalidInput(
+            f"The version is partitioned by {list(before.partition_columns)}, the table's other partitions by "
+            f"{list(state.snapshot.partition_columns)}. Nothing was changed. Write the partition again instead."
+        )
+    retyped = retyped_partition_columns(state.snapshot.schema, schema, before.partition_columns)
+    if retyped and not alone:
+        raise retyped_refusal(retyped, schema)
+    return before.partition_columns

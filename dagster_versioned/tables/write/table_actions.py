@@ -1,0 +1,140 @@
+"""The actions in which commits of versions say what they do. Source: FORMAT.md, "The commit"."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.features import merge_protocol, protocol_for
+from dagster_versioned.delta.files.statistics import to_json as statistics_json
+from dagster_versioned.delta.paths import encode_path
+from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
+from dagster_versioned.engines.parts import Part
+from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.identity.names import partition_path
+from dagster_versioned.identity.version import VersionEntry, partitions_sha
+from dagster_versioned.tables.configuration import configuration
+from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
+from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.state import TableState
+
+
+def table_actions(
+    state: TableState | None,
+    schema: StructType,
+    timestamp: int,
+    properties: Mapping[str, str] | None = None,
+    partition_columns: tuple[str, ...] | None = None,
+) -> list[Action]:
+    """What a commit says of the table itself: everything when it creates it, else what changes.
+
+    ``properties`` and ``partition_columns`` of ``None`` are those that it has. Raises `UnsupportedFeature` where the
+    table demands what this package cannot write.
+    """
+    if properties is None:
+        properties = configuration(state.snapshot.metadata if state else None, {}, None)
+    needed = protocol_with(protocol_for(schema), properties, schema)
+    if state is None:
+        columns = partition_columns or ()
+        return [
+            needed,
+            Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
+        ]
+    metadata = state.snapshot.metadata
+    if metadata.configuration.get("delta.enableInCommitTimestamps") != "true":
+        raise UnsupportedFeature(
+            "This Delta table was created by another program, without in-commit timestamps: it cannot hold versions. "
+            "Nothing was written. Read it with read_delta() and write it under another asset key."
+        )
+    protocol = merge_protocol(state.snapshot.protocol, needed)
+    changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
+    columns = metadata.partition_columns if partition_columns is None else partition_columns
+    said = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
+    if said != metadata:
+        changed.append(said)
+    return changed
+
+
+def version_domain_key(partition: str | None) -> str:
+    """The metadata domain that keeps the head of a partition, or of a table without them."""
+    return VERSION_DOMAIN if partition is None else f"{VERSION_DOMAIN}/{partition_path(partition)}"
+
+
+def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
+    """The error where partition columns would get other types, while some of the table's rows stay."""
+    return InvalidInput(
+        f"The partition column {columns[0]!r} would be {schema.field(columns[0]).type}, but the log has the values of"
+        " rows that stay in another type, which not every reader widens. Nothing was written. Convert the column, or"
+        f" the rows that are there: `dagster-versioned repartition TABLE --by same --type {columns[0]}="
+        f"{schema.field(columns[0]).type}`; or replace all partitions in one write_partitions()."
+    )
+
+
+def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
+    """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
+    return DomainMetadata(
+        version_domain_key(entry.identity.partition),
+        encode(
+            {
+                "metadata_sha": entry.metadata_sha,
+                "data_sha": entry.identity.data_sha,
+                "digest": entry.facts.digest,
+                "log_version": 0 if state is None else state.log_version + 1,
+            }
+        ).decode(),
+        False,
+    )
+
+
+def add_of(part: Part, partition: str | None, timestamp: int) -> Add:
+    tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
+    if part.key is not None:
+        tags[SHA_TAG] = part.sha256
+    return Add(
+        path=encode_path(part_key(part)),
+        partition_values=dict(part.partition_values),
+        size=part.size,
+        modification_time=timestamp,
+        data_change=True,
+        stats=statistics_json(part.statistics),
+        tags=tags,
+    )
+
+
+def cdc_of(key: str, part: Part, partition: str | None) -> Cdc:
+    tags = {PARTITION_TAG: partition} if partition is not None else None
+    return Cdc(encode_path(key), dict(part.partition_values), part.size, data_change=False, tags=tags)
+
+
+def whole_sha(history: History, entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The ``partitions_sha`` of a partitioned table after the commit, so that a reference to it can be resolved."""
+    shas = {p: v.metadata_sha for p, v in history.heads.items() if p is not None and v.metadata_sha}
+    new = {e["identity"]["partition"]: e["metadata_sha"] for e in entries if "partition" in e["identity"]}
+    return {"partitions_sha": partitions_sha(shas | new)} if new else {}
+
+
+def dropped_domains(versions: Sequence[Version]) -> list[Action]:
+    """The actions that take heads out of checkpoints."""
+    return [DomainMetadata(version_domain_key(version.partition), "", True) for version in versions]
+
+
+def dropped_info(
+    state: TableState, versions: Sequence[Version], new: Mapping[str | None, str] | None = None
+) -> dict[str, Any]:
+    """What a commit says of the heads that end with it, and of the table as a whole after it, with ``new`` versions."""
+    partitions = {version.partition for version in versions}
+    heads = {
+        key: version.metadata_sha
+        for key, version in state.history.heads.items()
+        if key is not None and key not in partitions and version.metadata_sha
+    }
+    left = {**heads, **{key: sha for key, sha in (new or {}).items() if key is not None}}
+    ended = [version.partition for version in versions if version.partition not in (new or {})]
+    return {
+        "dropped": [{} if key is None else {"partition": key} for key in ended],
+        **({"partitions_sha": partitions_sha(left)} if left else {}),
+    }

@@ -1,0 +1,5 @@
+"""Fixtures for engine tests."""
+
+from support.spark import spark
+
+__all__ = ["spark"]
