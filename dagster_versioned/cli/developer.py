@@ -44,6 +44,6 @@ def parsed_place(text: str) -> "Location":
 
 def opener(session: Session) -> "Callable[[Location], ObjectStore]":
     """What opens a place, with the session's profile."""
-    from dagster_versioned.storage.location import open_store
+    from dagster_versioned.storage.opening import open_store
 
     return partial(open_store, profile=session.profile)

@@ -1,6 +1,7 @@
 """Reading the change data feed of any Delta table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -105,3 +106,12 @@ def _size(store: ObjectStore, file: ChangedFile) -> int:
             f"The file {file.key} in {store.uri}, which version {file.version} removed, is gone, so its rows cannot be"
             " told. No row was returned. Begin with a later version, or restore the file from a copy."
         ) from error
+
+
+def feed_scan(
+    store: ObjectStore, start: Place, end: Place | None, columns: Sequence[str] | None, newest: int | None = None
+) -> Scan:
+    """The changes from ``start`` to ``end``, or to the version ``newest``."""
+    last = newest if end is None else place(end)
+    told, derived = change_scans(store, plan_changes(store, place(start), last), columns)
+    return replace(told, files=(*told.files, *derived.files))

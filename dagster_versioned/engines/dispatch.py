@@ -1,9 +1,15 @@
 """Which engine a frame, or an annotation, belongs to; decided by names, so that nothing is imported to ask."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.events import EventEngine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable
+from dagster_versioned.engines.row_diff import RowDiff
+from dagster_versioned.engines.row_partitions import RowPartitions
 from dagster_versioned.errors import UnsupportedFrame
 
 SPARK_FRAME = "pyspark.sql.DataFrame"
@@ -29,6 +35,48 @@ def engine_for_type(annotation: object) -> Engine:
         if _is_spark(annotation):
             return _spark()
     raise unreadable(annotation, (*READABLE, SPARK_FRAME))
+
+
+def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
+    """Match the rows of two frames by the ``key`` columns, and compare the other columns that both have.
+
+    Null equals null, NaN equals NaN, 0.0 equals -0.0 and the order of a map's entries is nothing, in keys as in values.
+    A column that one side has with a wider type is compared in that. One that one side only has, or has with a type
+    that is not to be compared with the other, is a difference of schemas and not compared here.
+    The result is of pandas or Polars frames where both sides are of that type, else of `pyarrow.Table`; two Spark
+    frames give lazy Spark frames, after a job each that checks the keys. Raises `InvalidInput` where the key does not
+    identify the rows of each side (missing, of two types, nested, null or not unique), `UnsupportedFrame` and
+    `UnsupportedType` for what could not be stored.
+    """
+    if not isinstance(key, str):
+        key = tuple(dict.fromkeys(key))
+    on_arrow = [isinstance(engine_for(frame), ArrowEngine) for frame in (before, after)]
+    if all(on_arrow):
+        from dagster_versioned.engines.arrow.row_diff import diff_frames
+    elif any(on_arrow):
+        raise UnsupportedFrame(
+            f"A {type(before).__name__} and a {type(after).__name__} cannot be compared row by row: one of them is "
+            "Spark's. Nothing was compared. Read both as the same type."
+        )
+    else:
+        from dagster_versioned.engines.spark.row_diff import diff_frames
+    return diff_frames(before, after, key)
+
+
+def split_rows(
+    frame: Any, partitions: RowPartitions, *, allow_empty: bool = False
+) -> AbstractContextManager[dict[str, Any]]:
+    """The rows of each partition as a frame, with all columns and in the order they had.
+
+    Arrow, pandas and Polars frames become `pyarrow.Table`, lazy ones are computed for it. A Spark frame is computed
+    once and kept, in memory and on disk, until the block ends. Raises `InvalidInput` for rows of other partitions, and
+    for a column that is missing or of a type that is no key; `EmptyTable`; `UnsupportedFrame`.
+    """
+    if isinstance(engine_for(frame), ArrowEngine):
+        from dagster_versioned.engines.arrow.row_partitions import split
+    else:
+        from dagster_versioned.engines.spark.row_partitions import split
+    return split(frame, partitions, allow_empty=allow_empty)
 
 
 def event_engine_for(frame_type: type) -> EventEngine:

@@ -31,8 +31,8 @@ from dagster_versioned.engines.sql import database
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
 from dagster_versioned.features.graph import LONGEST, SHORTEST, FeatureGraph
-from dagster_versioned.storage.location import open_store
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.opening import open_store
 
 NEWEST = (0, 1)
 """The newest series of Metaxy whose stores are read."""

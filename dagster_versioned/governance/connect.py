@@ -16,8 +16,9 @@ from dagster_versioned.governance.documents import ProjectDocuments, Ref, projec
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import same_place
 from dagster_versioned.storage.credentials import CredentialsSource
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.project import Project
 
 if TYPE_CHECKING:  # a reader needs no git

@@ -11,7 +11,7 @@ from dagster_versioned.governance.documents import project_name
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import clear, objects
 from dagster_versioned.governance.registry import Registry
-from dagster_versioned.storage import location as storage_location
+from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.project import DATA_FOLDER
@@ -40,7 +40,7 @@ def decommission(
     reason: str | None = None,
     delete_data: bool = False,
     dry_run: bool = False,
-    open_store: OpenStore = storage_location.open_store,
+    open_store: OpenStore = opening.open_store,
 ) -> DecommissionReport:
     """Give a project up, or go on where a run that died had come to.
 

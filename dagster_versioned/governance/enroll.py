@@ -7,8 +7,9 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.governance.documents import RegistrationKind, project_name
 from dagster_versioned.governance.mirror import Difference, GovernanceStore
 from dagster_versioned.governance.registry import Registry
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.documents.datom_documents import recorded_project
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark

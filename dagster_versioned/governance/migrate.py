@@ -38,7 +38,7 @@ from dagster_versioned.governance.documents import Event, PendingMigration, Proj
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import check_apart, clear, objects, same_place
 from dagster_versioned.governance.registry import Registry, now
-from dagster_versioned.storage import location as storage_location
+from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
@@ -122,7 +122,7 @@ def migrate(
     dry_run: bool = False,
     verify: Verify = "structural",
     delete_source: bool = False,
-    open_store: OpenStore = storage_location.open_store,
+    open_store: OpenStore = opening.open_store,
     progress: Progress | None = None,
     threads: int = THREADS,
 ) -> MigrationReport:
@@ -167,7 +167,7 @@ def abort(
     mirror: GovernanceStore,
     project: str,
     *,
-    open_store: OpenStore = storage_location.open_store,
+    open_store: OpenStore = opening.open_store,
 ) -> AbortReport:
     """Call off a migration that has not switched: the old place takes writes again, the new one is emptied.
 

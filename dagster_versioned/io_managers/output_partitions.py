@@ -7,7 +7,8 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
-from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, split
+from dagster_versioned.engines.dispatch import split_rows
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import InvalidInput
 
 PARTITION_COLUMN_KEY = "partition_expr"
@@ -37,7 +38,7 @@ def frames_by_partition(context: dg.OutputContext, obj: Any, *, allow_empty: boo
     if isinstance(obj, Mapping):
         yield _by_key(asset, cast("Mapping[Any, Any]", obj), keys)
     elif column is not None:
-        with split(obj, _row_partitions(context, column, keys), allow_empty=allow_empty) as frames:
+        with split_rows(obj, _row_partitions(context, column, keys), allow_empty=allow_empty) as frames:
             yield {key: frames[key] for key in keys}
     elif len(keys) == 1:
         yield {keys[0]: obj}

@@ -10,7 +10,8 @@ from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFu
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
+from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.project import Project
 

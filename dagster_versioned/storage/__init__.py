@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from dagster_versioned.storage.credentials import CredentialsSource, S3Credentials
 from dagster_versioned.storage.local import LocalStore
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
+from dagster_versioned.storage.opening import open_store
 
 if TYPE_CHECKING:
     from dagster_versioned.storage.s3 import S3Options, S3Store

@@ -8,10 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_key
-from dagster_versioned.storage.local import LocalStore
-from dagster_versioned.storage.object_store import ObjectStore
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -150,20 +147,3 @@ class Location(BaseModel):
         options = [("region", self.region), ("endpoint_url", self.endpoint_url)]
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options if value)
         return f"s3://{self.root}/{self.prefix}" + (f"?{query}" if query else "")
-
-
-def open_store(
-    location: Location | str, *, profile: str | None = None, credentials: CredentialsSource | None = None
-) -> ObjectStore:
-    """The store at a location or URI; nothing is read or written yet.
-
-    ``profile`` names a profile of the AWS configuration files, ``credentials`` supplies keys itself; with neither,
-    boto3 looks where it always does. Both are for S3 alone. Raises `InvalidInput`.
-    """
-    if isinstance(location, str):
-        location = Location.parse(location)
-    if location.type == "local":
-        return LocalStore(Path(location.root, location.prefix))
-    from dagster_versioned.storage.s3 import S3Store
-
-    return S3Store(location, profile=profile, credentials=credentials)

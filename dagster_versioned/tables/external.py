@@ -20,8 +20,9 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, parse_reference
 from dagster_versioned.identity.version import EXTERNAL, Parent, SourceVersion, created_at_text
 from dagster_versioned.storage.credentials import CredentialsSource
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.lineage import Upstream
 

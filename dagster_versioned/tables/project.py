@@ -17,8 +17,9 @@ from dagster_versioned.errors import (
     VersionNotFound,
 )
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
-from dagster_versioned.storage.location import Location, open_store
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.documents.datom_documents import recorded_project
 from dagster_versioned.tables.documents.document import encode, update_document
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark

@@ -489,7 +489,7 @@ class VersionedTable:
         Compared by Arrow, or by Spark where ``as_type`` is PySpark's DataFrame. Raises `InvalidInput` where the key is
         not unique or holds nulls.
         """
-        from dagster_versioned.engines.row_diff import diff_rows
+        from dagster_versioned.engines.dispatch import diff_rows
 
         frames = [self.read(self._exactly(one, partition), as_type=as_type) for one in (before, after)]
         return diff_rows(frames[0], frames[1], key)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Add, Cdc, DeletionVector
 from dagster_versioned.delta_tables.spark import data_source
-from dagster_versioned.delta_tables.spark.data_source import ReadOptions, partitions_of
+from dagster_versioned.delta_tables.spark.data_source import ReadOptions
+from dagster_versioned.delta_tables.spark.data_source_tasks import partitions_of
 from dagster_versioned.delta_tables.spark.log_tail import StreamOptions
 from dagster_versioned.delta_tables.spark.task import Report, packed, unpacked
 from dagster_versioned.engines.scan import ScanFile

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.engines.row_diff import diff_rows
+from dagster_versioned.engines.dispatch import diff_rows
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame, UnsupportedType
 
 NAN = float("nan")

@@ -5,7 +5,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.engines.row_diff import diff_rows
+from dagster_versioned.engines.dispatch import diff_rows
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame
 
 pytestmark = pytest.mark.spark

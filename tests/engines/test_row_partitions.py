@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, split
+from dagster_versioned.engines.dispatch import split_rows
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame
 
 AB = RowPartitions(("a", "b"), (KeyColumn("k", ("a", "b")),))
@@ -27,7 +28,7 @@ def days(first, count, zone=UTC):
 
 
 def pieces(frame, partitions, **options):
-    with split(frame, partitions, **options) as frames:
+    with split_rows(frame, partitions, **options) as frames:
         return {key: frame.to_pylist() for key, frame in frames.items()}
 
 
@@ -49,7 +50,7 @@ def test_each_row_is_in_exactly_the_partition_that_it_names(codes, kind):
     keys = ("0", "1", "2", "3")
     values = pa.array(codes, kind) if kind == pa.int16() else pa.array(map(str, codes), pa.string()).cast(kind)
     table = pa.table({"k": values, "n": list(range(len(codes)))})
-    with split(table, RowPartitions(keys, (KeyColumn("k", keys),)), allow_empty=True) as frames:
+    with split_rows(table, RowPartitions(keys, (KeyColumn("k", keys),)), allow_empty=True) as frames:
         for key in keys:
             assert frames[key]["n"].to_pylist() == [n for n, code in enumerate(codes) if str(code) == key]
             assert frames[key].schema == table.schema
@@ -152,6 +153,6 @@ def test_what_is_no_frame_is_refused():
 
 def test_rows_that_lie_together_are_not_copied():
     table = pa.table({"k": ["a"] * 5 + ["b"] * 5, "n": np.arange(10)})
-    with split(table, AB) as frames:
+    with split_rows(table, AB) as frames:
         addresses = {frame["n"].chunk(0).buffers()[1].address for frame in frames.values()}
     assert addresses == {table["n"].chunk(0).buffers()[1].address}

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,20 +20,18 @@ from dagster_versioned.delta.actions import Add, Cdc, Remove
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows, with_vector, write_vectors
-from dagster_versioned.delta.files.file_actions import adds_table, to_adds
+from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import certain
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.delta_tables.arrow.assignments import Assignments
-from dagster_versioned.delta_tables.arrow.rules import RowRules, frame_schema, incoming, sided
-from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, FILE_BYTES, DeltaFiles
-from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, Target, Update
+from dagster_versioned.delta_tables.arrow.rules import RowRules, sided
+from dagster_versioned.delta_tables.data_files import CHANGE_TYPE, DeltaFiles
+from dagster_versioned.delta_tables.dml import FileChanges, Target
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Resolved, is_true
-from dagster_versioned.errors import InvalidInput
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,76 +45,6 @@ BELIEVED_ROWS = 1 << 24
 """Statistics that tell of more rows are not taken at their word, which would cost memory for each."""
 
 NO_ROWS: Positions = np.zeros(0, np.int64)
-
-
-class ArrowRowEngine:
-    """`RowEngine` for pyarrow, pandas and Polars."""
-
-    def schema_of(self, rows: Any) -> StructType:
-        return frame_schema(rows)
-
-    def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
-        with _writing(target) as write:
-            condition = None if within is None else write.rules.names.resolve(within)
-            for piece in incoming(rows, target.snapshot.schema, FILE_BYTES):
-                complete = write.rules.complete(piece)
-                if condition is not None and (count := write.rules.broken(complete, condition)):
-                    raise InvalidInput(
-                        f"{count} of {complete.num_rows} rows are not in what is replaced: {condition.text}. Nothing"
-                        " was written. Filter the rows, or widen the condition."
-                    )
-                write.insert(complete, changes=changes)
-            return write.finish({"numOutputRows": write.inserted})
-
-    def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
-        match change:
-            case Delete(where=where):
-                return self._delete(target, files, where)
-            case Update():
-                return self._update(target, files, change)
-            case Merge():
-                from dagster_versioned.delta_tables.arrow.merge import merge
-
-                with _writing(target) as write:
-                    return merge(write, files, change)
-
-    def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
-        with _writing(target) as write:
-            for removes in write.each(lambda group: write.compact(group, order), groups):
-                write.removes += removes
-            return write.finish({})
-
-    def violations(self, target: Target, check: str) -> int:
-        with _writing(target) as write:
-            condition = write.rules.names.resolve(check)
-
-            def count(add: Add) -> int:
-                file = write.look(add, condition.of("target"))
-                return int((file.live & ~is_true(sided(file.rows, condition.of("target")), condition)).sum())
-
-            return sum(write.each(count, to_adds(target.snapshot.files)))
-
-    def _delete(self, target: Target, files: Sequence[Add], where: str | None) -> FileChanges:
-        with _writing(target) as write:
-            whole, partial = _by_partitions(target, files, where)
-            touched = [write.all_of(add) for add in whole]
-            if where is not None and partial:
-                condition = write.rules.names.resolve(where)
-                touched += [file for file in write.find(partial, condition) if len(file.delete)]
-            write.settle(touched)
-            return write.finish({"numDeletedRows": write.deleted, "numCopiedRows": write.copied})
-
-    def _update(self, target: Target, files: Sequence[Add], change: Update) -> FileChanges:
-        with _writing(target) as write:
-            assignments = Assignments.of_update(write.rules, change.set)
-            condition = write.rules.names.resolve(change.where or "true")
-            touched = [
-                replace(file, delete=NO_ROWS, update=file.delete, renew=assignments.updated)
-                for file in write.find(files, condition)
-                if len(file.delete)
-            ]
-            write.settle(touched)
-            return write.finish({"numUpdatedRows": write.updated, "numCopiedRows": write.copied})
 
 
 # --- one write -------------------------------------------------------------------------------------------------------
@@ -366,7 +294,7 @@ class Write:
 
 
 @contextmanager
-def _writing(target: Target) -> Generator[Write]:
+def writing(target: Target) -> Generator[Write]:
     with (
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rows") as readers,
         ThreadPoolExecutor(WORKERS, thread_name_prefix="files") as writers,
@@ -400,7 +328,7 @@ def _take(rows: pa.Table, positions: Positions) -> pa.Table:
     return rows if len(positions) == rows.num_rows else rows.take(cast("Any", pa.array(positions)))
 
 
-def _by_partitions(target: Target, files: Sequence[Add], where: str | None) -> tuple[list[Add], list[Add]]:
+def by_partitions(target: Target, files: Sequence[Add], where: str | None) -> tuple[list[Add], list[Add]]:
     """The files of which every row matches by their partition, and the others."""
     if where is None:
         return list(files), []

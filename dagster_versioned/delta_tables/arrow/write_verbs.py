@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.arrow.write import ArrowRowEngine
+from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.commands import Applied, Mode, SchemaMode
 from dagster_versioned.delta_tables.dml import Assignments, Clause
 from dagster_versioned.storage import open_store

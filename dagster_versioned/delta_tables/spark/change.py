@@ -47,7 +47,7 @@ from dagster_versioned.delta_tables.spark.rules import (
 from dagster_versioned.delta_tables.spark.task import COPY, DELETE, INSERT, STAY, UPDATE, Positions
 from dagster_versioned.delta_tables.spark.write import (
     Outcome,
-    SparkRowEngine,
+    SparkWrites,
     cardinality,
     copied_columns,
     require_all,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _OURS, _THEIRS, _CLAUSE = f"{PREFIX}target", f"{PREFIX}source", f"{PREFIX}clause"
 
 
-def changed(engine: SparkRowEngine, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
+def changed(engine: SparkWrites, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
     """See `dml.RowEngine.change`."""
     match change:
         case Delete(where=where):
@@ -78,7 +78,7 @@ def changed(engine: SparkRowEngine, target: Target, files: Sequence[Add], change
 # --- delete ----------------------------------------------------------------------------------------------------------
 
 
-def _delete(engine: SparkRowEngine, target: Target, files: Sequence[Add], where: str | None) -> FileChanges:
+def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], where: str | None) -> FileChanges:
     from pyspark.sql import functions as sf
 
     whole, partial = _by_partitions(target, files, where)
@@ -118,7 +118,7 @@ def _by_partitions(target: Target, files: Sequence[Add], where: str | None) -> t
 # --- update ----------------------------------------------------------------------------------------------------------
 
 
-def _update(engine: SparkRowEngine, target: Target, files: Sequence[Add], change: Update) -> FileChanges:
+def _update(engine: SparkWrites, target: Target, files: Sequence[Add], change: Update) -> FileChanges:
     from pyspark.sql import functions as sf
 
     rows = engine.located(target, files, ids=True).alias(TARGET)
@@ -224,7 +224,7 @@ def _types(rows: "DataFrame", texts: Sequence[str]) -> dict[str, Any]:
 # --- merge -----------------------------------------------------------------------------------------------------------
 
 
-def _merge(engine: SparkRowEngine, target: Target, files: Sequence[Add], change: Merge) -> FileChanges:
+def _merge(engine: SparkWrites, target: Target, files: Sequence[Add], change: Merge) -> FileChanges:
     # What is counted is what is merged, even where it would not be the same if it were computed again.
     with kept(change.source) as source:
         plan = _MergePlan(engine, target, change, source)
@@ -265,7 +265,7 @@ def _refuse_twice(outcome: Outcome, change: Merge, plan: "_MergePlan") -> None:
 class _MergePlan:
     """A merge as one frame: the rows that a clause counts for, with what becomes of them."""
 
-    def __init__(self, engine: SparkRowEngine, target: Target, change: Merge, source: "DataFrame") -> None:
+    def __init__(self, engine: SparkWrites, target: Target, change: Merge, source: "DataFrame") -> None:
         self._engine = engine
         self._target = target
         self._change = change
@@ -513,7 +513,7 @@ class _Settled:
     copied: int
 
 
-def _settled(engine: SparkRowEngine, target: Target, files: Sequence[Add], outcome: Outcome) -> _Settled:
+def _settled(engine: SparkWrites, target: Target, files: Sequence[Add], outcome: Outcome) -> _Settled:
     """Take the rows that are gone out of their files: by deletion vectors, or by copying what stays."""
     now = now_ms()
     removes: list[Remove] = []

@@ -5,18 +5,17 @@ the driver, where this package is installed, and reading and writing on the exec
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from dagster_versioned.delta.actions import DeletionVector
 from dagster_versioned.delta.files.external_files import reaching
-from dagster_versioned.engines.arrow.scan import stream_table
-from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.delta_tables.change_feed import feed_scan
+from dagster_versioned.delta_tables.spark.data_source_tasks import TableReader
+from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
@@ -31,14 +30,6 @@ if TYPE_CHECKING:
     from dagster_versioned.delta_tables.change_feed import Place
 
 FORMAT = "versioned"
-TASK_BYTES = 64 * 1024 * 1024
-"""Small files share a task up to this size."""
-OPEN_BYTES = 4 * 1024 * 1024
-"""What opening a file costs, as bytes of it (Spark's ``spark.sql.files.openCostInBytes``)."""
-
-_VECTORS = [member.name for member in fields(ScanFile) if "DeletionVector" in str(member.type)]
-"""Members of a file that are vectors."""
-
 _PUSHES = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -214,18 +205,6 @@ def with_feed(scan: Scan) -> Scan:
     return replace(scan, schema=type(scan.schema)((*scan.schema.fields, *FEED)), columns=columns)
 
 
-def feed_scan(
-    store: ObjectStore, start: "Place", end: "Place | None", columns: Sequence[str] | None, newest: int | None = None
-) -> Scan:
-    """The changes from ``start`` to ``end``, or to the version ``newest``."""
-    from dagster_versioned.delta.log.change_feed import plan_changes
-    from dagster_versioned.delta_tables.change_feed import change_scans, place
-
-    last = newest if end is None else place(end)
-    told, derived = change_scans(store, plan_changes(store, place(start), last), columns)
-    return replace(told, files=(*told.files, *derived.files))
-
-
 def _chosen(scan: Scan, given: "spark_types.StructType") -> Scan:
     """The columns that Spark was told, or that the user's own schema names. Raises `InvalidInput` for another type:
     values are never cast on the way."""
@@ -242,48 +221,3 @@ def _chosen(scan: Scan, given: "spark_types.StructType") -> Scan:
 def _ship_by_value() -> None:
     """Have what this process, which only plans, sends to the executors hold our code itself."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])
-
-
-# --- the tasks -------------------------------------------------------------------------------------------------------
-
-
-class FilesReader:
-    """Reads the files of its partitions, on executors, as ``scan`` has them."""
-
-    def __init__(self, scan: Scan) -> None:
-        self.scan = replace(scan, files=())
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        plain: Sequence[dict[str, Any]] = partition.value or ()
-        yield from stream_table(replace(self.scan, files=tuple(_file(one) for one in plain)))
-
-
-class TableReader(FilesReader, DataSourceReader):
-    """Reads a table's files at one version."""
-
-    def __init__(self, scan: Scan) -> None:
-        super().__init__(scan)
-        self.files = scan.files
-
-    def partitions(self) -> Sequence[InputPartition]:
-        return partitions_of(self.files)
-
-
-def partitions_of(files: Iterable[ScanFile]) -> list[InputPartition]:
-    """The files as tasks: in order, small ones together."""
-    tasks: list[list[dict[str, Any]]] = []
-    size = TASK_BYTES
-    for file in files:
-        cost = file.size + OPEN_BYTES
-        if size + cost > TASK_BYTES:
-            tasks.append([])
-            size = 0
-        tasks[-1].append(asdict(file))
-        size += cost
-    # Of built-in types alone: a stream's files are planned by another process than the code that reads them.
-    return [InputPartition(task) for task in tasks]
-
-
-def _file(plain: Mapping[str, Any]) -> ScanFile:
-    vectors = {name: DeletionVector(**plain[name]) for name in _VECTORS if plain[name] is not None}
-    return ScanFile(**{**plain, **vectors})  # pyright: ignore[reportArgumentType]

@@ -21,7 +21,7 @@ from dagster_versioned.delta.files.skipping import candidates
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import DataType, StructType
-from dagster_versioned.delta_tables.spark.data_source import TableReader
+from dagster_versioned.delta_tables.spark.data_source_tasks import TableReader
 from dagster_versioned.engines.scan import Scan
 
 _OPERATORS: dict[str, Operator] = {

@@ -15,7 +15,7 @@ from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.arrow.write import ArrowRowEngine
+from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.delta_tables.commands import FIRST_PROTOCOL
 from dagster_versioned.delta_tables.dml import FileChanges, Target
 from dagster_versioned.engines.spark.types import stored_schema

@@ -23,9 +23,9 @@ from dagster_versioned.delta.log.history import listed_commits
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.change_feed import place
+from dagster_versioned.delta_tables.change_feed import feed_scan, place
 from dagster_versioned.delta_tables.read import delta_scan
-from dagster_versioned.delta_tables.spark.data_source import FilesReader, feed_scan, partitions_of
+from dagster_versioned.delta_tables.spark.data_source_tasks import FilesReader, partitions_of
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore

@@ -10,7 +10,7 @@ import pyarrow as pa
 from dagster_versioned.delta.log.checksum import Checksum
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta_tables.read import delta_scan
-from dagster_versioned.delta_tables.spark.data_source import OPEN_BYTES, TASK_BYTES
+from dagster_versioned.delta_tables.spark.data_source_tasks import OPEN_BYTES, TASK_BYTES
 from dagster_versioned.delta_tables.spark.log_plan import LogPlan, files_of
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan

@@ -15,25 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add, Cdc
-from dagster_versioned.delta.commit.transaction import now_ms
-from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows, to_adds
+from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.dml import Change, FileChanges, Target
+from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW, ROW_ID, ROW_VERSION, located_rows, scan_of
 from dagster_versioned.delta_tables.spark.rules import (
     Completed,
-    Values,
-    completed,
-    default_of,
     refuse_broken,
 )
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
-from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, Assignment, quoted
+from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, quoted
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.task_errors import own_error
-from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.errors import (
     IntegrityError,
     InvalidInput,
@@ -49,76 +44,11 @@ if TYPE_CHECKING:
 READERS = 16
 
 
-class SparkRowEngine:
-    """`RowEngine` for frames of Spark, classic and Connect; SQL is Spark's own, in the session's settings."""
+class SparkWrites:
+    """Rows of a table with where they lie, and rows written to files, by one session."""
 
     def __init__(self, session: "SparkSession") -> None:
         self._session = session
-
-    def schema_of(self, rows: Any) -> StructType:
-        return stored_schema(rows.schema)
-
-    def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
-        from pyspark.sql import functions as sf
-
-        with in_words():
-            positions = _positions(rows.columns, target.snapshot.schema)
-            _refuse_identity(target, positions)
-            wanted = spark_schema(target.snapshot.schema)
-            held = [member.dataType for member in rows.schema.fields]
-            exactly = Assignment(exact=True)
-            values = {
-                name: exactly.of(sf.col(f"_c{place}"), held[place], wanted[name].dataType, name)
-                for name, place in positions.items()
-            }
-            given = dict.fromkeys(positions, True)
-            for name in target.snapshot.schema.names:
-                if name not in values and name not in target.rules.generated and name not in target.rules.identity:
-                    values[name], given[name] = default_of(target, name), True
-            numbered = rows.toDF(*(f"_c{i}" for i in range(len(held))))
-            controls = {delta_task.OPERATION: sf.lit(delta_task.INSERT).cast("tinyint")}
-            made = completed(numbered, target, Values(values, given), controls, within)
-            outcome = self.run(target, made, change_feed=changes)
-            return FileChanges(
-                tuple(outcome.adds),
-                (),
-                tuple(outcome.cdcs),
-                {"numOutputRows": outcome.rows.get(delta_task.INSERT, 0)},
-                outcome.marks,
-            )
-
-    def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
-        from dagster_versioned.delta_tables.spark.change import changed
-
-        with in_words():
-            return changed(self, target, files, change)
-
-    def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
-        from pyspark.sql import functions as sf
-
-        files = [add for group in groups for add in group]
-        of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-        with in_words():
-            located = self.located(target, files, ids=True)
-            table = pa.table({"_file": pa.array(range(len(files)), pa.int32()), "_group": pa.array(of, pa.int32())})
-            grouped = located.join(sf.broadcast(self._session.createDataFrame(table)), sf.col(FILE) == sf.col("_file"))
-            keys = [quoted(name) for name in order] or [sf.col(FILE), sf.col(ROW)]
-            dealt = grouped.repartition(len(groups), "_group").sortWithinPartitions("_group", *keys)
-            moved = dealt.select(*copied_columns(target), sf.col("_group").alias(delta_task.GROUP))
-            outcome = self.run(target, Completed(moved, ()), data_change=False)
-            expected = sum(row_counts(target, files)) - sum(map(cardinality, files))
-            require_all(outcome.rows.get(delta_task.COPY, 0), expected, target)
-        now = now_ms()
-        return FileChanges(tuple(outcome.adds), tuple(add.removed(now, data_change=False) for add in files))
-
-    def violations(self, target: Target, check: str) -> int:
-        from pyspark.sql import functions as sf
-
-        with in_words():
-            rows = self.located(target, to_adds(target.snapshot.files))
-            return rows.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()
-
-    # --- what changes are made of
 
     def located(self, target: Target, files: Sequence[Add], *, ids: bool = False) -> "DataFrame":
         return located_rows(self._session, target, files, ids=ids)
@@ -207,7 +137,7 @@ def copied_columns(target: Target) -> "list[Column]":
 
 def row_counts(target: Target, files: Sequence[Add]) -> list[int]:
     """The rows of data files, with those that are deleted, by their footers: statistics may lie."""
-    from dagster_versioned.engines.spark.source import ranges
+    from dagster_versioned.engines.part_ranges import ranges
 
     def count(add: Add) -> int:
         scan = scan_of(target, add)
@@ -231,7 +161,7 @@ def require_all(copied: int, expected: int, target: Target) -> None:
         )
 
 
-def _positions(columns: Sequence[str], schema: StructType) -> dict[str, int]:
+def places_of(columns: Sequence[str], schema: StructType) -> dict[str, int]:
     """The place in a frame of each column of the table that it has, whatever its case. Raises `InvalidInput`."""
     known = {name.casefold(): name for name in schema.names}
     unknown = [name for name in columns if name.casefold() not in known]
@@ -246,7 +176,7 @@ def _positions(columns: Sequence[str], schema: StructType) -> dict[str, int]:
     return positions
 
 
-def _refuse_identity(target: Target, given: Mapping[str, Any]) -> None:
+def refuse_identity(target: Target, given: Mapping[str, Any]) -> None:
     for name, column in target.rules.identity.items():
         if name in given and not column.allow_explicit:
             raise InvalidInput(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from dagster_versioned.delta_tables import commands
 from dagster_versioned.delta_tables.commands import Applied, Mode, SchemaMode
 from dagster_versioned.delta_tables.dml import Assignments, Clause
-from dagster_versioned.delta_tables.spark.write import SparkRowEngine
+from dagster_versioned.delta_tables.spark.row_engine import SparkRowEngine
 from dagster_versioned.storage import open_store
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dagster_versioned.delta.files.deletion_vectors import deleted_rows
+from dagster_versioned.engines.part_ranges import positions
 from dagster_versioned.engines.scan import Scan
 
 if TYPE_CHECKING:
@@ -50,13 +49,3 @@ def kept_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
     files = tuple(replace(file, deletion_vector=file.kept, vector_sha=None) for file in scan.files)
     frame = deleted_frame(replace(scan, files=files), session)
     return None if frame is None else frame.toDF("_kept_of", "_kept_row")
-
-
-def positions(scan: Scan, index: int) -> NDArray[np.int64]:
-    """The deleted rows of one file, checked against the number of rows in its footer. Raises `IntegrityError`."""
-    from dagster_versioned.engines.spark.source import ranges
-
-    file = scan.files[index]
-    metadata = pq.read_metadata(ranges(scan.store, file))
-    assert file.deletion_vector is not None  # the caller chose such a file
-    return deleted_rows(scan.store, file.deletion_vector, metadata.num_rows, file.key, file.vector_sha)

@@ -230,7 +230,7 @@ def by_name(scan: Scan) -> Scan | None:
 
 
 def _same_by_name(scan: Scan, file: ScanFile) -> bool:
-    from dagster_versioned.engines.spark.source import ranges
+    from dagster_versioned.engines.part_ranges import ranges
 
     wanted = [field for field in scan.schema.fields if field.name not in {*file.partition_values, *scan.tracked}]
     try:

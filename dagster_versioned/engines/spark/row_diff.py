@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def diff_frames(before: "DataFrame", after: "DataFrame", key: Sequence[str]) -> "RowDiff[DataFrame]":
-    """See `dagster_versioned.engines.row_diff.diff_rows`; checking the keys is a job for each side."""
+    """See `dagster_versioned.engines.dispatch.diff_rows`; checking the keys is a job for each side."""
     _, compared = compared_columns(stored_schema(before.schema), stored_schema(after.schema), key)
     # Positional names: a user's may hold dots and backticks, and both sides have the same.
     old, new = _renamed(before, "before"), _renamed(after, "after")

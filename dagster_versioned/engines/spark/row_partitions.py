@@ -1,4 +1,4 @@
-"""`row_partitions.split` on Spark."""
+"""Rows of Spark frames to partitions by the values of columns."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -19,10 +19,8 @@ _TEXTS = frozenset({"string", "tinyint", "smallint", "int", "bigint", "boolean",
 
 
 @contextmanager
-def split_spark(
-    frame: "DataFrame", partitions: RowPartitions, *, allow_empty: bool
-) -> "Generator[dict[str, DataFrame]]":
-    """See `dagster_versioned.engines.row_partitions.split`: two jobs and one more for each frame that is used."""
+def split(frame: "DataFrame", partitions: RowPartitions, *, allow_empty: bool) -> "Generator[dict[str, DataFrame]]":
+    """See `dagster_versioned.engines.dispatch.split_rows`: two jobs and one more for each frame that is used."""
     normal = [_normal(frame, column) for column in partitions.columns]
     with kept(frame):
         _check(frame, partitions, normal, allow_empty)

@@ -6,7 +6,6 @@ only to a class that overrides ``pushFilters``, and such a class fails every que
 """
 
 import base64
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -21,11 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.engines.arrow.scan import stream_table
+from dagster_versioned.engines.part_ranges import positions, ranges
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.deletions import positions
 from dagster_versioned.engines.spark.types import spark_schema
-from dagster_versioned.storage.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,37 +189,3 @@ def _group_may_match(group: Any, condition: Any, name: str) -> bool:
             return statistics.max >= value
         case _:
             return True
-
-
-def ranges(store: ObjectStore, file: ScanFile) -> pa.NativeFile:
-    """A file of the store, of which only what is asked for is fetched."""
-    return pa.PythonFile(_Ranges(store, file), mode="r")
-
-
-class _Ranges(io.RawIOBase):
-    """An object as a file, read in ranges."""
-
-    def __init__(self, store: ObjectStore, file: ScanFile) -> None:
-        self._store = store
-        self._file = file
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
-        self._position = start + offset
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        length = self._file.size - self._position if size < 0 else size
-        data = self._store.get_range(self._file.key, self._position, length)
-        self._position += len(data)
-        return data

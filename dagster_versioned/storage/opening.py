@@ -1,0 +1,25 @@
+"""From a location to the store at it."""
+
+from pathlib import Path
+
+from dagster_versioned.storage.credentials import CredentialsSource
+from dagster_versioned.storage.local import LocalStore
+from dagster_versioned.storage.location import Location
+from dagster_versioned.storage.object_store import ObjectStore
+
+
+def open_store(
+    location: Location | str, *, profile: str | None = None, credentials: CredentialsSource | None = None
+) -> ObjectStore:
+    """The store at a location or URI; nothing is read or written yet.
+
+    ``profile`` names a profile of the AWS configuration files, ``credentials`` supplies keys itself; with neither,
+    boto3 looks where it always does. Both are for S3 alone. Raises `InvalidInput`.
+    """
+    if isinstance(location, str):
+        location = Location.parse(location)
+    if location.type == "local":
+        return LocalStore(Path(location.root, location.prefix))
+    from dagster_versioned.storage.s3 import S3Store  # on first use: boto3 takes a while
+
+    return S3Store(location, profile=profile, credentials=credentials)
