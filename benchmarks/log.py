@@ -115,8 +115,8 @@ def put(folder: Path, version: int, lines: list[bytes]) -> None:
 def checkpointed(folder: Path, files: int) -> None:
     """A table of ``files`` files by a checkpoint, and the commits after it."""
     from dagster_versioned.delta.actions import Metadata, Protocol
+    from dagster_versioned.delta.commit.checkpoint import write_checkpoint
     from dagster_versioned.delta.files.file_actions import TOMBSTONES, no_rows
-    from dagster_versioned.delta.log.checkpoint import write_checkpoint
     from dagster_versioned.delta.log.snapshot import Snapshot
     from dagster_versioned.delta.schema.types import parse_schema
     from dagster_versioned.storage import LocalStore
@@ -176,7 +176,7 @@ class Ours:
         return self.opened.files.num_rows
 
     def checkpoint(self) -> None:
-        from dagster_versioned.delta.log.checkpoint import write_checkpoint
+        from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 
         write_checkpoint(self.store, self.opened)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.engines.transform import QueryStep, TransformQuery
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.feature_table import UpstreamFiles
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.odf.queries.transform import Derivation, InputAt
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 
 _ANY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
 QUERY_KEY = "dagster_versioned/query"

@@ -9,17 +9,17 @@ import pyarrow as pa
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.commit import alter
 from dagster_versioned.delta.commit.alter import Column
+from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.commit.restore import restore
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.files.external_files import reaching
-from dagster_versioned.delta.files.vacuum import Vacuumed, vacuum
 from dagster_versioned.delta.log.change_feed import ChangePlan, plan_changes
-from dagster_versioned.delta.log.checkpoint import write_checkpoint
 from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log
 from dagster_versioned.delta.log.commits import commits_after
 from dagster_versioned.delta.log.history import HistoryEntry, history, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, write_checksum
 from dagster_versioned.delta.schema.types import DataType, StructType
+from dagster_versioned.delta.vacuum import Vacuumed, vacuum
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectStore

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import Add, PartitionValues
+from dagster_versioned.delta.commit.row_tracking import ENABLED, RowTracking
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.predicate import parse_predicate
-from dagster_versioned.delta.files.row_tracking import ENABLED, RowTracking
 from dagster_versioned.delta.files.skipping import candidates
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, physical_name

@@ -6,7 +6,6 @@ from typing import Any
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.events import EventEngine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable
 from dagster_versioned.engines.row_diff import RowDiff
 from dagster_versioned.engines.row_partitions import RowPartitions
@@ -77,17 +76,6 @@ def split_rows(
     else:
         from dagster_versioned.engines.spark.row_partitions import split
     return split(frame, partitions, allow_empty=allow_empty)
-
-
-def event_engine_for(frame_type: type) -> EventEngine:
-    """What makes events of frames of a type, and frames of events. Raises `UnsupportedFrame`."""
-    if isinstance(engine_for_type(frame_type), ArrowEngine):
-        from dagster_versioned.engines.arrow_events import ArrowEvents
-
-        return ArrowEvents()
-    from dagster_versioned.engines.spark.events import SparkEvents
-
-    return SparkEvents(counts=frame_type.__module__.startswith("pyspark.sql.classic"))
 
 
 def _is_spark(frame_type: type) -> bool:

@@ -8,7 +8,6 @@ from typing import Any, Self, cast
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import DataType, StructType
-from dagster_versioned.engines import arrow_sample_rows, arrow_samples
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for, engine_for_type
 from dagster_versioned.engines.parts import WriteOptions
@@ -28,6 +27,8 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import Names
 from dagster_versioned.errors import CommitConflict, EmptyTable, InvalidInput, UnsupportedType
+from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Asked, Increment, SampleRows
@@ -504,7 +505,8 @@ def _way(frame_type: type) -> _Way:
     """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
     if isinstance(engine_for_type(frame_type), ArrowEngine):
         return _Way(arrow_samples, arrow_sample_rows, pa.Table)
-    from dagster_versioned.engines.spark import sample_rows, samples
+    from dagster_versioned.engines.spark import samples
+    from dagster_versioned.features.spark import sample_rows
 
     return _Way(samples, sample_rows, frame_type)
 

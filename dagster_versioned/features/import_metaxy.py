@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.engines import arrow_sample_rows
-from dagster_versioned.engines.arrow_samples import quoted
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
@@ -19,6 +17,8 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import database
 from dagster_versioned.errors import InvalidInput, TableNotFound
+from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow.samples import quoted
 from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment

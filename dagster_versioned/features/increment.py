@@ -15,7 +15,7 @@ FrameT_co = TypeVar("FrameT_co", covariant=True)
 
 
 class SampleRows(Protocol):
-    """An engine's way with rows of samples: `engines.arrow_sample_rows` or `engines.spark.sample_rows`.
+    """An engine's way with rows of samples: `features.arrow.sample_rows` or `features.spark.sample_rows`.
 
     A frame of *units* has the columns that tell them apart and those of the provenance that is expected of them.
     """

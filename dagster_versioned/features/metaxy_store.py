@@ -16,7 +16,6 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Valid
 from pydantic import Field as Member
 
 from dagster_versioned.delta_tables.read import read_delta
-from dagster_versioned.engines.arrow_samples import hashed, member_of, quoted
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
@@ -29,6 +28,7 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import database
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
+from dagster_versioned.features.arrow.samples import hashed, member_of, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
 from dagster_versioned.features.graph import LONGEST, SHORTEST, FeatureGraph
 from dagster_versioned.storage.object_store import ObjectStore

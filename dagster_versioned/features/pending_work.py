@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
-from dagster_versioned.engines import arrow_sample_rows
-from dagster_versioned.engines.arrow_samples import filtered, quoted
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     PROVENANCE,
@@ -25,6 +23,8 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.sql import Names, database
 from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
+from dagster_versioned.features.arrow.samples import filtered, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph

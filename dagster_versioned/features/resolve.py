@@ -20,7 +20,7 @@ Pin = Callable[[Any], Any]
 
 
 class Resolver(Protocol):
-    """An engine's way to compare samples: `engines.arrow_samples` or `engines.spark.samples`."""
+    """An engine's way to compare samples: `features.arrow.samples` or `engines.spark.samples`."""
 
     def resolve(self, plan: SamplePlan, upstreams: Mapping[str, Any], current: Any, pin: Pin = ...) -> SampleChanges:
         """Compare with what the upstreams say."""

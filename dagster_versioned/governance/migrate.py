@@ -35,6 +35,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.governance.connect import left_at
 from dagster_versioned.governance.documents import Event, PendingMigration, ProjectDocuments, Verify
+from dagster_versioned.governance.fence import fence_of, is_moved_with, lift_fence, raise_fence
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import check_apart, clear, objects, same_place
 from dagster_versioned.governance.registry import Registry, now
@@ -43,7 +44,6 @@ from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
 from dagster_versioned.tables.project import DATA_FOLDER, Project
-from dagster_versioned.tables.relocation.fence import fence_of, is_moved_with, lift_fence, raise_fence
 from dagster_versioned.tables.relocation.migration_mark import (
     MARK_KEY,
     MarkState,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dagster_versioned.engines.events import EventColumns, EventSchema
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.arrow_schema import encode_schema
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
@@ -27,9 +26,10 @@ from dagster_versioned.odf.blocks.events import (
     Timestamp,
 )
 from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.slice_file import Slice, slice_schema
 from dagster_versioned.tables.documents.chain_head import ChainHead
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import Append, EventColumns, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.event_slice import ChainEntry
 

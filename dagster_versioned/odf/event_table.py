@@ -12,14 +12,13 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
-from dagster_versioned.engines import events as queries
-from dagster_versioned.engines.dispatch import engine_for, event_engine_for
-from dagster_versioned.engines.events import EventColumns, EventEngine, EventQuery, EventSchema
+from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf import event_sql as queries
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import state_at, walk
 from dagster_versioned.odf.blocks.events import (
@@ -34,6 +33,7 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.blocks.validity import ChainState
+from dagster_versioned.odf.dispatch import event_engine_for
 from dagster_versioned.odf.event_blocks import (
     Ground,
     add_data,
@@ -46,6 +46,7 @@ from dagster_versioned.odf.event_blocks import (
     new_watermark,
     vocabulary,
 )
+from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -53,7 +54,7 @@ from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.documents.chain_head import BLOCKS, chain_head
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import Append, EventColumns, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform
-from dagster_versioned.engines.events import REFUSED, EventSchema, Operation
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import Contents, Part, WriteOptions
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import StorageError, UnsupportedType
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice, OffsetInterval
+from dagster_versioned.odf.event_sql import REFUSED, EventSchema, Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.storage.object_store import ObjectStore

@@ -4,6 +4,7 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Common Data Schema").
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +19,25 @@ from pydantic import (
     model_validator,
 )
 
-from dagster_versioned.engines.events import EventColumns
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """What the columns are called that every event has beside its data."""
+
+    offset: str = "offset"
+    operation_type: str = "op"
+    system_time: str = "system_time"
+    event_time: str = "event_time"
+
+    @property
+    def given(self) -> tuple[str, str, str]:
+        """Those that only the history gives, never a frame."""
+        return self.offset, self.operation_type, self.system_time
+
+    @property
+    def names(self) -> tuple[str, str, str, str]:
+        """All, in the order in which they are stored."""
+        return *self.given, self.event_time
 
 
 class _Strategy(BaseModel):

@@ -23,7 +23,7 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 
 MEMBER = "dagsterVersioned"
 """The member of ``commitInfo`` that holds the versions of a commit, the link to the commit before, and collections."""

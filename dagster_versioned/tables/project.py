@@ -20,11 +20,11 @@ from dagster_versioned.identity.names import TableName, table_name, table_name_o
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
+from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import recorded_project
-from dagster_versioned.tables.documents.document import encode, update_document
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.relocation.placement_authority import Custody
-from dagster_versioned.tables.relocation.rename import LEFT_KEY, rename_project
+from dagster_versioned.tables.rename import LEFT_KEY, rename_project
 from dagster_versioned.tables.table import VersionedTable
 
 DATA_FOLDER = "datom"

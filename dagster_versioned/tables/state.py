@@ -8,10 +8,10 @@ from dagster_versioned.delta.log.commits import Commit, commit_key, commits_afte
 from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.version_index import StoredCommits, load_history
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.parts import refuse_foreign_features
+from dagster_versioned.tables.version_index import StoredCommits, load_history
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     from dagster_versioned.engines.row_diff import RowDiff
     from dagster_versioned.tables.project import Project
-    from dagster_versioned.tables.relocation.rename import RenameReport
+    from dagster_versioned.tables.rename import RenameReport
 
 
 _REPARTITIONS = 50
@@ -580,7 +580,7 @@ class VersionedTable:
         and readers by the old name find it; writers by it are refused. The old files go with the first `vacuum` that is
         7 days later, or with a `purge`. Raises `InvalidName` for a name that is taken, or was.
         """
-        from dagster_versioned.tables.relocation.rename import rename
+        from dagster_versioned.tables.rename import rename
 
         self._check_unless(dry_run)
         return rename(self.project, self._operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
@@ -641,7 +641,7 @@ class VersionedTable:
 
     def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
         """The report of a collection, with what is left under names that the table had."""
-        from dagster_versioned.tables.relocation.rename import sweep
+        from dagster_versioned.tables.rename import sweep
 
         keys, size = sweep(self.project, self._known(), min_age, dry_run=report.dry_run)
         return replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)

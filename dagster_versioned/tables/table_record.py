@@ -12,7 +12,7 @@ import orjson
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.state import TableState
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dagster_versioned import Project
 from dagster_versioned.cli.app import app
-from dagster_versioned.tables.relocation.fence import fence_of
+from dagster_versioned.governance.fence import fence_of
 from support.command_line import Cli, Outcome
 
 VERBS = ("init", "register", "attach", "status", "list", "ref", "dispatch", "migrate", "decommission", "pull", "mirror")

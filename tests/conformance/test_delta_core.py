@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Txn
+from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.commit.transaction import Committed, Transaction, now_ms
 from dagster_versioned.delta.features import protocol_for
 from dagster_versioned.delta.files.partition_values import encode, folder
 from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_json
-from dagster_versioned.delta.log.checkpoint import write_checkpoint
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.paths import confined_key, encode_path
 from dagster_versioned.delta.schema.types import StructType, parse_schema, schema_from_arrow

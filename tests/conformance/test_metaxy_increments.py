@@ -20,7 +20,6 @@ import pyarrow as pa
 import pytest
 from conformance.metaxy.record_increments import answered
 
-from dagster_versioned.engines import arrow_samples
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
@@ -29,6 +28,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_COLUMNS,
     SampleHash,
 )
+from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.resolve import resolve_update

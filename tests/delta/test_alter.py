@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta import Table
+from dagster_versioned.delta.commit.references import references
 from dagster_versioned.delta.features import reader_features, writer_features
-from dagster_versioned.delta.schema.references import references
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
 from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput

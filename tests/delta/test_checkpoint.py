@@ -21,8 +21,8 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.log import checkpoint
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
+from dagster_versioned.delta.commit import checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
 from dagster_versioned.delta.log.commits import CheckpointFiles, commit_key, json_checksum, list_log
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructField, StructType

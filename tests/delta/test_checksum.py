@@ -5,7 +5,7 @@ import orjson
 import pytest
 
 from dagster_versioned.delta.actions import Action, Add, CommitInfo, DeletionVector, Metadata, Protocol
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.checksum import Checksum
 from dagster_versioned.delta.log.commits import checksum_key, commit_key, list_log
 from dagster_versioned.delta.log.snapshot import load_snapshot, write_checksum

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dagster_versioned.delta.actions import Action, Add, CommitInfo, DomainMetadata, Metadata, Protocol
-from dagster_versioned.delta.log import checkpoint
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit import checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.log.commits import checksum_key, commit_key, compaction_key
 from dagster_versioned.delta.log.compaction import compact_log

@@ -1,6 +1,6 @@
 import pytest
 
-from dagster_versioned.delta.schema.column_path import (
+from dagster_versioned.delta.commit.column_path import (
     column_path,
     field_above,
     field_at,

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Remove
 from dagster_versioned.delta.commit.conflicts import NOTHING
-from dagster_versioned.delta.commit.transaction import Committed, Transaction, commit
-from dagster_versioned.delta.files.row_tracking import (
+from dagster_versioned.delta.commit.row_tracking import (
     DOMAIN,
     NO_ID,
     RowTracking,
@@ -17,6 +16,7 @@ from dagster_versioned.delta.files.row_tracking import (
     new_columns,
     with_row_ids,
 )
+from dagster_versioned.delta.commit.transaction import Committed, Transaction, commit
 from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import InvalidInput, LogCorrupt

@@ -22,7 +22,7 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.commits import commit_key, read_commit, read_commits
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature

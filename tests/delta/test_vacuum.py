@@ -19,8 +19,8 @@ from dagster_versioned.delta.actions import (
     Remove,
 )
 from dagster_versioned.delta.files.deletion_vectors import z85_encode
-from dagster_versioned.delta.files.vacuum import vacuum
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.vacuum import vacuum
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import put_commit

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.commit.row_tracking import RowTracking, new_columns
 from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
-from dagster_versioned.delta.files.row_tracking import RowTracking, new_columns
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.errors import LogCorrupt

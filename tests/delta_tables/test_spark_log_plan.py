@@ -18,8 +18,8 @@ from dagster_versioned.delta.actions import (
     Txn,
     encode_action,
 )
-from dagster_versioned.delta.log import checkpoint
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit import checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.checksum import put_checksum
 from dagster_versioned.delta.log.commits import commit_key, list_log
 from dagster_versioned.delta.log.snapshot import load_snapshot, write_checksum

@@ -17,7 +17,8 @@ import pytest
 
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.documents import publish, version_index
+from dagster_versioned.tables import version_index
+from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import SMALL_PARTS, table_in
 from support.frames import numbered

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from dagster_versioned.errors import GovernanceError
+from dagster_versioned.governance.fence import fence_of
 from dagster_versioned.governance.migrate import abort
 from dagster_versioned.storage import Location
-from dagster_versioned.tables.relocation.fence import fence_of
 from dagster_versioned.tables.relocation.migration_mark import read_mark
 from support.frames import numbered
 from support.governed import NAME, Governed, facts

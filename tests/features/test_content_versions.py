@@ -16,12 +16,12 @@ from pyspark import cloudpickle
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.content_versions import content_versions, field_digests, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.spark.by_value import self_contained
-from dagster_versioned.engines.spark.content_versions import content_version
-from dagster_versioned.engines.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.features.content_versions import content_versions, field_digests, versions_of
+from dagster_versioned.features.spark.content_versions import content_version
+from dagster_versioned.features.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
 from support.spark import spark
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from dagster_versioned.engines import arrow_samples
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD, SYSTEM_COLUMNS, SampleHash
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
+from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature, Field
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.metaxy_store import MetaxyStore

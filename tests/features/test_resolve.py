@@ -4,7 +4,6 @@ import pyarrow as pa
 import pytest
 from features.test_graph import example
 
-from dagster_versioned.engines import arrow_samples
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
@@ -12,6 +11,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SampleHash,
 )
+from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.resolve import resolve_update
 
 METAXY = SampleHash("xxh32", 8)

@@ -5,7 +5,6 @@ import hashlib
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.engines import arrow_samples
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
@@ -15,6 +14,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
 )
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, Lineage
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.resolve import resolve_update

@@ -126,7 +126,7 @@ def test_sha256sum_checks_the_commits_in_the_table_s_folder(project, tmp_path):
 
 def test_they_are_the_same_from_the_index_of_versions_as_from_the_log(project, monkeypatch):
     monkeypatch.setattr("dagster_versioned.tables.documents.publish.CHECKPOINT_INTERVAL", 3)
-    monkeypatch.setattr("dagster_versioned.tables.documents.version_index.SEGMENT", 3)
+    monkeypatch.setattr("dagster_versioned.tables.version_index.SEGMENT", 3)
     table = project.table("t")
     for n in range(8):
         table.write(pa.table({"n": [n % 3]}), partition=f"p{n % 2}", message=f"take {n}")

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagster_versioned.engines import events
-from dagster_versioned.engines.arrow_events import ArrowEvents
-from dagster_versioned.engines.events import EventColumns, EventSchema
 from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.odf import event_sql as events
+from dagster_versioned.odf.arrow.events import ArrowEvents
+from dagster_versioned.odf.event_sql import EventSchema
+from dagster_versioned.tables.event_history import EventColumns
 
 ENGINE = ArrowEvents()
 FIRST = datetime(2020, 1, 1, tzinfo=UTC)

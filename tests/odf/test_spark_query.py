@@ -2,11 +2,11 @@
 
 import pytest
 
-from dagster_versioned.engines.events import EventColumns
-from dagster_versioned.engines.spark.query import analyse, query_session
-from dagster_versioned.engines.spark.transform import Transform
-from dagster_versioned.engines.transform import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.transform_query import QueryKind, QueryStep, TransformQuery
+from dagster_versioned.odf.spark.query import analyse, query_session
+from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import empty_history
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

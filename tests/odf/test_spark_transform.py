@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.events import EventColumns, Operation
-from dagster_versioned.engines.spark.query import query_session
-from dagster_versioned.engines.spark.transform import Transform
-from dagster_versioned.engines.transform import InputHistory, QueryStep, TransformQuery
+from dagster_versioned.odf.event_sql import Operation
+from dagster_versioned.odf.transform_query import InputHistory, QueryStep, TransformQuery
+from dagster_versioned.odf.spark.query import query_session
+from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import History, at, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

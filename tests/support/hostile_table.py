@@ -87,7 +87,7 @@ class HostileTable:
 
     def checkpoint_from_us(self, version: int) -> Path:
         """Have the package write the checkpoint of a version, healthy."""
-        from dagster_versioned.delta.log.checkpoint import write_checkpoint
+        from dagster_versioned.delta.commit.checkpoint import write_checkpoint
         from dagster_versioned.delta.log.snapshot import load_snapshot
         from dagster_versioned.storage import LocalStore
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from dagster_versioned.delta import Table
-from dagster_versioned.delta.log import checkpoint
+from dagster_versioned.delta.commit import checkpoint
 from dagster_versioned.delta.log.commits import checksum_key, commit_key
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
 from dagster_versioned.delta_tables.arrow import write_verbs as delta_writes

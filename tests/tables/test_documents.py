@@ -8,7 +8,7 @@ from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import contention
-from dagster_versioned.tables.documents.document import update_document
+from dagster_versioned.tables.document import update_document
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 from dagster_versioned.delta.actions import Protocol
 from dagster_versioned.delta.commit.conflicts import NOTHING
+from dagster_versioned.delta.commit.row_tracking import backfill, new_columns
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.features import merge_protocol
-from dagster_versioned.delta.files.row_tracking import backfill, new_columns
 from dagster_versioned.delta_tables.arrow import read_changes
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.tables.options import TableOptions

@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.version import Identity
-from dagster_versioned.tables.documents import publish, version_index
+from dagster_versioned.tables import version_index
+from dagster_versioned.tables.documents import publish
 from dagster_versioned.tables.documents.head import HeadDocument, Pending, head_key
-from dagster_versioned.tables.documents.version_index import index_key
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.version_index import index_key
 from support.stores import contents
 
 SHA = "a" * 64

@@ -175,7 +175,7 @@ def test_a_rename_that_ends_at_any_call_is_finished_by_whoever_runs_it_again(
 def test_a_table_that_is_created_meanwhile_wins_and_the_log_goes_on(
     project: Project, table: VersionedTable, rows: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dagster_versioned.tables.relocation import rename as renaming
+    from dagster_versioned.tables import rename as renaming
 
     table.write(rows)
     claim = renaming._claim

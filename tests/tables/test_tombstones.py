@@ -7,7 +7,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.delta.log.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.checkpoint_read import read_files
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.log.snapshot import load_snapshot, replayed

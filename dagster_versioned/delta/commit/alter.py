@@ -13,20 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Action, Metadata
-from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads
-from dagster_versioned.delta.commit.iceberg import iceberg_compat
-from dagster_versioned.delta.commit.protocol_upgrade import ASKED, MIN_READER, MIN_WRITER, protocol_with
-from dagster_versioned.delta.commit.transaction import Transaction
-from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
-from dagster_versioned.delta.files.row_tracking import ENABLED as ROW_TRACKING
-from dagster_versioned.delta.files.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN, backfill, new_columns
-from dagster_versioned.delta.files.statistics import parse as parse_statistics
-from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import require_values
-from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
-from dagster_versioned.delta.schema.clustering import clustering_columns, clustering_domain
-from dagster_versioned.delta.schema.column_mapping import physical_path
-from dagster_versioned.delta.schema.column_path import (
+from dagster_versioned.delta.commit.column_path import (
     Path,
     column_path,
     field_above,
@@ -36,9 +23,22 @@ from dagster_versioned.delta.schema.column_path import (
     with_fields,
     with_type,
 )
+from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads
+from dagster_versioned.delta.commit.iceberg import iceberg_compat
+from dagster_versioned.delta.commit.protocol_upgrade import ASKED, MIN_READER, MIN_WRITER, protocol_with
+from dagster_versioned.delta.commit.references import references
+from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
+from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN, backfill, new_columns
+from dagster_versioned.delta.commit.transaction import Transaction
+from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
+from dagster_versioned.delta.files.statistics import parse as parse_statistics
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.properties import require_values
+from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
+from dagster_versioned.delta.schema.clustering import clustering_columns, clustering_domain
+from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta.schema.identity_columns import START as IDENTITY_START
 from dagster_versioned.delta.schema.mapped_columns import MAX_ID, MODE, with_mapped_columns
-from dagster_versioned.delta.schema.references import references
 from dagster_versioned.delta.schema.types import DataType, StructField, StructType, schema_from_arrow
 from dagster_versioned.delta.schema.widening import ENABLED as WIDENING
 from dagster_versioned.delta.schema.widening import is_wider, is_wider_for_iceberg, with_change

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata
+from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
+from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.commit.transaction import Transaction, now_ms
 from dagster_versioned.delta.features import merge_protocol, writer_features
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import identities, to_adds
-from dagster_versioned.delta.files.row_tracking import ENABLED as ROW_TRACKING
-from dagster_versioned.delta.files.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING

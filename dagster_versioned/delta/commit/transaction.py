@@ -30,8 +30,7 @@ from dagster_versioned.delta.commit.conflicts import (
 )
 from dagster_versioned.delta.commit.iceberg import require_convertible
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
-from dagster_versioned.delta.features import column_mapping, reader_features, require_write, writer_features
-from dagster_versioned.delta.files.row_tracking import (
+from dagster_versioned.delta.commit.row_tracking import (
     ENABLED,
     PRESERVED_TAG,
     SUSPENDED,
@@ -39,6 +38,7 @@ from dagster_versioned.delta.files.row_tracking import (
     require_trackable,
     with_row_ids,
 )
+from dagster_versioned.delta.features import column_mapping, reader_features, require_write, writer_features
 from dagster_versioned.delta.files.statistics import num_records
 from dagster_versioned.delta.log.commits import Commit, commit_key, commit_of, commits_after, read_commits
 from dagster_versioned.delta.log.snapshot import Snapshot, replayed

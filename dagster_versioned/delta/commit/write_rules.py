@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.commit.iceberg import iceberg_compat
+from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING_ENABLED
+from dagster_versioned.delta.commit.row_tracking import RowTracking
 from dagster_versioned.delta.features import column_mapping, writer_features
-from dagster_versioned.delta.files.row_tracking import ENABLED as ROW_TRACKING_ENABLED
-from dagster_versioned.delta.files.row_tracking import RowTracking
 from dagster_versioned.delta.files.statistics import INDEXED_COLUMNS
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.clustering import clustering_columns

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dagster_versioned.delta.actions import Action, Metadata, Protocol
 from dagster_versioned.delta.features import reader_features, require_protocol_read, require_write, writer_features
-from dagster_versioned.delta.log.checkpoint import read_checkpoint
+from dagster_versioned.delta.log.checkpoint_read import read_checkpoint
 from dagster_versioned.delta.log.commits import list_log, read_commit
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature

@@ -12,17 +12,17 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dagster_versioned.delta.actions import Action, Add, Remove
+from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads, isolation
 from dagster_versioned.delta.commit.conflicts import Intent as CommitIntent
+from dagster_versioned.delta.commit.row_tracking import PRESERVED_TAG
 from dagster_versioned.delta.commit.transaction import Transaction, commit, now_ms
 from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.features import require_write
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import adds_table, to_adds
 from dagster_versioned.delta.files.predicate import Predicate, parse_predicate
-from dagster_versioned.delta.files.row_tracking import PRESERVED_TAG
 from dagster_versioned.delta.files.skipping import candidates
-from dagster_versioned.delta.log.checkpoint import write_checkpoint
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks

@@ -8,10 +8,10 @@ from uuid import uuid4
 from dagster_versioned.delta.actions import Action, Metadata, Protocol
 from dagster_versioned.delta.commit.alter import CHANGE_FEED, CHANGE_FEED_COLUMNS
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
+from dagster_versioned.delta.commit.row_tracking import new_columns
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
-from dagster_versioned.delta.files.row_tracking import ENABLED as ROW_TRACKING
-from dagster_versioned.delta.files.row_tracking import new_columns
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.properties import require_values
 from dagster_versioned.delta.schema.clustering import clustering_domain

@@ -46,7 +46,7 @@ def resolve(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `engines.arrow_samples.resolve`. The frames of changes are lazy; their counts are computed at once.
+    """As `features.arrow.samples.resolve`. The frames of changes are lazy; their counts are computed at once.
 
     ``pin`` keeps a frame that is looked at more than once.
     """
@@ -63,7 +63,7 @@ def resolve_samples(
     current: "DataFrame | None",
     pin: "Callable[[DataFrame], DataFrame]" = lambda frame: frame,
 ) -> SampleChanges:
-    """As `engines.arrow_samples.resolve_samples`; ``pin`` as in `resolve`."""
+    """As `features.arrow.samples.resolve_samples`; ``pin`` as in `resolve`."""
     require_columns("The frame of samples", samples.columns, (*plan.ids, PROVENANCE_BY_FIELD))
     _require_members(samples, PROVENANCE_BY_FIELD, plan.members)
     _require_flat("the frame", plan.ids, samples)

@@ -4,8 +4,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagster_versioned.engines.dispatch import event_engine_for
-from dagster_versioned.engines.events import EventSchema
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.blocks.events import (
@@ -19,6 +17,8 @@ from dagster_versioned.odf.blocks.events import (
     SetVocab,
 )
 from dagster_versioned.odf.blocks.validity import ChainState
+from dagster_versioned.odf.dispatch import event_engine_for
+from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from dagster_versioned.engines.transform import QueryStep, TransformQuery
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import SqlQueryStep, TransformSql
 from dagster_versioned.odf.ingest.typed_rows import rows_in_utc
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 
 INPUT = "input"
 """What the query calls the rows of the file."""
@@ -22,7 +22,7 @@ def preprocess(rows: pa.Table, transform: TransformSql | None) -> pa.Table:
     query = _query(transform)
     match transform.engine.lower():
         case "spark":
-            from dagster_versioned.engines.spark.query_rows import query_rows
+            from dagster_versioned.odf.spark.query_rows import query_rows
 
             return rows_in_utc(query_rows(rows, query))
         case "duckdb":

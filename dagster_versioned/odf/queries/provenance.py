@@ -10,20 +10,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.events import EventColumns, Operation
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.engines.spark.session import running
 from dagster_versioned.engines.sql import database
-from dagster_versioned.engines.transform import ColumnOrigin, RowOrigin
 from dagster_versioned.errors import VersionNotFound
 from dagster_versioned.odf.blocks.block_iterator import Link, state_at, walk
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform, Timestamp, TransformSql
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.event_blocks import columns_of
+from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.queries.transform import QueryRun, query_of, recorded_run, slices_scan
+from dagster_versioned.odf.transform_query import ColumnOrigin, RowOrigin
 from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def explain(
 
 
 def _origin(run: QueryRun, event: pa.Table, columns: EventColumns, session: "SparkSession") -> RowOrigin:
-    from dagster_versioned.engines.spark.provenance import row_origin
+    from dagster_versioned.odf.spark.provenance import row_origin
 
     said = event.drop_columns(list(columns.given))
     row = session.createDataFrame(cast("Any", said))

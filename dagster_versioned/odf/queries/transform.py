@@ -17,15 +17,12 @@ import pyarrow as pa
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines import conform
-from dagster_versioned.engines.arrow_events import ArrowEvents
-from dagster_versioned.engines.dispatch import event_engine_for
-from dagster_versioned.engines.events import EventColumns, EventSchema
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.session import default_session, frame_type, running
-from dagster_versioned.engines.transform import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.version import Run
+from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import state_at, walk
 from dagster_versioned.odf.blocks.events import (
@@ -42,14 +39,18 @@ from dagster_versioned.odf.blocks.events import (
     TransformSql,
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
+from dagster_versioned.odf.dispatch import event_engine_for
 from dagster_versioned.odf.event_blocks import columns_of, key_of
+from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.slice_file import SliceTask
 from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import SLICES
@@ -59,7 +60,7 @@ from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster_versioned.engines.spark.session import DataFrame, SparkSession
-    from dagster_versioned.engines.spark.transform import Transform
+    from dagster_versioned.odf.spark.transform import Transform
 
 ENGINE = "spark"
 """What `TransformSql` calls the engine; its version is that of the Spark that ran."""
@@ -281,7 +282,7 @@ class QueryRun:
 
     def analysed(self, session: "SparkSession") -> "Transform":
         """Its query, over what it sees. Raises `InvalidInput` for one that is refused, and `UnsupportedFeature`."""
-        from dagster_versioned.engines.spark.transform import Transform
+        from dagster_versioned.odf.spark.transform import Transform
 
         query = query_of(self.transform)
         return Transform(session, query, self.histories(session), self.columns)

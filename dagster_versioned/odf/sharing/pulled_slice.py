@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform, stored_schema
-from dagster_versioned.engines.events import EventColumns, Operation
 from dagster_versioned.engines.parts import Contents, Part
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice
+from dagster_versioned.odf.event_sql import Operation
+from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.write.event_slice import SliceFile
 

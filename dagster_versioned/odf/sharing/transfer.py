@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.events import EventColumns, EventSchema
 from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import (
     ChainCorrupt,
@@ -31,6 +30,7 @@ from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
 from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
@@ -41,6 +41,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
+from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.event_slice import ChainEntry, EventSlice, SliceFile

@@ -13,7 +13,7 @@ from dagster_versioned.delta.actions import DomainMetadata, Members
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import LogCorrupt
 from dagster_versioned.storage.keys import is_key
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 
 CHAIN_DOMAIN = "dagster_versioned.chain"
 REF_KEY = "refs/head"

@@ -19,7 +19,7 @@ import orjson
 from dagster_versioned.errors import InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.document import encode, update_document
+from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.history import History, Version
 
 logger = logging.getLogger("dagster_versioned")

@@ -24,7 +24,7 @@ from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
 from dagster_versioned.identity.names import TableName, partition_key, partition_path
 from dagster_versioned.storage.object_store import Durability, ObjectStore
-from dagster_versioned.tables.documents.document import SwappedDocument, encode
+from dagster_versioned.tables.document import SwappedDocument, encode
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.state import TableState

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
 from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents import version_index
+from dagster_versioned.tables import version_index
 from dagster_versioned.tables.documents.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments
 from dagster_versioned.tables.documents.head import (
@@ -25,9 +25,9 @@ from dagster_versioned.tables.documents.head import (
     former_partition_heads,
     table_head,
 )
-from dagster_versioned.tables.documents.version_index import FOLDER, index_bytes, index_key, note_of, parse_index
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.version_index import FOLDER, index_bytes, index_key, note_of, parse_index
 
 CHECKPOINT_INTERVAL = 5
 """Commits from one checkpoint to the next: what a write of a small table costs to begin with; of a large table, whose

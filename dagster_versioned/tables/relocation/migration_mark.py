@@ -14,7 +14,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import GovernanceError, InvalidInput, ObjectNotFound, ProjectMoved
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.document import encode, update_document
+from dagster_versioned.tables.document import encode, update_document
 
 MARK_KEY = ".metadata/migration.json"
 """Where the mark lies, below a project's data folder."""

@@ -11,7 +11,7 @@ from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFou
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import Partitioning

@@ -17,7 +17,7 @@ from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
 from dagster_versioned.tables.configuration import configuration
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState

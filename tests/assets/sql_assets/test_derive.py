@@ -6,13 +6,13 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.engines.transform import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.odf.blocks.events import ExecuteTransform, OffsetInterval, Seed, SetDataSchema, SetTransform
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.engine_versions import deprecate_engines, known_to_agree
 from dagster_versioned.odf.queries.provenance import explain
 from dagster_versioned.odf.queries.transform import Derivation, InputAt, derive, replay
+from dagster_versioned.odf.transform_query import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.event_history import Snapshot
 from support.derived import SCHEMA, House
 from support.transforms import START, at

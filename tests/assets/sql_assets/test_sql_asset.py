@@ -5,10 +5,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.assets.sql_asset import sql_asset
-from dagster_versioned.engines.transform import QueryStep
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.transform_query import QueryStep
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from support.transforms import at

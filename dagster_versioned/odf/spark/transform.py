@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.events import EVENT_TIME, EVENTS, EventColumns, Operation, current
-from dagster_versioned.engines.spark.groups import Groups
-from dagster_versioned.engines.spark.query import (
+from dagster_versioned.engines.spark.samples import column
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.event_sql import EVENT_TIME, EVENTS, Operation, current
+from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
+from dagster_versioned.odf.spark.groups import Groups
+from dagster_versioned.odf.spark.query import (
     AnalysedQuery,
     analyse,
     children,
@@ -22,9 +25,7 @@ from dagster_versioned.engines.spark.query import (
     plan_of,
     query_session,
 )
-from dagster_versioned.engines.spark.samples import column
-from dagster_versioned.engines.transform import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.event_history import EventColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from dagster_versioned.delta.commit.column_path import Path
 from dagster_versioned.delta.commit.write_rules import WriteRules
-from dagster_versioned.delta.schema.column_path import Path
 
 
 def references(rules: WriteRules, path: Path) -> list[str]:

@@ -10,9 +10,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.arrow_samples import filtered, hashed, member_of, quoted, require_ids
 from dagster_versioned.engines.conform import conform_all, stored_schema
-from dagster_versioned.engines.content_versions import content_versions, field_digests, positional
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import in_memory, stream, to_frame
 from dagster_versioned.engines.samples import (
@@ -34,6 +32,8 @@ from dagster_versioned.engines.samples import (
     require_types,
 )
 from dagster_versioned.engines.sql import database
+from dagster_versioned.features.arrow.samples import filtered, hashed, member_of, quoted, require_ids
+from dagster_versioned.features.content_versions import content_versions, field_digests, positional
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -10,7 +10,10 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import DataType, StructField, StructType, schema_to_arrow, type_to_arrow
 from dagster_versioned.engines import conform
-from dagster_versioned.engines.events import (
+from dagster_versioned.engines.frames import in_memory, stream
+from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.upsert import EXAMPLES
+from dagster_versioned.odf.event_sql import (
     EVENTS,
     GIVEN,
     OPERATIONS,
@@ -20,9 +23,6 @@ from dagster_versioned.engines.events import (
     null_keys,
     repeated_keys,
 )
-from dagster_versioned.engines.frames import in_memory, stream
-from dagster_versioned.engines.sql import database
-from dagster_versioned.engines.upsert import EXAMPLES
 
 
 class ArrowEvents:

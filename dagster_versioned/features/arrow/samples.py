@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 import xxhash
 
 from dagster_versioned.delta.schema.types import schema_from_arrow
-from dagster_versioned.engines.content_versions import positional
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
     EXAMPLES,
@@ -31,6 +30,7 @@ from dagster_versioned.engines.samples import (
     version_column,
 )
 from dagster_versioned.engines.sql import Names, database, is_true, stored
+from dagster_versioned.features.content_versions import positional
 
 _STATUS = "metaxy_status"
 _JOINED = f" || '{SEPARATOR}' || "

@@ -1,4 +1,4 @@
-"""The rows of samples in Spark frames, as `engines.arrow_sample_rows` has them: lazy plans, hashed in the JVM."""
+"""The rows of samples in Spark frames, as `features.arrow.sample_rows` has them: lazy plans, hashed in the JVM."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -31,11 +31,11 @@ from dagster_versioned.engines.samples import (
     require_texts,
     require_types,
 )
-from dagster_versioned.engines.spark.content_versions import content_version, field_digests
 from dagster_versioned.engines.spark.engine import SparkEngine
 from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.spark.content_versions import content_version, field_digests
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -182,7 +182,7 @@ def pieces(plan: SamplePlan, units: "DataFrame", size: int) -> "Iterator[tuple[D
 def finished(
     plan: SamplePlan, asked: "DataFrame", rows: "DataFrame", pin: "Callable[[DataFrame], DataFrame]"
 ) -> "DataFrame":
-    """The rows that came of units, with their versions; see `engines.arrow_sample_rows.finished`.
+    """The rows that came of units, with their versions; see `features.arrow.sample_rows.finished`.
 
     They are computed once, since they are looked at several times: ``pin`` keeps what comes of them.
     """
@@ -205,7 +205,7 @@ def finished_samples(
     *,
     every: bool,
 ) -> "DataFrame":
-    """The samples of units, with their versions; see `engines.arrow_sample_rows.finished_samples`.
+    """The samples of units, with their versions; see `features.arrow.sample_rows.finished_samples`.
 
     They are computed once, with versions of their own, since a source may have changed after they were compared; where
     they are all that there are, they are joined with nothing.

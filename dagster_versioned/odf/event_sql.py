@@ -17,6 +17,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines.upsert import require_all_columns
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.event_history import EventColumns
 
 EVENTS = "events"
 """The view of all events so far: ``o``, ``op``, ``st``, ``et``, ``c0``, ``c1``, …"""
@@ -47,26 +48,6 @@ class Operation(IntEnum):
     RETRACT = 1
     CORRECT_FROM = 2
     CORRECT_TO = 3
-
-
-@dataclass(frozen=True, slots=True)
-class EventColumns:
-    """What the columns are called that every event has beside its data."""
-
-    offset: str = "offset"
-    operation_type: str = "op"
-    system_time: str = "system_time"
-    event_time: str = "event_time"
-
-    @property
-    def given(self) -> tuple[str, str, str]:
-        """Those that only the history gives, never a frame."""
-        return self.offset, self.operation_type, self.system_time
-
-    @property
-    def names(self) -> tuple[str, str, str, str]:
-        """All, in the order in which they are stored."""
-        return *self.given, self.event_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
+from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import record_project
-from dagster_versioned.tables.documents.document import encode, update_document
 from dagster_versioned.tables.documents.head import (
     STALE_MARK,
     Arriving,

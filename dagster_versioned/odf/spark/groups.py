@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.spark.query import frame_of, is_map, plan_of
 from dagster_versioned.engines.spark.samples import column
+from dagster_versioned.odf.spark.query import frame_of, is_map, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -20,7 +20,7 @@ from dagster_versioned.delta.log.snapshot import LoadedLog
 from dagster_versioned.errors import IntegrityError, InvalidName, ObjectNotFound
 from dagster_versioned.identity.names import partition_key
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.document import encode
+from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, CommitRecord, History, Version
 
 FOLDER = ".metadata/versions/"

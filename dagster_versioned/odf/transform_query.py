@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from dagster_versioned.engines.events import EventColumns
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.event_history import EventColumns
 
 VALID_FROM, VALID_TO = "valid_from", "valid_to"
 """Columns of a temporal table: from when on a row was so, and until when (null: it still is)."""

@@ -5,9 +5,9 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.spark.query import analyse, in_one_task, query_session
 from dagster_versioned.engines.spark.session import default_session
-from dagster_versioned.engines.transform import TransformQuery
+from dagster_versioned.odf.transform_query import TransformQuery
+from dagster_versioned.odf.spark.query import analyse, in_one_task, query_session
 
 
 def query_rows(rows: pa.Table, query: TransformQuery) -> pa.Table:

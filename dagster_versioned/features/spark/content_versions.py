@@ -1,4 +1,4 @@
-"""Content versions and field digests of Spark frames: the texts that `engines.content_versions` gives for Arrow."""
+"""Content versions and field digests of Spark frames: the texts that `features.content_versions` gives for Arrow."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -9,10 +9,10 @@ from pyspark.sql.types import StructType
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.content_versions import digests_of, require_content, versions_of
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
 from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
 from dagster_versioned.engines.spark.types import stored_schema
+from dagster_versioned.features.content_versions import digests_of, require_content, versions_of
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
 
 
 def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:
-    """As `engines.content_versions.field_digests`; one job, over these columns alone."""
+    """As `features.content_versions.field_digests`; one job, over these columns alone."""
     require_columns("The frame", frame.columns, (*ids, DATA_VERSION_BY_FIELD))
     kind: Any = frame.schema[DATA_VERSION_BY_FIELD].dataType
     known: list[str] = kind.fieldNames() if isinstance(kind, StructType) else []

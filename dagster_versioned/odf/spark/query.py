@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from dagster_versioned.engines.transform import QueryKind, TransformQuery
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.odf.transform_query import QueryKind, TransformQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

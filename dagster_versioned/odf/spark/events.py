@@ -1,4 +1,4 @@
-"""Histories of events over Spark: the queries of `dagster_versioned.engines.events`, run by Spark."""
+"""Histories of events over Spark: the queries of `dagster_versioned.odf.event_sql`, run by Spark."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,7 +9,12 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.events import (
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.samples import column
+from dagster_versioned.engines.spark.task_errors import own_error
+from dagster_versioned.engines.spark.types import spark_schema, stored_schema
+from dagster_versioned.engines.upsert import EXAMPLES
+from dagster_versioned.odf.event_sql import (
     EVENTS,
     GIVEN,
     HELD,
@@ -22,11 +27,6 @@ from dagster_versioned.engines.events import (
     null_keys,
     repeated_keys,
 )
-from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.samples import column
-from dagster_versioned.engines.spark.task_errors import own_error
-from dagster_versioned.engines.spark.types import spark_schema, stored_schema
-from dagster_versioned.engines.upsert import EXAMPLES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

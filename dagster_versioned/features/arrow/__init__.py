@@ -1,0 +1,1 @@
+"""Samples in Arrow tables: their versions, and the rows of an increment."""

@@ -1,0 +1,1 @@
+"""Samples in Spark frames: their versions, and the rows of an increment."""

@@ -1,0 +1,1 @@
+"""Histories of events over Arrow, by DuckDB."""

@@ -1,0 +1,1 @@
+"""Histories of events, and queries over them, by Spark."""
