@@ -7,9 +7,9 @@ import pytest
 
 from dagster_versioned.errors import UnsupportedFeature
 from dagster_versioned.odf.event_sql import Operation
-from dagster_versioned.odf.transform_query import InputHistory, QueryStep, TransformQuery
 from dagster_versioned.odf.spark.provenance import row_origin
 from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.odf.transform_query import InputHistory, QueryStep, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import History, at, run
 

@@ -3,9 +3,9 @@
 import pytest
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.odf.transform_query import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.odf.spark.query import analyse, query_session
 from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.odf.transform_query import QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import empty_history
 

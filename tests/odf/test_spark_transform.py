@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from dagster_versioned.odf.event_sql import Operation
-from dagster_versioned.odf.transform_query import InputHistory, QueryStep, TransformQuery
 from dagster_versioned.odf.spark.query import query_session
 from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.odf.transform_query import InputHistory, QueryStep, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import History, at, run
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 from dagster_versioned.odf.blocks.events import ExecuteTransform
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.transform import Derivation, InputAt, replay
-from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 from dagster_versioned.tables.event_history import EventHistory
 
 SCHEMA = pa.schema(

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dagster_versioned.odf.event_sql import Operation
-from dagster_versioned.odf.transform_query import InputHistory, TransformQuery
 from dagster_versioned.odf.spark.transform import Transform
+from dagster_versioned.odf.transform_query import InputHistory, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 
 START = datetime(2020, 1, 1, tzinfo=UTC)

@@ -22,8 +22,8 @@ from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.queries.transform import QueryRun, query_of, recorded_run, slices_scan
-from dagster_versioned.odf.transform_query import ColumnOrigin, RowOrigin
 from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.odf.transform_query import ColumnOrigin, RowOrigin
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 

@@ -46,9 +46,9 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.slice_file import SliceTask
+from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.lineage import Upstream

@@ -14,9 +14,9 @@ from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import UnsupportedFeature
-from dagster_versioned.odf.transform_query import ColumnOrigin, InputHistory, RowOrigin, TransformQuery
 from dagster_versioned.odf.spark.query import children, frame_of, plan_of
 from dagster_versioned.odf.spark.transform import OFFSET, OPERATION, Transform, positional
+from dagster_versioned.odf.transform_query import ColumnOrigin, InputHistory, RowOrigin, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.spark.session import default_session
-from dagster_versioned.odf.transform_query import TransformQuery
 from dagster_versioned.odf.spark.query import analyse, in_one_task, query_session
+from dagster_versioned.odf.transform_query import TransformQuery
 
 
 def query_rows(rows: pa.Table, query: TransformQuery) -> pa.Table:

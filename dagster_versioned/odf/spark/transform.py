@@ -14,7 +14,6 @@ from pyspark.sql import functions as sf
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.event_sql import EVENT_TIME, EVENTS, Operation, current
-from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
 from dagster_versioned.odf.spark.groups import Groups
 from dagster_versioned.odf.spark.query import (
     AnalysedQuery,
@@ -25,6 +24,7 @@ from dagster_versioned.odf.spark.query import (
     plan_of,
     query_session,
 )
+from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from support.house import changes
 PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
-from features.test_crashes import materialize
+from assets.features.test_crashes import materialize
 materialize({location!r}, kill_at=2)
 """
 
