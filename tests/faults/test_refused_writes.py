@@ -172,4 +172,4 @@ def test_an_s3_that_says_no_at_every_request_of_a_write(refusing: Refusing, faul
     number = 1
     while refusing.write(fault, number, lasting=lasting) >= number:
         number += 1
-    assert number > 12
+    assert number > 8
