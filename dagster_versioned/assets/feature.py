@@ -119,7 +119,7 @@ def versioned_feature(
 
 
 class _Function:
-    """The user's function: what it asks for, and what Dagster is told that it asks for.
+    """The user's function: what it asks for, and what Dagster sees of that.
 
     Raises `InvalidInput` where it has no place for what it is to get.
     """

@@ -73,13 +73,13 @@ class FeatureStep:
             for one, resolved in found.items():
                 place = self.key if one is None else f"{self.key}[{one}]"
                 context.log.info(f"{place}: {_told(resolved)}.")
-            told = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
+            metadata_of = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
             if config.dry_run:
-                for one, metadata in told.items():
+                for one, metadata in metadata_of.items():
                     context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
                 return
             updates = {one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()}
-            for one, metadata in told.items():
+            for one, metadata in metadata_of.items():
                 context.add_asset_metadata(metadata, partition_key=one)
             yield dg.Output(updates.get(None, updates))
 
@@ -187,5 +187,5 @@ def _by_partition(
 def _told(resolved: Resolved) -> str:
     counts = resolved.increment.counts
     reasons = ", ".join(f"{field} of {count}" for field, count in resolved.increment.reasons.items())
-    told = f"{counts.new} new, {counts.stale} stale, {counts.orphaned} orphaned, {counts.unchanged} unchanged"
-    return f"{told} (stale by {reasons})" if reasons else told
+    summary = f"{counts.new} new, {counts.stale} stale, {counts.orphaned} orphaned, {counts.unchanged} unchanged"
+    return f"{summary} (stale by {reasons})" if reasons else summary

@@ -117,9 +117,9 @@ def _as_input(asset: Upstream) -> dg.AssetIn:
 
 def _code_version(query: TransformQuery) -> str:
     """Another one if and only if the query is another."""
-    said = {
+    definition = {
         "inputs": list(query.inputs),
         "steps": [[step.alias, step.query] for step in query.steps],
         "temporal_tables": {name: list(key) for name, key in query.temporal_tables.items()},
     }
-    return hashlib.sha256(canonical_json(said)).hexdigest()[:12]
+    return hashlib.sha256(canonical_json(definition)).hexdigest()[:12]

@@ -22,7 +22,7 @@ EVERY_CHECK: tuple[VersionCheck, ...] = (
     FreshParents(),
     RowCountDrift(),
 )
-"""What is checked where nothing else is said; nothing of it blocks."""
+"""What is checked by default; nothing of it blocks."""
 
 Assets = Iterable[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset | dg.AssetKey | str | Sequence[str]]
 

@@ -1,4 +1,4 @@
-"""What every check is: it looks at the heads of one asset's table, and comes to a verdict that explains itself."""
+"""What every check is: it looks at the heads of one asset's table, and gives a verdict that explains itself."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right

@@ -19,8 +19,8 @@ class FreshParents(VersionCheck):
     """Passes where the head was built from the versions that its upstreams have now, as sensors judge it.
 
     The upstreams are the asset's dependencies, through their partition mappings. ``on="data_sha"``: an upstream whose
-    data is the same is current, whatever else is said of it. An input that is pinned, by the configuration of the IO
-    manager or the metadata of its `AssetIn`, is current if it was built from that version. An upstream of another
+    data is the same is current, whatever else its identity holds. An input that is pinned, by the configuration of the
+    IO manager or the metadata of its `AssetIn`, is current if it was built from that version. An upstream of another
     project is judged where the definitions give it an IO manager, and else listed. A feature is current if the fields
     that it is computed from say the same, its code versions are those of its definition, and no samples are left.
     """

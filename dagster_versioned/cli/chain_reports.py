@@ -1,4 +1,4 @@
-"""What people and programs are told of a chain: what was verified of it, and where an event comes from."""
+"""Reports on a chain, for people and for programs: what was verified, and where an event comes from."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,12 +40,12 @@ def report_document(report: DatasetReport) -> dict[str, Any]:
 
 def show_report(report: DatasetReport) -> None:
     """A dataset in a few lines: what it is, where it comes from, what was checked, what does not match."""
-    said = "not signed" if report.signed is None else "signed by its owner"
+    signature = "not signed" if report.signed is None else "signed by its owner"
     if report.signed not in (None, report.head):
-        said += f" up to {report.signed}"
+        signature += f" up to {report.signed}"
     checked = [counted(report.blocks, "block"), counted(report.files, "file"), human_size(report.bytes) or ""]
     replayed = [counted(report.replayed, "run") + " done again"] if report.replayed else []
-    say(f"{report.dataset_id or 'unknown dataset'} in {report.location}", f"  {said}")
+    say(f"{report.dataset_id or 'unknown dataset'} in {report.location}", f"  {signature}")
     say(*(f"  from {source}" for source in report.sources))
     say(f"  checked: {', '.join([*checked, *replayed])}")
     say(*(f"  WRONG: {finding}" for finding in report.findings))

@@ -461,6 +461,6 @@ def _yes(value: bool) -> str:
 
 def _short(members: Mapping[str, Any]) -> str:
     """Members on one line, without those that say nothing."""
-    said = {name: value for name, value in members.items() if value not in (None, "", "[]", "{}", "0", "null")}
-    text = ", ".join(f"{name}={value}" for name, value in said.items())
+    given = {name: value for name, value in members.items() if value not in (None, "", "[]", "{}", "0", "null")}
+    text = ", ".join(f"{name}={value}" for name, value in given.items())
     return text if len(text) <= 120 else f"{text[:119]}…"

@@ -1,4 +1,4 @@
-"""Exit codes, and what a person is told when something fails: one sentence on stderr, a traceback only on request."""
+"""Exit codes, and what a person sees when something fails: one sentence on stderr, a traceback only on request."""
 
 import logging
 import os

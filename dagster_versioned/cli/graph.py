@@ -194,8 +194,8 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
         say(f"{where}, the first: {counted(len(report.diff.features), 'feature')}.")
         show_tree(tree(draw(graph)))
     else:
-        said = f"{counted(len(report.diff.features), 'feature')} changed since @{report.before.number}"
-        say(f"{where}: {said}.")
+        summary = f"{counted(len(report.diff.features), 'feature')} changed since @{report.before.number}"
+        say(f"{where}: {summary}.")
         show_tree(tree(draw_diff(pushes.graph(report.before), graph)))
     if dry_run:
         session.note("Nothing was pushed: this is a dry run.")

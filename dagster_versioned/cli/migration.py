@@ -138,14 +138,14 @@ def _confirm_by_name(project: str, given: str | None, what: str) -> None:
 @contextmanager
 def _steps(session: Session, label: str) -> "Generator[Callable[[MigrationProgress], None]]":
     """A bar for what is copied; where stderr is no terminal, a line for each step."""
-    told = ""
+    shown = ""
     with progress(label, quiet=session.quiet) as advance:
 
         def tell(done: "MigrationProgress") -> None:
-            nonlocal told
-            if done.step != told and not sys.stderr.isatty():
+            nonlocal shown
+            if done.step != shown and not sys.stderr.isatty():
                 session.note(f"{label}: {done.step}")
-            told = done.step
+            shown = done.step
             if done.copied is not None:
                 advance(done.copied.objects, done.copied.total_objects)
 

@@ -328,7 +328,7 @@ def inspect(
     table: Table,
     block: Annotated[str | None, typer.Argument(metavar="BLOCK", help="A block: its number, or its hash.")] = None,
 ) -> None:
-    """Say what a dataset's chain comes to: whose it is, its source and licence, how far it is; or what a block says."""
+    """Show the state of a dataset's chain: whose it is, its source and licence, how far it is; or what a block says."""
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.ingest.columns import fields_of
     from dagster_versioned.odf.ingest.declare import current_state

@@ -25,7 +25,7 @@ _PANEL = "Options of every command"
 
 @dataclass(frozen=True)
 class Session:
-    """What the global options said, or else the environment; `open` makes a project of it."""
+    """The global options, or else the environment; `open` makes a project of it."""
 
     project: str | None = None
     location: str | None = None
@@ -42,7 +42,7 @@ class Session:
     def open(self) -> "Project":
         """The project at the location, or where governance says that it is.
 
-        Raises `InvalidInput` where it is not said which, or name and location do not fit, and `GovernanceError`.
+        Raises `InvalidInput` where neither is given, or name and location do not fit, and `GovernanceError`.
         """
         from dagster_versioned.tables.documents.datom_documents import recorded_project
         from dagster_versioned.tables.project import Project

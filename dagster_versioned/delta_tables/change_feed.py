@@ -70,9 +70,9 @@ def change_scans(store: ObjectStore, plan: ChangePlan, columns: Sequence[str] | 
     schema = StructType([*plan.schema.without_void().fields, *FEED])
     asked = None if columns is None else (*columns, *(field.name for field in FEED if field.name not in columns))
     named = {name: physical_name(plan.schema.field(name), plan.mapping) for name in plan.partition_columns}
-    told = [_file(store, file, named) for file in plan.files if file.change is None]
+    recorded = [_file(store, file, named) for file in plan.files if file.change is None]
     derived = [_file(store, file, named) for file in plan.files if file.change is not None]
-    return [Scan(store, schema, tuple(files), asked, plan.mapping) for files in (told, derived)]
+    return [Scan(store, schema, tuple(files), asked, plan.mapping) for files in (recorded, derived)]
 
 
 def _file(store: ObjectStore, file: ChangedFile, named: Mapping[str, str]) -> ScanFile:
@@ -103,8 +103,8 @@ def _size(store: ObjectStore, file: ChangedFile) -> int:
         return store.head(file.key).size
     except ObjectNotFound as error:
         raise IntegrityError(
-            f"The file {file.key} in {store.uri}, which version {file.version} removed, is gone, so its rows cannot be"
-            " told. No row was returned. Begin with a later version, or restore the file from a copy."
+            f"The file {file.key} in {store.uri}, which version {file.version} removed, is gone, so its rows are not"
+            " known. No row was returned. Begin with a later version, or restore the file from a copy."
         ) from error
 
 
@@ -113,5 +113,5 @@ def feed_scan(
 ) -> Scan:
     """The changes from ``start`` to ``end``, or to the version ``newest``."""
     last = newest if end is None else place(end)
-    told, derived = change_scans(store, plan_changes(store, place(start), last), columns)
-    return replace(told, files=(*told.files, *derived.files))
+    recorded, derived = change_scans(store, plan_changes(store, place(start), last), columns)
+    return replace(recorded, files=(*recorded.files, *derived.files))

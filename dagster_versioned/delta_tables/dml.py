@@ -114,7 +114,7 @@ class FileChanges:
 
     A file whose deletion vector grew is removed and added. ``identity`` has the new high-water marks of the identity
     columns that values were generated for. ``metrics`` are named as in the reference's ``operationMetrics``; files and
-    bytes are counted by the command, so an engine tells rows alone.
+    bytes are counted by the command, so an engine counts rows alone.
     """
 
     adds: tuple[Add, ...] = ()

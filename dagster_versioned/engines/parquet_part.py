@@ -192,7 +192,7 @@ def partitioned_parts(
     """Rows without an order as parts for each combination of values in the partition columns.
 
     Rows that fit one part are put into canonical order first, so that its bytes depend on nothing else. Raises
-    `InvalidInput` for columns by which rows cannot be told apart, and leaves no file behind then.
+    `InvalidInput` for columns by which rows cannot be grouped, and leaves no file behind then.
     """
     require_partition_columns(schema, options.partition_columns)
     stored = schema.drop(options.partition_columns)

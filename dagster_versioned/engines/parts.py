@@ -63,7 +63,7 @@ class WriteOptions:
     ``columns`` is the order in which the columns are stored, ``()`` the frame's own; ``sort_columns`` puts them in name
     order. ``sort_rows`` orders the rows by these columns and makes the order significant. ``partition`` is the key of
     the Dagster partition the parts belong to; it and the ordinals, counted from ``first_ordinal``, are part of their
-    bytes. ``partition_columns`` are those by whose values rows are told apart: each combination has parts of its own,
+    bytes. ``partition_columns`` are those by whose values rows are grouped: each combination has parts of its own,
     each time numbered from ``first_ordinal``. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
     as encoded. ``deletion_vectors`` says that rows may be taken out of a file without writing it anew, ``change_feed``
     that a merge is to be able to tell what it changed. Raises `InvalidInput`.

@@ -62,7 +62,7 @@ def _orderable(data_type: Any) -> bool:
 
 
 def _is_below_zero(column: "pa.ChunkedArray[Any]") -> "pa.ChunkedArray[Any]":
-    """Tells -0.0 from 0.0; what it says of other numbers does not matter, as equal ones get the same answer."""
+    """Distinguishes -0.0 from 0.0; its answer for other numbers does not matter, as equal ones get the same answer."""
     reciprocal = pc.divide(pa.scalar(1.0), column.cast(pa.float64()))
     return cast("pa.ChunkedArray[Any]", pc.less(reciprocal, pa.scalar(0.0)))
 

@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A column that tells partitions apart: ``keys[i]`` is what it says in the rows of partition ``i``.
+    """A column that distinguishes partitions: ``keys[i]`` is its value in the rows of partition ``i``.
 
     Compared as text. Where the partitions are times, ``windows[i]`` are its first moment and the first that is not its
     any more, both with a zone: dates and timestamps are compared with them. Those without a zone are read off the wall
@@ -58,7 +58,7 @@ class KeyColumn:
 
 @dataclass(frozen=True)
 class RowPartitions:
-    """How rows are told apart: the partition keys, and the columns that each has one value of for each of them."""
+    """How rows are assigned: the partition keys, and the columns that each has one value of for each of them."""
 
     keys: tuple[str, ...]
     columns: tuple[KeyColumn, ...]

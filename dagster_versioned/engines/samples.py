@@ -21,7 +21,7 @@ SYSTEM_COLUMNS = (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD, DATA_V
 SYSTEM_PREFIX = "metaxy_"
 """What the names of these begin with, and of no column of a user."""
 
-SAID = "metaxy_said"
+SUPPLIED = "metaxy_supplied"
 """A column of what users say of a sample's versions, while these are computed; its member follows after a dot."""
 
 SEPARATOR = "|"
@@ -200,10 +200,10 @@ def require_equal_types(plan: SamplePlan, types: Mapping[str, Mapping[str, objec
     for name in dict.fromkeys((*plan.on, *plan.units)):
         held = {what: columns[name] for what, columns in types.items() if name in columns}
         if len(set(held.values())) > 1:
-            told = ", ".join(f"{kind} in {what}" for what, kind in held.items())
+            described = ", ".join(f"{kind} in {what}" for what, kind in held.items())
             raise InvalidInput(
-                f"The samples of feature {plan.feature!r} cannot be matched by {name!r}, which is {told}. Nothing was "
-                "computed or written. Give it one type."
+                f"The samples of feature {plan.feature!r} cannot be matched by {name!r}, which is {described}. Nothing "
+                "was computed or written. Give it one type."
             )
 
 

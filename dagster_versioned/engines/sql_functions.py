@@ -126,7 +126,7 @@ def _member(node: "Expr", _: TypeOf) -> "Expr | None":
 
 
 def _like(node: "Expr", _: TypeOf) -> "Expr":
-    """A backslash escapes where nothing else is said."""
+    """A backslash escapes by default."""
     from sqlglot import exp
 
     pattern = node.expression

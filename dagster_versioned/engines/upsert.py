@@ -1,6 +1,6 @@
 """Rows into a table that has some: added to them, or put in the place of those with the same key.
 
-What comes of it is said by file, so that a version keeps every file that nothing happened to. The rows of such a table
+The result is described by file, so that a version keeps every file that nothing happened to. The rows of such a table
 have no order (their digest is a bag), which is what makes its digest known without reading what stays.
 """
 
@@ -53,9 +53,9 @@ class Upsert:
 
     ``replaced`` are the keys of the files that are no longer part of the table; ``deleted`` has, for files that stay
     without some of their rows, the positions of all that they have lost. ``before`` is what the files that are replaced
-    and the rows that are deleted now said. ``written`` holds the remaining rows of the former and the new ones.
+    with the rows that are deleted now. ``written`` holds the remaining rows of the former and the new ones.
     ``inserted`` and ``updated`` count the new ones, ``removed`` those in whose place none came. ``changes``, where it
-    was asked for, writes what was inserted, updated and removed, with a column that tells which (`CHANGE_TYPE`).
+    was asked for, writes what was inserted, updated and removed, with a column that says which (`CHANGE_TYPE`).
     """
 
     replaced: frozenset[str]

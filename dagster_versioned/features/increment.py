@@ -111,7 +111,7 @@ class SampleRows(Protocol):
 
 
 class RowsOf(Protocol[FrameT_co]):
-    """Gives what is said of units, as users get it; ``every``: they are all that there are."""
+    """Gives the rows of units, as users get them; ``every``: they are all that there are."""
 
     def __call__(self, units: Any, *, every: bool) -> FrameT_co: ...
 

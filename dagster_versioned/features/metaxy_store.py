@@ -147,13 +147,13 @@ class MetaxyStore:
 
     def _check_version(self, row: Mapping[str, Any]) -> None:
         try:
-            told = str(orjson.loads(orjson.loads(row["tags"])["metaxy"])["version"])
+            version = str(orjson.loads(orjson.loads(row["tags"])["metaxy"])["version"])
         except (ValueError, KeyError, TypeError):
-            return  # not said: what follows from the definitions is compared with what was recorded
-        numbers = re.match(r"(\d{1,6})\.(\d{1,6})", told)
+            return  # unknown: what follows from the definitions is compared with what was recorded
+        numbers = re.match(r"(\d{1,6})\.(\d{1,6})", version)
         if numbers is None or (int(numbers[1]), int(numbers[2])) > NEWEST:
             raise UnsupportedFeature(
-                f"{self._store.uri} was written by Metaxy {told:.50}, and stores up to Metaxy "
+                f"{self._store.uri} was written by Metaxy {version:.50}, and stores up to Metaxy "
                 f"{'.'.join(map(str, NEWEST))} are known. Nothing was read. Upgrade: `pip install --upgrade "
                 "dagster-versioned`."
             )
@@ -172,10 +172,10 @@ class MetaxyStore:
 
     def _not_understood(self, key: object, error: ValidationError) -> UnsupportedFeature:
         faults = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        described = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
         return UnsupportedFeature(
-            f"The definition of {key!r:.100} that {self._store.uri} recorded cannot be understood: {told}. Nothing was"
-            " read. State the feature in Python, and take its samples over with that."
+            f"The definition of {key!r:.100} that {self._store.uri} recorded cannot be understood: {described}. Nothing"
+            " was read. State the feature in Python, and take its samples over with that."
         )
 
 
@@ -214,7 +214,7 @@ def _hash_of(samples: pa.Table, what: str) -> SampleHash:
             return how
     raise UnsupportedFeature(
         f"{what} are hashed neither by XXH32 nor by SHA-256 nor by MD5: {known[0]!r:.100}, for one. Nothing was read. "
-        "They cannot be told apart from stale ones, so the feature has to be computed anew."
+        "They look like stale ones, so the feature has to be computed anew."
     )
 
 

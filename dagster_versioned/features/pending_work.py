@@ -1,8 +1,8 @@
-"""What of a project's features is to be computed, told before anything runs.
+"""What of a project's features is to be computed, known before anything runs.
 
 Where what a feature is computed from is current, the counts are exact. Below something that is still to be computed
 they are an upper bound: what comes of that is taken for changed, and for passing every filter, though its user may give
-it the data versions that it had. What nobody can know before it ran is said to be unknown.
+it the data versions that it had. What nobody can know before it ran is reported as unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -148,7 +148,7 @@ def _of_feature(
     increment = resolved.increment
     is_exact = not any(isinstance(above[dep.feature], _Pending) for dep in feature.deps)
     counts = increment.counts
-    told = FeatureOutlook(
+    outlook = FeatureOutlook(
         feature.key,
         "exact" if is_exact else "at most",
         counts.new,
@@ -158,7 +158,7 @@ def _of_feature(
         increment.reasons,
     )
     stored = UpstreamFiles(table, table.files()) if heads else None
-    return told, _Pending(stored, plan, increment) if increment or stored is None else stored
+    return outlook, _Pending(stored, plan, increment) if increment or stored is None else stored
 
 
 def _by_ids(dep: FeatureDep, upstream: Upstream) -> FeatureDep:
@@ -225,7 +225,7 @@ def _renamed(column: Any, dep: FeatureDep) -> Any:
 
 
 def _passing(dep: FeatureDep, upstream: Upstream, rows: pa.Table) -> pa.Table:
-    """Those of the rows that pass the dependency's filter, which speaks of columns by their new names."""
+    """Those of the rows that pass the dependency's filter, which names columns by their new names."""
     if upstream.filter is None:
         return rows
     named = rows.rename_columns([dep.rename.get(name, name) for name in rows.column_names])

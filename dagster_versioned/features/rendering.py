@@ -34,7 +34,7 @@ _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that is said of a feature; ``more`` is said where there is room."""
+    """Something to show of a feature; ``more`` is shown where there is room."""
 
     text: str
     more: str = ""
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A feature: what it depends on, which edges show too, and what else is said of it."""
+    """A feature: what it depends on, which edges show too, and what else is shown of it."""
 
     title: Line
     lines: tuple[Line, ...] = ()
@@ -134,12 +134,12 @@ def tree(drawing: Drawing) -> Tree:
     return found
 
 
-# --- what is said ----------------------------------------------------------------------------------------------------
+# --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def _told(dep: FeatureDep) -> str:
     """What of a dependency is not as by default."""
-    told = [
+    parts = [
         "optional" if dep.optional else "",
         dep.lineage.kind if dep.lineage != Lineage() else "",
         f"on {', '.join(dep.lineage.on)}" if dep.lineage.on else "",
@@ -147,7 +147,7 @@ def _told(dep: FeatureDep) -> str:
         *(f"{name} as {other}" for name, other in dep.rename.items()),
         "" if dep.select is None else f"only {', '.join(dep.select) or 'ids'}",
     ]
-    return "; ".join(filter(None, told))
+    return "; ".join(filter(None, parts))
 
 
 def _changed_lines(change: FeatureChange) -> Iterator[Line]:
@@ -256,12 +256,12 @@ def _dot(drawing: Drawing, direction: Direction) -> Iterator[str]:
         label = "".join(f"{_quotable(line)}\\l" for line in [node.title.text, *_short(node)])
         yield f'  n{place} [label="{label}"{style}];'
     for edge in drawing.edges:
-        told = {
+        attributes = {
             "label": _quotable(edge.label),
             "style": "dashed" if edge.is_optional else "",
             "color": _LINES[edge.change] if edge.change else "",
         }
-        style = ", ".join(f'{name}="{value}"' for name, value in told.items() if value)
+        style = ", ".join(f'{name}="{value}"' for name, value in attributes.items() if value)
         yield f"  n{edge.upstream} -> n{edge.feature}{f' [{style}]' if style else ''};"
     yield "}"
 

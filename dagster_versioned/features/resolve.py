@@ -117,16 +117,16 @@ def _matched_by(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str,
         return feature.id_columns
     common = [name for name in upstreams[0].on if all(name in each.on for each in upstreams)]
     if not common:
-        told = ", ".join(f"{list(each.on)} of {each.name!r}" for each in upstreams)
+        names = ", ".join(f"{list(each.on)} of {each.name!r}" for each in upstreams)
         raise InvalidInput(
-            f"Feature {feature.key!r} cannot match the samples of its upstreams: {told} have no column in common."
+            f"Feature {feature.key!r} cannot match the samples of its upstreams: {names} have no column in common."
             " Nothing was computed or written. Rename some in its FeatureDeps, or state their lineage."
         )
     return tuple(common)
 
 
 def _units(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
-    """The feature's ids that come from its upstreams: what tells its units apart.
+    """The feature's ids that come from its upstreams: what distinguishes its units.
 
     Raises `InvalidInput` where several samples of an upstream, or groups of them, would be one unit, and where a unit
     might lack an id.

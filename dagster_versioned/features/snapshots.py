@@ -152,8 +152,8 @@ class GraphHistory:
                 " `dagster-versioned graph history` lists them."
             )
         if len({push.snapshot for push in found}) > 1:
-            told = ", ".join(f"@{push.number} ({push.snapshot[:12]})" for push in found)
-            raise AmbiguousVersion(f"{reference!r:.100} may be any of {told}. Give more digits, or the number.")
+            candidates = ", ".join(f"@{push.number} ({push.snapshot[:12]})" for push in found)
+            raise AmbiguousVersion(f"{reference!r:.100} may be any of {candidates}. Give more digits, or the number.")
         return found[0]
 
     def graph(self, push: Push) -> FeatureGraph:
@@ -324,8 +324,8 @@ def _parsed(kind: type[_Document], data: bytes, where: str) -> _Document:
         return kind.model_validate_json(data)
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)[:5]
-        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise _unreadable(where, told) from None
+        described = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
+        raise _unreadable(where, described) from None
     except (ValueError, KeyError, TypeError) as error:
         raise _unreadable(where, f"it is no JSON object with a schema_version ({type(error).__name__})") from error
 

@@ -113,7 +113,7 @@ def _announced(data: ObjectStore) -> list[TableName]:
 
 
 def _moved(mark: MigrationMark) -> Callable[[TableState | None, int], Draft | None]:
-    said = {"id": mark.id, "to": mark.target.to_json()}
+    moved = {"id": mark.id, "to": mark.target.to_json()}
 
     def draft(state: TableState | None, timestamp: int) -> Draft | None:
         if state is not None:
@@ -122,8 +122,8 @@ def _moved(mark: MigrationMark) -> Callable[[TableState | None, int], Draft | No
             for collection in state.history.open_collections:
                 raise CollectionInProgress(collection)
         schema = state.snapshot.schema if state is not None else _NO_COLUMNS
-        domain = DomainMetadata(MOVED_DOMAIN, encode(said).decode(), False)
-        return Draft(MOVE, [*table_actions(state, schema, timestamp), domain], {"moved": said}, announces=False)
+        domain = DomainMetadata(MOVED_DOMAIN, encode(moved).decode(), False)
+        return Draft(MOVE, [*table_actions(state, schema, timestamp), domain], {"moved": moved}, announces=False)
 
     return draft
 

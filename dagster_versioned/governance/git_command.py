@@ -35,8 +35,8 @@ class GitFailure(Exception):
     def __str__(self) -> str:
         if self.status is None:
             return self.stderr
-        said = [line.strip() for line in _MESSAGE.findall(self.stderr)] or self.stderr.strip().splitlines()[-3:]
-        return without_credentials("; ".join(said))[:600].rstrip(".") or f"git ended with {self.status}"
+        messages = [line.strip() for line in _MESSAGE.findall(self.stderr)] or self.stderr.strip().splitlines()[-3:]
+        return without_credentials("; ".join(messages))[:600].rstrip(".") or f"git ended with {self.status}"
 
 
 def run_git(

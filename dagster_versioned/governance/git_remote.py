@@ -59,7 +59,7 @@ def remote_url(text: str, *, roots: Sequence[Path] | None = None) -> RemoteUrl:
         raise _refusal("names a remote helper ('::'), which git would execute")
     scheme, colon, rest = text.partition("://")
     if not colon:
-        is_ssh = ":" in text.partition("/")[0]  # as git tells the two apart
+        is_ssh = ":" in text.partition("/")[0]  # as git distinguishes the two
         return _scp(text) if is_ssh else _folder(text, roots)
     match scheme:
         case "file":

@@ -64,10 +64,10 @@ class GitRepository:
             )
         _check_owner(path)
         try:
-            said = run_git(path, ["config", "--local", "--get", "remote.origin.url"], timeout=timeout)
+            url = run_git(path, ["config", "--local", "--get", "remote.origin.url"], timeout=timeout)
         except GitFailure as failure:
             raise GovernanceError(f"{path} is no clone of a git repository: {failure}. Nothing was changed.") from None
-        return cls(path, remote_url(said.decode().rstrip("\n")), timeout=timeout)
+        return cls(path, remote_url(url.decode().rstrip("\n")), timeout=timeout)
 
     @classmethod
     def clone(cls, remote: str | RemoteUrl, path: Path, *, timeout: float = TIMEOUT_SECONDS) -> Self:
@@ -120,7 +120,7 @@ class GitRepository:
     def fetched_at(self) -> datetime | None:
         """When the clone was last brought up to date, in UTC.
 
-        ``None`` if never, and if that is said to be in the future: a clock jumped, and nobody knows.
+        ``None`` if never, and if that is in the future: a clock jumped, and nobody knows.
         """
         try:
             at = datetime.fromisoformat((self.path / _FETCHED).read_text())
@@ -162,13 +162,13 @@ class GitRepository:
     def identity(self) -> str:
         """The user's git identity, ``Name <mail>``. Raises `GovernanceError` where git knows none."""
         try:
-            said = self._git("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT").decode(errors="replace")
+            ident = self._git("-c", "user.useConfigOnly=true", "var", "GIT_COMMITTER_IDENT").decode(errors="replace")
         except GitFailure:
             raise GovernanceError(
                 "Git does not know who you are, and what is recorded says who did it. Nothing was changed. Tell it: "
                 "`git config --global user.name 'Your Name'` and `git config --global user.email you@example.org`."
             ) from None
-        return said.rsplit(">", 1)[0] + ">"
+        return ident.rsplit(">", 1)[0] + ">"
 
     def listing(self, sha: str) -> dict[str, Entry]:
         """Every entry of a commit, folders too, by path."""
@@ -389,7 +389,7 @@ def make_bare(path: Path, *, timeout: float = TIMEOUT_SECONDS) -> None:
 
 
 def _check_owner(path: Path) -> None:
-    """Refuse another user's clone, as git does by itself where it is not told the folder: its configuration may name
+    """Refuse another user's clone, as git does by itself where it is not given the folder: its configuration may name
     commands."""
     if path.stat().st_uid == os.geteuid():
         return

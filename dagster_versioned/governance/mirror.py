@@ -271,7 +271,7 @@ class GovernanceStore:
     def _steps(
         self, project: str, stored: dict[str, _Stored], state: "ProjectState", registry: "Registry"
     ) -> list[_Step]:
-        """What is to be put, in the order in which it is to be put, and what is only to be told."""
+        """What is to be put, in the order in which it is to be put, and what is only to be reported."""
         if not state.is_decommissioned:
             registry.agreed(project, state)
         ref = _usable(stored[_REF], Ref)

@@ -203,8 +203,8 @@ class Registry:
         if found is not None:
             other, place = found
             raise RegistryConflict(
-                f"The bytes of {project} at {location.uri} are not to be told from those of {other} at {place.uri}. "
-                "Nothing was deleted. Keep them, and delete by hand what is nobody else's."
+                f"The bytes of {project} at {location.uri} cannot be distinguished from those of {other} at "
+                f"{place.uri}. Nothing was deleted. Keep them, and delete by hand what is nobody else's."
             )
 
     def rehearsal(self) -> "Registry":

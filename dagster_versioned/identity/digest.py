@@ -9,7 +9,7 @@ Two kinds, specified byte by byte in docs/reference/digest.md:
 
 Both are functions of the values alone: how rows are batched, offsets of slices, bytes under a null and the choice
 between Arrow types for the same values (dictionaries, views, large or fixed-size lists) change nothing. Neither kind
-tells types of the same values apart by more than `type_text` does; schemas are compared beside the digest.
+distinguishes types of the same values by more than `type_text` does; schemas are compared beside the digest.
 """
 
 import hashlib
@@ -78,8 +78,8 @@ class RowsDigest:
 class BagDigest:
     """A running ``bag-xxh64x2`` of rows with this schema.
 
-    Neither the order of rows nor their batching matters, so parts may be digested anywhere and merged. It tells data
-    apart that differs by accident; it is no protection against someone who looks for a collision. Raises
+    Neither the order of rows nor their batching matters, so parts may be digested anywhere and merged. It distinguishes
+    data that differs by accident; it is no protection against someone who looks for a collision. Raises
     `UnsupportedType` for a column that has no canonical bytes.
     """
 

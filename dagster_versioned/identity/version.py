@@ -15,7 +15,7 @@ from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.names import check_partition_key
 
 Change = Literal["full", "metadata_only"]
-"""What a version changed against the one before: its data, or only what is said about it."""
+"""What a version changed against the one before: its data, or only what describes it."""
 
 TableType = Literal["imported", "derived"]
 

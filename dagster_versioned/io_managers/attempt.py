@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Versions = dict[dg.AssetKey, tuple[Upstream, ...]]
 
 NOTE_KEY = "dagster_versioned/read"
-"""Metadata key of the engine event that tells the writing step of a graph-backed asset what an earlier step read."""
+"""Metadata key of the engine event by which the writing step of a graph-backed asset knows what earlier steps read."""
 
 # Dagster makes one step context per attempt and passes it to every IO manager of the step, so a retry starts with an
 # empty note, and what an attempt noted goes when the attempt does.

@@ -34,9 +34,9 @@ def is_history(table: VersionedTable) -> bool:
 
 def event_time_of(context: dg.OutputContext) -> datetime | None:
     """When an output was true: as its metadata says, else the beginning of the partition. Raises `InvalidInput`."""
-    told = plain(context.output_metadata, EVENT_TIME_KEY)
-    if told is not None:
-        return _moment(told, EVENT_TIME_KEY)
+    given = plain(context.output_metadata, EVENT_TIME_KEY)
+    if given is not None:
+        return _moment(given, EVENT_TIME_KEY)
     if not context.has_asset_partitions:
         return None
     if len(keys := list(context.asset_partition_keys)) > 1:
@@ -86,32 +86,32 @@ def refuse_times(context: dg.InputContext) -> None:
 
 
 def _projection(context: dg.InputContext) -> Literal["current", "events"]:
-    told = plain(context.definition_metadata, PROJECTION_KEY)
-    if told not in (None, "current", "events"):
-        raise InvalidInput(f"{PROJECTION_KEY} is 'current' or 'events', not {told!r:.100}. Nothing was read.")
-    return told or "current"
+    given = plain(context.definition_metadata, PROJECTION_KEY)
+    if given not in (None, "current", "events"):
+        raise InvalidInput(f"{PROJECTION_KEY} is 'current' or 'events', not {given!r:.100}. Nothing was read.")
+    return given or "current"
 
 
 def _told(metadata: Mapping[str, Any] | None, key: str) -> datetime | None:
-    told = plain(metadata, key)
-    return None if told is None else _moment(told, key)
+    given = plain(metadata, key)
+    return None if given is None else _moment(given, key)
 
 
-def _moment(told: Any, key: str) -> datetime:
+def _moment(value: Any, key: str) -> datetime:
     """A time with a zone, or the beginning of a date in UTC; also as text, in ISO 8601, or as Dagster's timestamp."""
     try:
-        if isinstance(told, int | float):
-            return datetime.fromtimestamp(told, UTC)
-        if isinstance(told, date) and not isinstance(told, datetime):
-            told = told.isoformat()
-        moment = told if isinstance(told, datetime) else datetime.fromisoformat(told)
+        if isinstance(value, int | float):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, date) and not isinstance(value, datetime):
+            value = value.isoformat()
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
         if moment.tzinfo is not None:
             return moment
-        if isinstance(told, str) and len(told) == len("2013-01-01"):
+        if isinstance(value, str) and len(value) == len("2013-01-01"):
             return moment.replace(tzinfo=UTC)
     except (ValueError, TypeError):
         pass
-    raise InvalidInput(f"{key} is {told!r:.100}, which is neither a time with a zone nor a date. Nothing was done.")
+    raise InvalidInput(f"{key} is {value!r:.100}, which is neither a time with a zone nor a date. Nothing was done.")
 
 
 def _beginning(partitions: Any, key: str) -> datetime | None:

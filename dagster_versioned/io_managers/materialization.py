@@ -54,7 +54,7 @@ def version_metadata(
 ) -> dict[str, Any]:
     """What a write came to; ``history`` is the table's, with the version in it, or ``None`` if it could not be read.
 
-    Who tells of many versions gives the versions ``before`` them, by partition, which `History.before` finds at once.
+    Who reports many versions gives the versions ``before`` them, by partition, which `History.before` finds at once.
 
     ``version`` and ``data`` are the short forms of ``metadata_sha`` and ``data_sha``. ``commit_sha256`` is the SHA-256
     of the bytes of the commit that holds the version: with it, Dagster's event log is a witness to the table's history

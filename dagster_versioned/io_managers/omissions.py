@@ -1,4 +1,4 @@
-"""What a report leaves out: the version that it tells of is committed, whatever cannot be read of it afterwards."""
+"""What a report leaves out: the version that it describes is committed, whatever cannot be read of it afterwards."""
 
 from collections.abc import Generator
 from contextlib import contextmanager

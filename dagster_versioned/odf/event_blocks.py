@@ -81,7 +81,7 @@ def columns_of(chain: ChainState) -> EventColumns:
 
 
 def key_of(chain: ChainState) -> tuple[str, ...]:
-    """The columns by which rows are told apart, as the chain's source says; none where every row is on its own."""
+    """The columns that identify a row, as the chain's source says; none where every row is on its own."""
     polled = [chain.polling_source] if chain.polling_source is not None else []
     for source in (*polled, *chain.push_sources.values()):
         if isinstance(source.merge, MergeStrategyLedger | MergeStrategySnapshot):
@@ -156,9 +156,9 @@ def new_schema(ground: Ground, schema: EventSchema) -> list[MetadataEvent]:
 
 
 def new_watermark(
-    history: EventHistory, ground: Ground, made: Slice | None, told: datetime | None, given: datetime | None
+    history: EventHistory, ground: Ground, made: Slice | None, dumped_at: datetime | None, given: datetime | None
 ) -> datetime | None:
-    """The watermark after a write: never earlier than before. ``told`` is when a dump was all that there was."""
+    """The watermark after a write: never earlier than before. ``dumped_at`` is when a dump was all that there was."""
     known = ground.watermark
     if given is not None:
         if known is not None and given < known:
@@ -170,6 +170,6 @@ def new_watermark(
     if history.watermark == "manual":
         return known
     delay = history.watermark if isinstance(history.watermark, timedelta) else timedelta(0)
-    seen = [moment for moment in (made.latest if made is not None else None, told) if moment is not None]
+    seen = [moment for moment in (made.latest if made is not None else None, dumped_at) if moment is not None]
     reached = [moment - delay for moment in seen] + ([known] if known is not None else [])
     return max(reached, default=None)

@@ -31,14 +31,14 @@ HELD, MET = "held", "met"
 new), ``t`` (null: it is gone), both event times ``p_et`` and ``g_et``, and the data ``p0``, ``g0``, ``p1``, …"""
 
 OPERATIONS = "operations(kind)"
-"""What makes a row of each operation that some ``kind`` of change comes to, two of a correction: engines have words of
+"""What makes a row of each operation that some ``kind`` of change becomes, two of a correction: engines have words of
 their own for it."""
 
 REFUSED = -1
 """The operation of a row that cannot become an event: its key has a null, or is that of another row as well."""
 
 EVENT_TIME = -1
-"""The event time, where columns are told by their places among the data."""
+"""The event time, where columns are named by their places among the data."""
 
 
 class Operation(IntEnum):
@@ -170,7 +170,7 @@ class EventEngine(Protocol):
 
     @property
     def counts_current(self) -> bool:
-        """Whether `may_repeat` tells of current rows with one key as well, so that a merge need not be thorough."""
+        """Whether `may_repeat` covers current rows with one key as well, so that a merge need not be thorough."""
         ...
 
     def may_repeat(self, inserted: int, removed: int) -> bool:
@@ -222,8 +222,8 @@ def ledger(width: int, key: Sequence[int]) -> EventQuery:
 def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thorough: bool = True) -> EventQuery:
     """What changed between the current rows and those of the frame, which are all that there are now.
 
-    A null ``et`` in the frame says nothing of time: it is not compared. A row that is taken back is so with all that it
-    said, its time included, and what comes in its place follows at once. A null in a key is `REFUSED`. Where several
+    A null ``et`` in the frame says nothing of time: it is not compared. A row is taken back with all that it
+    held, its time included, and what comes in its place follows at once. A null in a key is `REFUSED`. Where several
     rows have one key, there is an operation on it twice, or a row that is held is in `MET` twice. ``thorough``: of
     current rows with one key, the last counts; else it is taken for granted that there are none.
     """

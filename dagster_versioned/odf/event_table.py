@@ -1,4 +1,4 @@
-"""A table that is a history of events: what becomes of a frame, what the events come to, and the chain that tells it.
+"""A table that is a history of events: what becomes of a frame, the rows that events make, and their chain.
 
 Source: seed 002 ("Merge Strategies", "Watermark", "Projection", "Schema Evolution").
 """
@@ -151,8 +151,8 @@ class EventTable:
                         if not thorough:
                             raise RowsRefused
                     _check_is_meant(made, rows, options)
-                    told = at if event_time is not None and isinstance(history.merge, Snapshot) else None
-                    reached = new_watermark(history, ground, made, told, _moment(watermark, "watermark"))
+                    dumped_at = at if event_time is not None and isinstance(history.merge, Snapshot) else None
+                    reached = new_watermark(history, ground, made, dumped_at, _moment(watermark, "watermark"))
                     return add_data(ground, made, reached, source_state)
 
                 return self.append(
@@ -224,8 +224,8 @@ class EventTable:
             task = SliceTask.to(staging, schema, ground.next_offset, ground.system_time, options.write_options(None))
             made = task.slice_of(engine.through(events, task))
             recorded = event(made)
-            told = [*self._seed(ground, kind), *before, *new_schema(ground, schema)]
-            entry = chain_entry(ground, told if recorded is None else [*told, recorded])
+            recorded_events = [*self._seed(ground, kind), *before, *new_schema(ground, schema)]
+            entry = chain_entry(ground, recorded_events if recorded is None else [*recorded_events, recorded])
             contents = made.contents if made is not None else nothing(schema.stored)
             base = str(ground.chain.head) if ground.chain is not None else None
             return EventSlice(base, made, contents, entry, given)
@@ -290,8 +290,8 @@ class EventTable:
         frame_type = as_type or pa.Table
         chain = self.chain
         schema = EventSchema.parse(files.scan.schema, columns_of(chain))
-        told = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
-        until = {name: moment for name, given in told.items() if (moment := _moment(given, "The time")) is not None}
+        bounds = {schema.columns.system_time: as_at, schema.columns.event_time: as_of}
+        until = {name: moment for name, given in bounds.items() if (moment := _moment(given, "The time")) is not None}
         key = schema.positions(key_of(chain), "The primary key")
         if as_at is not None:
             files = _only(files, schema.columns.system_time, until=until[schema.columns.system_time])
@@ -432,8 +432,8 @@ def _check_order(ground: Ground, at: datetime, history: EventHistory, *, brings_
     latest = max(filter(None, (_latest_event(ground, history), ground.watermark)), default=None)
     if latest is not None and at < latest:
         raise InvalidInput(
-            f"The dump is of {at.isoformat()}, but the history knows of {latest.isoformat()} already: what it tells is "
-            "past. Nothing was written. Write dumps in the order of their times."
+            f"The dump is of {at.isoformat()}, but the history knows of {latest.isoformat()} already: it is "
+            "outdated. Nothing was written. Write dumps in the order of their times."
         )
 
 
@@ -446,8 +446,8 @@ def _latest_event(ground: Ground, history: EventHistory) -> datetime | None:
     assert ground.state is not None
     found: list[datetime] = []
     for add in ground.state.snapshot.adds():
-        said: Mapping[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {})
-        if isinstance(text := said.get(history.event_time), str):
+        maxima: Mapping[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {})
+        if isinstance(text := maxima.get(history.event_time), str):
             moment = datetime.fromisoformat(text)
             found.append(moment if moment.tzinfo is not None else datetime.combine(moment, time(), UTC))
     return max(found, default=None)

@@ -1,8 +1,8 @@
 """Datasets and their events as YAML that people write and read. Source: seed 002 ("Metadata Format", "Manifest").
 
 Names are in camelCase, a variant of a union is named by its ``kind``, hashes are multibase, times RFC 3339. Only what
-JSON could say is read: no anchors, tags or bare dates. What is wrong is said all at once, each with its path, its line,
-its value and what was expected.
+JSON could say is read: no anchors, tags or bare dates. What is wrong is reported all at once, each with its path, its
+line, its value and what was expected.
 """
 
 import difflib

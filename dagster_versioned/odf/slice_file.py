@@ -102,23 +102,23 @@ class SliceTask:
             return None
         if not report:
             raise RowsRefused
-        said: dict[str, Any] = pickle.loads(report)
+        members: dict[str, Any] = pickle.loads(report)
         bag = BagDigest(schema_to_arrow(self.schema.stored))
-        bag.merge(*said["lanes"])
+        bag.merge(*members["lanes"])
         digest = bag.finish()
-        physical = Multihash(HashAlgorithm.SHA3_256, said["physical"])
-        appended, retracted, corrected, _ = said["operations"]
+        physical = Multihash(HashAlgorithm.SHA3_256, members["physical"])
+        appended, retracted, corrected, _ = members["operations"]
         interval = OffsetInterval(self.first_offset, self.first_offset + digest.nrow - 1)
-        logical = Multihash(HashAlgorithm.ARROW0_SHA3_256, said["logical"])
-        part = Part(**said["part"])
+        logical = Multihash(HashAlgorithm.ARROW0_SHA3_256, members["logical"])
+        part = Part(**members["part"])
         return Slice(
             part=replace(part, key=f"{SLICES}{physical}"),
-            contents=Contents(self.schema.stored, digest.nrow, tuple(said["null_counts"]), digest),
+            contents=Contents(self.schema.stored, digest.nrow, tuple(members["null_counts"]), digest),
             inserted=appended,
             updated=corrected,
             removed=retracted,
             data=DataSlice(logical, physical, interval, part.size),
-            latest=said["latest"],
+            latest=members["latest"],
         )
 
     def _write(
@@ -174,7 +174,7 @@ class SliceTask:
 
 
 class _Tally:
-    """What is said of events as they pass."""
+    """What is measured of events as they pass."""
 
     def __init__(self, schema: EventSchema, arrow: pa.Schema) -> None:
         self.nrow = 0
@@ -196,7 +196,7 @@ class _Tally:
         self.nrow += rows.num_rows
 
     def report(self, part: Part, physical: bytes) -> bytes:
-        said = {
+        members = {
             "part": {
                 name: getattr(part, name)
                 for name in ("sha256", "size", "num_records", "ordinal", "statistics", "source")
@@ -208,7 +208,7 @@ class _Tally:
             "logical": self._logical.digest().digest,
             "physical": physical,
         }
-        return pickle.dumps(said)
+        return pickle.dumps(members)
 
 
 def _sha3(source: Path | bytes | str) -> bytes:

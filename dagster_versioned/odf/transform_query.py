@@ -75,7 +75,7 @@ class QueryKind(Enum):
 class InputHistory:
     """What a run sees of an input: a frame of all its events up to the end of the run's interval, as they are stored.
 
-    ``key`` are the columns by which its rows are told apart, none where every row stands for itself. ``since`` is the
+    ``key`` are the columns that identify its rows, none where every row stands for itself. ``since`` is the
     last offset that an earlier run has seen.
     """
 

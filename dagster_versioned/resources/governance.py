@@ -1,4 +1,4 @@
-"""The Dagster resource that says where an organization's governance is, and in which role one comes to it."""
+"""The Dagster resource that says where an organization's governance is, and in which role it is used."""
 
 from datetime import timedelta
 from pathlib import Path

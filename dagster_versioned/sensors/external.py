@@ -41,7 +41,7 @@ class ExternalHeads:
         return {} if stamp is None else {str(self._table.name): stamp}
 
     def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
-        """See whether there is another version. A table that cannot be read is said to be so, and stops no other."""
+        """See whether there is another version. A table that cannot be read is reported, and stops no other."""
         stamp, before = listing.get(str(self._table.name)), self._heads
         is_new = stamp is None or stamp != self._stamp
         if is_new:

@@ -56,7 +56,7 @@ class _Definitions:
 class Edge:
     """One upstream of an asset: where it is, how partitions map, what a missing one means, what it is pinned to.
 
-    ``is_optional``: an external asset that is not loaded, and of which nobody said that it is a versioned table; it
+    ``is_optional``: an external asset that is not loaded, and that nobody declared as a versioned table; it
     counts once it is one. ``checks`` are the upstream's blocking ones.
     """
 

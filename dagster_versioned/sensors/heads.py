@@ -99,7 +99,7 @@ class ProjectHeads:
         return {name.removesuffix(".json"): etag for name, etag in names if name.endswith(".json")}
 
     def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
-        """See what changed among these tables. A table that cannot be read is said to be so, and stops no other."""
+        """See what changed among these tables. A table that cannot be read is reported, and stops no other."""
         self._reads = 0
         present = {table: listing[table] for table in tables if table in listing}
         gone = [table for table in self._known if table not in present]

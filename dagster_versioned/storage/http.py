@@ -309,12 +309,12 @@ def _range_start(content_range: str | None) -> int:
 
 
 def _failure(url: str, status: int) -> StorageError:
-    said = f"{shown_url(url)}: HTTP {status}."
+    answer = f"{shown_url(url)}: HTTP {status}."
     if status in (404, 410):
-        return ObjectNotFound(f"{said} Nothing is there. Check the address.")
+        return ObjectNotFound(f"{answer} Nothing is there. Check the address.")
     if status in (401, 403):
-        return AccessDenied(f"{said} The server refused. Check who may read it.")
-    return StoreUnavailable(f"{said} The server failed. Run again later.")
+        return AccessDenied(f"{answer} The server refused. Check who may read it.")
+    return StoreUnavailable(f"{answer} The server failed. Run again later.")
 
 
 def _pause(attempt: int) -> None:

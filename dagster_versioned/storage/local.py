@@ -467,7 +467,7 @@ def _link_new(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # A network file system may lose the answer of a link that was made; the link count tells.
+        # A network file system may lose the answer of a link that was made; the link count shows it.
         if temporary.stat().st_nlink < 2:
             raise
 

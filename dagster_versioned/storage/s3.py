@@ -426,28 +426,28 @@ class S3Store:
 
     def _from_answer(self, where: str, error: ClientError) -> Exception:
         status, code = _status(error), _code(error)
-        said = f"{where}: the server answered {status} {code}"
+        answer = f"{where}: the server answered {status} {code}"
         if code == "NoSuchBucket" or (status == 404 and code != "NoSuchKey" and self._no_bucket()):
             return StorageError(
-                f"{said}. The bucket {self._location.root!r} does not exist. Nothing was written; check the name, the "
-                "region and the endpoint."
+                f"{answer}. The bucket {self._location.root!r} does not exist. Nothing was written; check the name, "
+                "the region and the endpoint."
             )
         if status == 404:
             return ObjectNotFound(f"{where}: no such object. Nothing was read.")
         if status in (401, 403) or code in _DENIED_CODES:
             return AccessDenied(
-                f"{said}. The object is as it was; check which credentials are used and that their policy allows this "
-                "(S3 also says 403 for an absent object where listing the bucket is not allowed)."
+                f"{answer}. The object is as it was; check which credentials are used and that their policy allows "
+                "this (S3 also says 403 for an absent object where listing the bucket is not allowed)."
             )
         if code == "KeyTooLongError":
-            return InvalidName(f"{said}. Nothing was written; use a shorter key or prefix.")
+            return InvalidName(f"{answer}. Nothing was written; use a shorter key or prefix.")
         if status == 412:
-            return PreconditionFailed(f"{said}. The object is as it was; read it again and decide anew.")
+            return PreconditionFailed(f"{answer}. The object is as it was; read it again and decide anew.")
         if status >= 500 or status in (409, 429) or code in ("RequestTimeout", "SlowDown"):
             return StoreUnavailable(
-                f"{said} to each of {self._options.attempts} attempts. A write may or may not have landed; run again."
+                f"{answer} to each of {self._options.attempts} attempts. A write may or may not have landed; run again."
             )
-        return StorageError(f"{said}. The object is as it was; check the region, the endpoint and the bucket.")
+        return StorageError(f"{answer}. The object is as it was; check the region, the endpoint and the bucket.")
 
     def _no_bucket(self) -> bool:
         """Whether the bucket is missing; an answer to HEAD has no body, so it does not say which 404 it is."""

@@ -45,7 +45,7 @@ class _Strategy(BaseModel):
 
     @model_serializer(mode="wrap")
     def _with_strategy(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Always named: defaults are left out of asset metadata, and the name is what tells strategies apart.
+        # Always named: defaults are left out of asset metadata, and the name distinguishes strategies.
         return {"strategy": type(self).__name__.lower(), **handler(self)}
 
 
@@ -138,14 +138,14 @@ class EventHistory(BaseModel):
         _columns("an EventHistory", self.columns.names)
         compared = (self.merge.compare_columns or ()) if isinstance(self.merge, Snapshot) else ()
         if given := {*self.primary_key, *compared} & {*self.columns.given}:
-            raise ValueError(f"{min(given)!r} is a column that events are given, so rows cannot be told apart by it")
+            raise ValueError(f"{min(given)!r} is a column that events are given, so it cannot identify rows")
         if self.event_time in self.primary_key and isinstance(self.merge, Snapshot):
             raise ValueError(f"{self.event_time!r} says when a row came to be as it is, so it is no key of a Snapshot")
         return self
 
     @property
     def primary_key(self) -> tuple[str, ...]:
-        """The columns by which rows are told apart; none where every row is an event of its own."""
+        """The columns that identify a row; none where every row is an event of its own."""
         return () if isinstance(self.merge, Append) else self.merge.primary_key
 
     @property

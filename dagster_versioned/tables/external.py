@@ -229,7 +229,7 @@ class ExternalTable:
         if snapshot.commit_sha256 is None:
             raise VersionNotFound(
                 f"Commit {snapshot.version} of {self.uri} is not in its log any more, only a checkpoint of it, so the "
-                "version cannot be told from another one. Nothing was read. Take a later version."
+                "version cannot be distinguished from another one. Nothing was read. Take a later version."
             )
         data_sha = self._data_sha(snapshot.version) or snapshot.commit_sha256
         identifier = snapshot.metadata.id

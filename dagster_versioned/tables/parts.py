@@ -113,7 +113,7 @@ def vector_object(store: ObjectStore, of: Add | Remove) -> str | None:
         return None
     try:
         key = vector_key(store, vector, of.key)
-    except UnsupportedFeature:  # outside of the table's folder: whoever reads it is told
+    except UnsupportedFeature:  # outside of the table's folder: reading it says so
         return None
     return key if is_key(key) else None
 

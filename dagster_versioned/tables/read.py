@@ -129,7 +129,7 @@ def check_parts(version: Version, parts: Sequence[Add]) -> None:
 
 
 def row_order_of(version: Version) -> RowOrder:
-    """Whether the order of the version's rows is part of what it says: the kind of its digest tells."""
+    """Whether the order of the version's rows is part of its identity: the kind of its digest says so."""
     raw = version.raw
     digest = raw["facts"].get("digest") if raw is not None else None
     kind = RowsDigest.parse(digest if isinstance(digest, str) else version.facts.digest).kind

@@ -134,8 +134,8 @@ class _End:
             renamed=self._renamed,
             former=tuple(dict.fromkeys((*record.former, (self._project, source)))),
         )
-        said = {"from": source, "to": self._renamed.target}
-        return Draft("RENAME", after.actions(record), {"renamed": said}, announces=False)
+        renamed = {"from": source, "to": self._renamed.target}
+        return Draft("RENAME", after.actions(record), {"renamed": renamed}, announces=False)
 
 
 def _resume(project: str, source: str) -> DraftOf:
@@ -234,14 +234,14 @@ def rename_project(project: "Project", name: str) -> int:
     """
     if project.name == name:
         return 0
-    told = _tell(project, name)
+    changed = _record_name(project, name)
     record_project(project.data, project.name, name)
-    return told + _tell(project, name)
+    return changed + _record_name(project, name)
 
 
-def _tell(project: "Project", name: str) -> int:
+def _record_name(project: "Project", name: str) -> int:
     """Let each table's log say that the project was called otherwise; returns how many did not yet."""
-    told = 0
+    changed = 0
     for table in project.tables():
 
         def draft(state: TableState | None, _: int, table: TableName = table) -> Draft | None:
@@ -253,5 +253,5 @@ def _tell(project: "Project", name: str) -> int:
                 Draft("RENAME PROJECT", actions, {"renamed": {"project": name}}, announces=False) if actions else None
             )
 
-        told += TableOperations(project, table).change(draft) is not None
-    return told
+        changed += TableOperations(project, table).change(draft) is not None
+    return changed

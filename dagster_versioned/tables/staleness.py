@@ -129,7 +129,7 @@ class TableHeads:
 
     @classmethod
     def at(cls, table: "VersionedTable", reference: "VersionLike" = None) -> Self:
-        """What the heads of a table said at a version, from its log. Raises what `VersionedTable.upstream` does."""
+        """The heads of a table at a version, from its log. Raises what `VersionedTable.upstream` does."""
         chosen, state = table.choose(reference), table.state
         parents = [upstream.parent for upstream in table.upstream_of(chosen)]
         cells = {one.partition: CellHead.of(partition_head(table.name, one, state)) for one in chosen.versions}
@@ -219,7 +219,7 @@ def find(
     *,
     on_code_version: bool = False,
 ) -> Finding | None:
-    """What is to be said of one cell of the assets that run together as ``unit``; ``None`` if it is current.
+    """The state of one cell of the assets that run together as ``unit``; ``None`` if it is current.
 
     Of each member: the heads of its table, the partition there, what it needs, and the code version that it is to
     have, which counts in any case where the table is a feature's. Without any upstream there is nothing else to
@@ -296,7 +296,7 @@ def _changes(need: Need, head: CellHead | None, on: On) -> Iterator[Change]:
     if head is not None and head.feature is not None and need.upstream in head.feature.upstreams:
         if _has_same_fields(need, head.feature.upstreams[need.upstream]):
             return
-        on = "data_sha"  # what else is said of it has no part in a feature
+        on = "data_sha"  # what else its identity holds has no part in a feature
     keys: Iterable[str | None] = _keys_of(need)
     if need.is_whole and None not in built and built:
         keys = sorted(need.keys or ())  # all partitions were recorded one by one: the table had others as well

@@ -596,7 +596,7 @@ class VersionedTable:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
 
         One that is beyond the end of the log is not of this log, and all that is derived is written again. Who may not
-        write here, such as a governed reader, is told the head and writes nothing.
+        write here, such as a governed reader, gets the head and writes nothing.
         """
         return self._operations.resolve()
 

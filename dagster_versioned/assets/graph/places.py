@@ -130,7 +130,7 @@ def _made(
 
 
 def _is_nothing(node: AssetNode) -> bool:
-    """Whether what the asset returns never comes to an IO manager."""
+    """Whether what the asset returns never reaches an IO manager."""
     if not node.is_materializable:
         return False
     assets = node.assets_def

@@ -35,7 +35,7 @@ def column_path(name: str | Sequence[str]) -> Path:
 
 
 def found_path(schema: StructType, name: str | Sequence[str]) -> Path:
-    """The path of an existing column, spelled as in the schema; case is not told apart. Raises `InvalidInput`."""
+    """The path of an existing column, spelled as in the schema; case does not count. Raises `InvalidInput`."""
     path = column_path(name)
     spelled: list[str] = []
     here: DataType = schema

@@ -38,7 +38,7 @@ class Reach:
             return confined_key(path)
         key = decode_path(path)
         if not is_absolute(path):
-            if _S3.match(key):  # whose key could not be told from that of an object elsewhere
+            if _S3.match(key):  # whose key could be that of an object elsewhere
                 raise LogCorrupt(f"The relative path {path!r} reads like a URI. Nothing was read.")
             return confined_key(path)
         if "\\" in key or "\0" in key:

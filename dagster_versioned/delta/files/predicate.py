@@ -1,4 +1,4 @@
-"""What a SQL condition says of single columns: the part of it by which files can be told apart before any is read.
+"""What a SQL condition says of single columns: the part of it by which files can be skipped before any is read.
 
 `parse_predicate` turns Spark SQL into a small tree. What the tree cannot say (a function, a column compared with
 another one) becomes `Opaque`, of which nothing is known; so a predicate is always as wide as its text or wider, and
@@ -108,7 +108,7 @@ Predicate = Constant | Opaque | Comparison | IsNull | StartsWith | In | Not | An
 
 
 def paths_of(predicate: Predicate) -> frozenset[Path]:
-    """The columns that the predicate speaks of."""
+    """The columns that the predicate names."""
     return frozenset(node.path for node in _nodes(predicate) if isinstance(node, Comparison | IsNull | StartsWith | In))
 
 
@@ -422,7 +422,7 @@ def _of_number(tree: Tree, data_type: str) -> tuple[Value, Value] | None:
 def _is_one_double(number: int | Decimal | float, data_type: str) -> bool:
     """Whether every engine compares a column of the type with this number as if both were doubles."""
     decimal = decimal_of(data_type)
-    if decimal is not None:  # up to 15 digits are told apart by a double
+    if decimal is not None:  # a double distinguishes up to 15 digits
         return not isinstance(number, float) and max(decimal[0], len(Decimal(number).as_tuple().digits)) <= 15
     with np.errstate(over="ignore"):
         single = float(np.float32(float(number)))

@@ -131,7 +131,7 @@ def are_objects(texts: Any) -> bool:
     """Whether pyarrow's JSON reader can be given a column of texts, one a line: each is one JSON object, or an error.
 
     It takes any number of values in a line for rows, and ends the process for a value that is ``null`` and for one that
-    nests deeper than its stack is. What is doubtful is said to be none.
+    nests deeper than its stack is. What is doubtful counts as none.
     """
     if not len(texts):
         return True

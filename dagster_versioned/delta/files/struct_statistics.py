@@ -189,7 +189,7 @@ def _text(array: Any) -> Any:
 
 
 def _object(array: Any) -> Any:
-    # Not by `pyarrow.StructArray.field`, which forgets the nulls of the struct; and the joining is not told to skip
+    # Not by `pyarrow.StructArray.field`, which forgets the nulls of the struct; and the joining does not skip
     # nulls, since it then drops rows in which all are null (pyarrow 26).
     members = [
         compute.fill_null(

@@ -1,7 +1,7 @@
 """The change data feed of a table: which rows of which files each commit added, changed and took away.
 
-Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is told by them alone; of any other, its
-added and removed files are the inserted and deleted rows, but for a file that only got another deletion vector, where
+Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is read from them alone; of any other, the added
+and removed files are the inserted and deleted rows, but for a file that only got another deletion vector, where
 it is the difference of the two. Commits that say they changed no data (``dataChange`` false) have none.
 """
 
@@ -40,7 +40,7 @@ FEED = (
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """The rows of one file that one commit inserted or deleted; ``change`` ``None``: the file's own column tells.
+    """The rows of one file that one commit inserted or deleted; ``change`` ``None``: the file's own column says which.
 
     They are those that ``deletion_vector`` does not have and, if it is given, ``only`` has. ``partition_values`` are
     by physical name. ``size`` is ``None`` where the log does not tell that of a removed file.

@@ -42,7 +42,7 @@ class HistoryEntry:
 def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
     """The commits that are in the log, newest first, at most ``limit``.
 
-    A log that was cleaned up begins late: what was before is not told. Raises `TableNotFound`, `LogCorrupt`.
+    A log that was cleaned up begins late: what was before is left out. Raises `TableNotFound`, `LogCorrupt`.
     """
     times = _file_times(listed_commits(store))
     if not times:

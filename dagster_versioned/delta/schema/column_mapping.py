@@ -174,7 +174,7 @@ def _positions(stored: "Sequence[pa.Field[Any]]", mapping: ColumnMapping) -> dic
             keys.append((int(number), i))
     positions = dict(keys)
     if len(positions) < len(keys):
-        raise IntegrityError(f"Two columns cannot be told apart: {[field.name for field in stored]!r:.200}.")
+        raise IntegrityError(f"Two columns have one name: {[field.name for field in stored]!r:.200}.")
     if stored and not positions:
         raise IntegrityError(f"No column has a field id, by which the table finds them: {list(stored)!r:.200}.")
     return positions

@@ -363,7 +363,7 @@ def _struct_from_arrow(fields: "list[pa.Field[Any]]", path: tuple[str, ...]) -> 
         if (other := seen.get(member.name.casefold())) is not None:
             raise UnsupportedFrame(
                 f"Columns {_dotted((*path, other))} and {_dotted((*path, member.name))} have the same name"
-                " (case is not told apart); rename one. Nothing was written."
+                " (case does not count); rename one. Nothing was written."
             )
         seen[member.name.casefold()] = member.name
     return StructType(

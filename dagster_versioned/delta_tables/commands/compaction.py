@@ -27,7 +27,7 @@ CLUSTERING_PROVIDER = "dagster-versioned"
 def optimize(engine: RowEngine, store: ObjectStore, where: str | None = None, order_by: Sequence[str] = ()) -> Applied:
     """Join small files, and apply deletion vectors; no row changes. Raises as `delete`.
 
-    ``where`` speaks of partition columns only. Files are sorted by ``order_by``, or by the columns that the table is
+    ``where`` names partition columns only. Files are sorted by ``order_by``, or by the columns that the table is
     clustered by: then every file is written that no earlier call has sorted.
     """
     read = existing(store)

@@ -562,8 +562,8 @@ def _cdc_key(cdc: Cdc) -> str:
 
 def _told_rows(target: Target, add: Add) -> int:
     """The rows of a file that are not deleted, as its statistics tell, for who only counts."""
-    told = statistics.num_records(add.stats)
-    return (row_counts(target, [add])[0] if told is None else told) - cardinality(add)
+    recorded = statistics.num_records(add.stats)
+    return (row_counts(target, [add])[0] if recorded is None else recorded) - cardinality(add)
 
 
 def _deleted(target: Target, add: Add, rows: int) -> Positions:

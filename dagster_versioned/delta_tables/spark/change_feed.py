@@ -27,5 +27,5 @@ def read_changes(
     """What the commits from ``start`` to ``end`` changed, as `change_feed.read_changes` has it, in no order."""
     store = reaching(open_store(uri, profile=profile), allow, profile=profile)
     plan = plan_changes(store, place(start), None if end is None else place(end))
-    told, derived = (read(scan, session, s3_scheme=s3_scheme) for scan in change_scans(store, plan, columns))
-    return told.unionAll(derived)
+    recorded, derived = (read(scan, session, s3_scheme=s3_scheme) for scan in change_scans(store, plan, columns))
+    return recorded.unionAll(derived)

@@ -124,7 +124,7 @@ class VersionedSource(DataSource):
     """A Delta table in the folder that the option ``path`` names."""
 
     _version: int | None = None
-    """The version whose schema Spark was told: an instance travels to where the read is planned."""
+    """The version whose schema Spark has: an instance travels to where the read is planned."""
 
     @classmethod
     def name(cls) -> str:
@@ -206,7 +206,7 @@ def with_feed(scan: Scan) -> Scan:
 
 
 def _chosen(scan: Scan, given: "spark_types.StructType") -> Scan:
-    """The columns that Spark was told, or that the user's own schema names. Raises `InvalidInput` for another type:
+    """The columns that Spark has, or that the user's own schema names. Raises `InvalidInput` for another type:
     values are never cast on the way."""
     chosen = replace(scan, columns=tuple(given.names))
     table = spark_schema(chosen.selected)

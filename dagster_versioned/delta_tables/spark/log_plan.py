@@ -2,7 +2,7 @@
 
 Tasks read checkpoint files, row groups and runs of commits with the very code that replays a log in one process, so
 the same is refused in the same words; Spark then does what `snapshot` does with Arrow: the files of the checkpoint that
-no later commit speaks of, and of the others the last word. Only what is not about files comes to the driver.
+no later commit names, and of the others the last word. Only what is not about files comes to the driver.
 """
 
 import os
@@ -361,7 +361,7 @@ def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
 
 
 def _refusals(paths: Column, reach: Reach) -> "pa.Array[Any]":
-    """Why a path may not be read if it is live in the end, as our errors in a Python worker are told; else null."""
+    """Why a path may not be read if it is live in the end, in the form of our errors in a Python worker; else null."""
     try:
         reach.confine(paths)
     except VersionedError:

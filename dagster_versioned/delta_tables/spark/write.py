@@ -153,10 +153,10 @@ def cardinality(add: Add) -> int:
 
 
 def require_all(copied: int, expected: int, target: Target) -> None:
-    """Raise `IntegrityError` unless as many rows were copied as the files are said to have: none may get lost."""
+    """Raise `IntegrityError` unless as many rows were copied as the log counts in the files: none may get lost."""
     if copied != expected:
         raise IntegrityError(
-            f"{copied} rows of {target.store.uri} were read to be copied where its files are said to have {expected}."
+            f"{copied} rows of {target.store.uri} were read to be copied where the log counts {expected} in its files."
             " Nothing was committed. Look for a file that was altered, or whose statistics are wrong."
         )
 

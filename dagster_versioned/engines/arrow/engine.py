@@ -131,7 +131,7 @@ class ArrowEngine:
             return self.measure(rows, base.schema)
 
         return merge_tables(
-            incoming, base, matching, write, measure, vectors=options.deletion_vectors, tells=options.change_feed
+            incoming, base, matching, write, measure, vectors=options.deletion_vectors, writes_feed=options.change_feed
         )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:

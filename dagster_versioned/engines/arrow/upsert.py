@@ -58,7 +58,7 @@ def merge_tables(
     measure: Callable[[pa.Table], Contents],
     *,
     vectors: bool,
-    tells: bool,
+    writes_feed: bool,
 ) -> Upsert:
     """`Engine.merge` of a table in the canonical types of the scan's schema."""
     require_key(base.schema, matching.key, matching.named)
@@ -71,7 +71,7 @@ def merge_tables(
     deleted: dict[str, Positions] = {}
     updated: list[Rows] = []
     removed = 0
-    told: list[pa.Table] = []
+    feed: list[pa.Table] = []
     touched: list[int] = np.flatnonzero(np.bincount(matches.file)).tolist()
     for file in range(len(base.files)) if matching.rewrite else touched:
         old = read_table(replace(base, files=(base.files[file],)))
@@ -84,9 +84,9 @@ def merge_tables(
         updated.append(rows[changes_to])
         removed += int(alone.sum())
         gone = positions[alone | changes_to]
-        if tells:
-            told += [_told(_taken(old, positions[changes_to]), "update_preimage")]
-            told += [_told(_taken(old, positions[alone]), "delete")]
+        if writes_feed:
+            feed += [_feed_rows(_taken(old, positions[changes_to]), "update_preimage")]
+            feed += [_feed_rows(_taken(old, positions[alone]), "delete")]
         key_of = base.files[file].key
         lost = deleted_from(base, base.files[file], gone, old.num_rows) if vectors and not matching.rewrite else None
         if lost is not None:
@@ -105,8 +105,8 @@ def merge_tables(
     comes[changed] = True
 
     def changes() -> Written:
-        come = [_told(_taken(frame, changed), "update_postimage"), _told(_taken(frame, new), "insert")]
-        return write(pa.concat_tables([*told, *come]))
+        come = [_feed_rows(_taken(frame, changed), "update_postimage"), _feed_rows(_taken(frame, new), "insert")]
+        return write(pa.concat_tables([*feed, *come]))
 
     return Upsert(
         frozenset(replaced),
@@ -117,11 +117,11 @@ def merge_tables(
         updated=len(changed),
         removed=removed,
         deleted=deleted,
-        changes=changes if tells else None,
+        changes=changes if writes_feed else None,
     )
 
 
-def _told(rows: pa.Table, kind: ChangeType) -> pa.Table:
+def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 

@@ -32,7 +32,7 @@ _PYTHON = re.compile("Arrow|Pandas|Python|RDD")
 def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     """The rows and one more column that says whether a row is too wide; the strings of such a row are null.
 
-    ``None`` where that cannot be said or would not help: columns that are neither strings nor of fixed size (a binary
+    ``None`` where that is unknown or would not help: columns that are neither strings nor of fixed size (a binary
     is wide as a rule), a session that sets the limit itself, Spark Connect.
     """
     from pyspark.sql import functions as sf

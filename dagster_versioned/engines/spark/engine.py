@@ -120,7 +120,7 @@ class SparkEngine:
             read_here,
             write_here,
             vectors=options.deletion_vectors,
-            tells=options.change_feed,
+            writes_feed=options.change_feed,
         )
 
     def read(self, scan: Scan, frame_type: type | None = None) -> Any:

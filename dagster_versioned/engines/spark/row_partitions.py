@@ -34,7 +34,7 @@ def split(frame: "DataFrame", partitions: RowPartitions, *, allow_empty: bool) -
 def _check(
     frame: "DataFrame", partitions: RowPartitions, normal: "list[tuple[Column, bool | None]]", allow_empty: bool
 ) -> None:
-    """Count rows by what tells partitions apart, and judge the few values there are as Arrow's are."""
+    """Count rows by the values that distinguish partitions, and judge the few values there are as Arrow's are."""
     grouped = [
         value if wall is None else value - sf.pmod(value, sf.lit(column.grain(wall=wall)))
         for column, (value, wall) in zip(partitions.columns, normal, strict=True)

@@ -231,8 +231,8 @@ def _compared(
 
     def rows(kind: int) -> "DataFrame":
         # Data versions are as the provenance until somebody sets them.
-        said = column(PROVENANCE_BY_FIELD).alias(DATA_VERSION_BY_FIELD), column(PROVENANCE).alias(DATA_VERSION)
-        return of(kind).select(*map(column, expected.columns), *said)
+        supplied = column(PROVENANCE_BY_FIELD).alias(DATA_VERSION_BY_FIELD), column(PROVENANCE).alias(DATA_VERSION)
+        return of(kind).select(*map(column, expected.columns), *supplied)
 
     if current is None or set(on) == set(ids):
         orphaned = of(_GONE).select(*map(column, on if current is None else ids))

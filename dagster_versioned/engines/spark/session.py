@@ -90,10 +90,10 @@ def running(what: str) -> Generator[None]:
     try:
         yield
     except PySparkException as error:
-        said = " ".join(str(error).partition("JVM stacktrace")[0].split())
+        message = " ".join(str(error).partition("JVM stacktrace")[0].split())
         raise IntegrityError(
-            f"Spark failed in {what}: {said:.600} Nothing was changed. Run it again; where it fails in the same way, "
-            "the recorded query cannot be run over what its inputs have."
+            f"Spark failed in {what}: {message:.600} Nothing was changed. Run it again; where it fails in the same "
+            "way, the recorded query cannot be run over what its inputs have."
         ) from error
 
 

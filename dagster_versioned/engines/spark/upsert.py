@@ -47,7 +47,7 @@ def merge_frames(
     write: "Callable[[DataFrame], Written]",
     *,
     vectors: bool,
-    tells: bool,
+    writes_feed: bool,
 ) -> Upsert:
     """`Engine.merge`; the frame is persisted, and has the columns of the scan's schema by name."""
     require_key(base.schema, matching.key, matching.named)
@@ -95,17 +95,17 @@ def merge_frames(
 
     def changes() -> Written:
         differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
-        told = {
+        feed = {
             "update_postimage": new.join(differing.select(*keys), keys, "left_semi"),
             "insert": new.join(joined.where(sf.col(_MATCHED)).select(*keys), keys, "left_anti"),
         }
         if going:
             old = merging.stored(going)
-            told["update_preimage"] = merging.those(old, differing, "left_semi")
-            told["delete"] = merging.those(old, joined.where(~sf.col(_MATCHED)), "left_semi")
+            feed["update_preimage"] = merging.those(old, differing, "left_semi")
+            feed["delete"] = merging.those(old, joined.where(~sf.col(_MATCHED)), "left_semi")
         frames = [
             rows.select(*new.columns).toDF(*base.schema.names).withColumn(CHANGE_TYPE, sf.lit(kind))
-            for kind, rows in told.items()
+            for kind, rows in feed.items()
         ]
         return write(reduce(lambda one, other: one.unionAll(other), frames))
 
@@ -117,7 +117,7 @@ def merge_frames(
         updated,
         removed,
         deleted={base.files[i].key: positions for i, positions in deleted.items()},
-        changes=changes if tells else None,
+        changes=changes if writes_feed else None,
     )
 
 

@@ -202,7 +202,7 @@ class Task:
 
 
 class _WideRow(Exception):
-    """A row that Spark must be told to make smaller batches of."""
+    """A row for which Spark needs smaller batches."""
 
 
 class _Tally:

@@ -19,8 +19,8 @@ from dagster_versioned.engines.samples import (
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
-    SAID,
     SEPARATOR,
+    SUPPLIED,
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
     SamplePlan,
@@ -84,17 +84,17 @@ def with_contents(frame: pa.Table, columns: Mapping[str, Sequence[str]]) -> pa.T
 
     Data versions that it says stay.
     """
-    texts = {each: f"{SAID}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
-    told = frame
+    texts = {each: f"{SUPPLIED}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
+    with_texts = frame
     for each, name in texts.items():
-        told = told.append_column(name, member_of(frame, DATA_VERSION_BY_FIELD, each))
+        with_texts = with_texts.append_column(name, member_of(frame, DATA_VERSION_BY_FIELD, each))
     chosen = ([*columns[each], *([texts[each]] if each in texts else [])] for each in columns)
-    fields = [content_versions(told, names).combine_chunks() for names in chosen]
+    fields = [content_versions(with_texts, names).combine_chunks() for names in chosen]
     # An array of members knows no length without any.
     versions = pa.StructArray.from_arrays(fields, list(columns)) if fields else pa.nulls(len(frame), pa.struct([]))
-    table = _said(frame).append_column(PROVENANCE_BY_FIELD, versions)
-    said = DATA_VERSION_BY_FIELD in table.column_names
-    return table if said else table.append_column(DATA_VERSION_BY_FIELD, versions)
+    table = _supplied(frame).append_column(PROVENANCE_BY_FIELD, versions)
+    is_supplied = DATA_VERSION_BY_FIELD in table.column_names
+    return table if is_supplied else table.append_column(DATA_VERSION_BY_FIELD, versions)
 
 
 def stored(plan: SamplePlan, frame: pa.Table, *, stale: bool) -> pa.Table:
@@ -118,7 +118,7 @@ def rows_of(
         each.name: _read(plan, each, upstreams[each.name](pa.RecordBatchReader), wanted) for each in plan.upstreams
     }
     on = ", ".join(map(quoted, plan.on))
-    # As when it is said which samples are expected (`arrow_samples`).
+    # As when the expected samples are given (`arrow_samples`).
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "FULL" if all(each.optional for each in order) else "LEFT"
     with database() as connection:
@@ -142,8 +142,8 @@ def rows_of(
 
 def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table, *, every: bool) -> pa.Table:
     """The samples of some units, without versions but for data versions that they say."""
-    said = _said(samples)
-    return said if every else within(plan, said, units)
+    supplied = _supplied(samples)
+    return supplied if every else within(plan, supplied, units)
 
 
 def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
@@ -291,7 +291,7 @@ def _versions(rows: pa.Table, name: str, provenance: Any) -> Any:
     return pc.call_function("coalesce", [member_of(rows, DATA_VERSION_BY_FIELD, name), provenance])
 
 
-def _said(frame: pa.Table) -> pa.Table:
+def _supplied(frame: pa.Table) -> pa.Table:
     """The columns in which users say something."""
     return frame.select(
         [name for name in frame.column_names if name not in SYSTEM_COLUMNS or name == DATA_VERSION_BY_FIELD]

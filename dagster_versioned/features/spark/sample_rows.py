@@ -19,8 +19,8 @@ from dagster_versioned.engines.samples import (
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
-    SAID,
     SEPARATOR,
+    SUPPLIED,
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
     SamplePlan,
@@ -97,14 +97,14 @@ def with_contents(frame: "DataFrame", columns: Mapping[str, Sequence[str]]) -> "
     Data versions that it says stay. The one place where values go to Python: in batches, to be hashed as their digests
     are.
     """
-    texts = {each: f"{SAID}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
-    said_texts = {name: column(DATA_VERSION_BY_FIELD)[each].cast("string") for each, name in texts.items()}
-    told = frame.withColumns(said_texts) if texts else frame
+    texts = {each: f"{SUPPLIED}.{each}" for each in members_of(frame, DATA_VERSION_BY_FIELD)}
+    text_columns = {name: column(DATA_VERSION_BY_FIELD)[each].cast("string") for each, name in texts.items()}
+    with_texts = frame.withColumns(text_columns) if texts else frame
     chosen = {each: [*columns[each], *([texts[each]] if each in texts else [])] for each in columns}
-    versions = sf.struct(*(content_version(told, chosen[each]).alias(each) for each in columns))
-    table = told.select(*map(column, _said(frame)), versions.alias(PROVENANCE_BY_FIELD))
-    said = DATA_VERSION_BY_FIELD in table.columns
-    return table if said else table.withColumn(DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD))
+    versions = sf.struct(*(content_version(with_texts, chosen[each]).alias(each) for each in columns))
+    table = with_texts.select(*map(column, _supplied(frame)), versions.alias(PROVENANCE_BY_FIELD))
+    is_supplied = DATA_VERSION_BY_FIELD in table.columns
+    return table if is_supplied else table.withColumn(DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD))
 
 
 def stored(plan: SamplePlan, frame: "DataFrame", *, stale: bool) -> "DataFrame":
@@ -131,7 +131,7 @@ def rows_of(
     """All that the upstreams, by name, say of some units: joined with these before with each other."""
     wanted = None if every else units
     frames = {each.name: _read(plan, each, upstreams[each.name](type(units)), wanted) for each in plan.upstreams}
-    # As when it is said which samples are expected (`samples`).
+    # As when the expected samples are given (`samples`).
     order = sorted(plan.upstreams, key=lambda each: each.optional)
     kind = "full" if all(each.optional for each in order) else "left"
     rows = reduce(
@@ -144,8 +144,8 @@ def rows_of(
 
 def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame", *, every: bool) -> "DataFrame":
     """The samples of some units, without versions but for data versions that they say."""
-    said = select(samples, _said(samples))
-    return said if every else within(plan, said, units)
+    supplied = select(samples, _supplied(samples))
+    return supplied if every else within(plan, supplied, units)
 
 
 def within(plan: SamplePlan, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
@@ -165,7 +165,7 @@ def together(one: "DataFrame", other: "DataFrame") -> "DataFrame":
 
 
 def pieces(plan: SamplePlan, units: "DataFrame", size: int) -> "Iterator[tuple[DataFrame, int]]":
-    """The units in frames of at most ``size``, told apart by a hash of their columns."""
+    """The units in frames of at most ``size``, split by a hash of their columns."""
     count = -(-units.count() // size)
     counts: dict[int, int] = {}
     while count and (not counts or max(counts.values()) > size):
@@ -237,10 +237,10 @@ def _as_asked(frame: "DataFrame") -> "list[Column]":
 
 def _with_data_versions(plan: SamplePlan, rows: "DataFrame") -> "DataFrame":
     """Rows with their data versions: those that they say themselves (`_as_asked`), else those of their provenance."""
-    said = members_of(rows, _ASKED)
+    members = members_of(rows, _ASKED)
     fields = [
         sf.coalesce(column(_ASKED)[each].cast("string"), column(PROVENANCE_BY_FIELD)[each]).alias(each)
-        if each in said
+        if each in members
         else column(PROVENANCE_BY_FIELD)[each].alias(each)
         for each in plan.members
     ]
@@ -259,7 +259,7 @@ def digests(plan: SamplePlan, rows: "DataFrame") -> dict[str, str]:
     return field_digests(rows, plan.ids, plan.members)
 
 
-def _said(frame: "DataFrame") -> list[str]:
+def _supplied(frame: "DataFrame") -> list[str]:
     """The columns in which users say something."""
     return [name for name in frame.columns if name not in SYSTEM_COLUMNS or name == DATA_VERSION_BY_FIELD]
 

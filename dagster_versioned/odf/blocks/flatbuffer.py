@@ -33,7 +33,7 @@ _UINT32: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number in its slot. ``None`` is told from 0 by the slot being empty, and a field that cannot be ``None`` is
+    """A number in its slot. ``None`` differs from 0 by the slot being empty, and a field that cannot be ``None`` is
     left out where it is 0. ``name`` is FlatBuffers' own for the type."""
 
     format: struct.Struct
@@ -237,7 +237,7 @@ class _Reader:
 
     def unpack(self, form: struct.Struct, at: int, path: str) -> tuple[Any, ...]:
         if not 0 <= at <= len(self._data) - form.size:
-            raise ChainCorrupt(f"{path} is said to be at byte {at} of {len(self._data)}.")
+            raise ChainCorrupt(f"{path} is recorded at byte {at} of {len(self._data)}.")
         return form.unpack_from(self._data, at)
 
     def offset(self, at: int, path: str) -> int:
@@ -310,7 +310,7 @@ class _Reader:
         (size,) = self.unpack(_UINT32, at, path)
         start = at + _UINT32.size
         if size > len(self._data) - start:
-            raise ChainCorrupt(f"{path} is said to have {size} bytes, of which {len(self._data) - start} are there.")
+            raise ChainCorrupt(f"{path} is recorded with {size} bytes, of which {len(self._data) - start} are there.")
         self._spend(size, path)
         try:
             return content.of(self._data[start : start + size])
@@ -352,7 +352,7 @@ class _Reader:
 
     def _data_byte(self, at: int, path: str) -> int:
         if at >= len(self._data):
-            raise ChainCorrupt(f"{path} is said to be at byte {at} of {len(self._data)}.")
+            raise ChainCorrupt(f"{path} is recorded at byte {at} of {len(self._data)}.")
         return self._data[at]
 
     def _spend(self, size: int, path: str) -> None:

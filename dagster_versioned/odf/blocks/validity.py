@@ -1,6 +1,6 @@
 """What may follow what in a metadata chain. Source: seed 002 ("Metadata Chain", "Dataset Evolution").
 
-`validate` is a pure function from what the chain said so far and the next block to what it says then: readers, writers
+`validate` is a pure function from the chain's state so far and the next block to its state then: readers, writers
 and `verify` use the same one. What it returns is also what the next writer has to know.
 """
 
@@ -87,7 +87,7 @@ class ChainState:
 
 
 def validate(previous: ChainState | None, block: Block, name: Multihash) -> ChainState:
-    """What the chain says with the block, whose hash is ``name``, after what it said before (``None``: nothing).
+    """The chain's state with the block, whose hash is ``name``, after its state before (``None``: it is empty).
 
     Raises `ChainCorrupt`, naming the block and the rule that it breaks.
     """

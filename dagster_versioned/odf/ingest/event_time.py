@@ -15,7 +15,7 @@ from dagster_versioned.odf.blocks.events import (
 def event_time(
     source: EventTimeSource | None, *, path: str, modified: datetime | None, now: datetime
 ) -> datetime | None:
-    """The event time of a file, by default its last modification; ``None`` where nothing tells.
+    """The event time of a file, by default its last modification; ``None`` where it is unknown.
 
     In a path it is the first group of the pattern (else all that matches), in ``timestamp_format`` or ISO 8601, in UTC
     where it says no zone. Raises `InvalidInput`.

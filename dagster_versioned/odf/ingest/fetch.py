@@ -114,10 +114,10 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
         target = fetching.folder / "fetched"
         is_restricted = not (fetching.local_files or fetching.local_addresses)
         client = fetching.client.public() if is_restricted else fetching.client
-        status, said = client.download(url, target, headers, max_bytes=fetching.max_bytes)
+        status, answer_headers = client.download(url, target, headers, max_bytes=fetching.max_bytes)
         if status == 304:
             return None
-        file, modified, new = SourceFile(shown_url(url), target), last_modified(said), _stated(said)
+        file, modified, new = SourceFile(shown_url(url), target), last_modified(answer_headers), _stated(answer_headers)
     # What says nothing of itself, and a file of this machine, is known by its bytes.
     new = new or SourceState(SOURCE_NAME, CONTENT, _hash(file.path))
     if new == state:
@@ -176,7 +176,7 @@ def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetchi
     names = [path.name for path in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidInput(
-            f"{pattern} matches two files with the name {min(twice)!r}, and files are told apart by their names. "
+            f"{pattern} matches two files with the name {min(twice)!r}, and files are identified by their names. "
             "Nothing was added. Rename one, or narrow the pattern."
         )
     times = {

@@ -64,7 +64,7 @@ class Polling:
 
 def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
     """How the rows of a source become events, as its block says it."""
-    said = vocab or SetVocab()
+    columns = vocab or SetVocab()
     strategy: Append | Ledger | Snapshot
     match merge:
         case MergeStrategyAppend():
@@ -74,10 +74,10 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
         case MergeStrategySnapshot(primary_key=key, compare_columns=compared):
             strategy = Snapshot(primary_key=key, compare_columns=compared)
     names = {
-        "offset": said.offset_column,
-        "operation_type": said.operation_type_column,
-        "system_time": said.system_time_column,
-        "event_time": said.event_time_column,
+        "offset": columns.offset_column,
+        "operation_type": columns.operation_type_column,
+        "system_time": columns.system_time_column,
+        "event_time": columns.event_time_column,
     }
     given = {name: column for name, column in names.items() if column is not None}
     return EventHistory.model_validate({"merge": strategy, "watermark": watermark, **given})

@@ -158,5 +158,5 @@ def _require_characters(step: ReadStepCsv) -> None:
 
 
 def _escape(step: ReadStepCsv) -> str | None:
-    """The escape character, but for a quote: that is how quotes are doubled, as they are read without being told."""
+    """The escape character, but for a quote: that is how quotes are doubled, as they are read by default."""
     return step.escape if step.escape and step.escape != (step.quote or '"') else None

@@ -34,8 +34,8 @@ def known_to_agree(table: VersionedTable) -> dict[str, tuple[str, ...]]:
     if configuration is None:
         return {}
     try:
-        said: Any = orjson.loads(configuration)
-        return {str(version): tuple(map(str, others)) for version, others in said[ENGINE].items()}
+        document: Any = orjson.loads(configuration)
+        return {str(version): tuple(map(str, others)) for version, others in document[ENGINE].items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise LogCorrupt(f"{ENGINES_DOMAIN} cannot be parsed: {error!r}. Nothing was read.") from error
 

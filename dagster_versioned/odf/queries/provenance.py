@@ -113,8 +113,8 @@ def explain(
 def _origin(run: QueryRun, event: pa.Table, columns: EventColumns, session: "SparkSession") -> RowOrigin:
     from dagster_versioned.odf.spark.provenance import row_origin
 
-    said = event.drop_columns(list(columns.given))
-    row = session.createDataFrame(cast("Any", said))
+    data = event.drop_columns(list(columns.given))
+    row = session.createDataFrame(cast("Any", data))
     query, histories = query_of(run.transform), run.histories(session)
     with running("the query of a row"):
         return row_origin(session, query, histories, columns, row, compare=run.compares)
@@ -151,8 +151,8 @@ def _brought(dataset: RemoteDataset, link: Link, event: pa.Table, columns: Event
     """The offset of the last event that brought the row which an event takes back."""
     state = state_at(dataset, link.name)
     rows: pa.Table = ArrowEngine().read(slices_scan(dataset, state))
-    said = [name for name in event.column_names if name not in columns.given]
-    same = " AND ".join(f"e.{_quoted(name)} IS NOT DISTINCT FROM t.{_quoted(name)}" for name in said)
+    names = [name for name in event.column_names if name not in columns.given]
+    same = " AND ".join(f"e.{_quoted(name)} IS NOT DISTINCT FROM t.{_quoted(name)}" for name in names)
     offset, operation = _quoted(columns.offset), _quoted(columns.operation_type)
     with database() as cursor:
         cursor.register("e", rows)

@@ -20,12 +20,14 @@ from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.write.event_slice import SliceFile
 
 
-def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
+def pulled_slice(
+    path: Path, staged: str, data_slice: DataSlice, schema: StructType, columns: EventColumns
+) -> SliceFile:
     """The slice in a file, which is also in the table's store under the key ``staged``.
 
     Raises `IntegrityError` where it has other columns than ``schema``, or other offsets than its block says.
     """
-    name = f"{SLICES}{said.physical_hash}"
+    name = f"{SLICES}{data_slice.physical_hash}"
     try:
         parquet = pq.ParquetFile(path)
         stored = stored_schema(parquet.schema_arrow)
@@ -41,7 +43,7 @@ def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, c
     digest = BagDigest(schema_to_arrow(stored))
     nulls = np.zeros(len(stored.fields), np.int64)
     operations = np.zeros(len(Operation), np.int64)
-    expected = said.offset_interval.start
+    expected = data_slice.offset_interval.start
     for batch in parquet.iter_batches():
         rows = conform(batch, stored)
         digest.update(rows)
@@ -54,14 +56,14 @@ def pulled_slice(path: Path, staged: str, said: DataSlice, schema: StructType, c
         if not ((kinds >= 0) & (kinds < len(Operation))).all():
             raise IntegrityError(f"{name} has operations that are none. Nothing of it was added.")
         operations += np.bincount(kinds.astype(np.int64), minlength=len(Operation))
-    if expected != said.offset_interval.end + 1:
+    if expected != data_slice.offset_interval.end + 1:
         raise IntegrityError(f"{name} has other offsets than its block says. Nothing of it was added.")
     appended, retracted, corrected, _ = operations.tolist()
     rows_digest = digest.finish()
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return SliceFile(
-        part=Part(sha256, said.size, rows_digest.nrow, 0, statistics, staged, key=name),
+        part=Part(sha256, data_slice.size, rows_digest.nrow, 0, statistics, staged, key=name),
         contents=Contents(stored, rows_digest.nrow, tuple(nulls.tolist()), rows_digest),
         inserted=appended,
         updated=corrected,

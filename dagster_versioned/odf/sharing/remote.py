@@ -23,7 +23,7 @@ from dagster_versioned.tables.parts import SLICES
 CHECKPOINTS = "checkpoints/"
 _MAX_REFERENCE_BYTES = 512
 _MAX_FILE_BYTES = 5 * 1024**4
-"""S3's largest object: what is said to be larger is said to fill a disk."""
+"""S3's largest object: what claims to be larger is meant to fill a disk."""
 
 
 def open_remote(location: str | Location, *, profile: str | None = None) -> "RemoteDataset":

@@ -263,8 +263,8 @@ def _difference(
         before = theirs(block.prev_block_hash)[1]
         if before.sequence_number + 1 != block.sequence_number:
             raise ChainCorrupt(
-                f"Block {block.prev_block_hash} is number {before.sequence_number}, and is said to come before {name}, "
-                f"number {block.sequence_number}. Nothing was copied."
+                f"Block {block.prev_block_hash} is number {before.sequence_number}, and is recorded as the one before "
+                f"{name}, number {block.sequence_number}. Nothing was copied."
             )
         name, block = block.prev_block_hash, before
     if ahead and new:
@@ -452,8 +452,8 @@ class _Staged:
                 f"The dataset {state.seed.dataset_id} has no columns yet. Nothing was pulled. Pull it once it has data."
             )
         schema = _table_schema(columns, state)
-        said = _data_of(block)
-        file = None if said is None else self._read(said, schema, _columns(state))
+        data = _data_of(block)
+        file = None if data is None else self._read(data, schema, _columns(state))
         before = group[0][0].prev_block_hash
         return EventSlice(
             base=None if before is None else str(before),
@@ -465,11 +465,11 @@ class _Staged:
             ),
         )
 
-    def _read(self, said: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
-        staged = f"{PULLED}{SLICES}{said.physical_hash}"
+    def _read(self, data: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
+        staged = f"{PULLED}{SLICES}{data.physical_hash}"
         try:
             with _local(self._store, staged) as path:
-                return pulled_slice(path, staged, said, schema, columns)
+                return pulled_slice(path, staged, data, schema, columns)
         except FileNotFoundError:
             raise ObjectNotFound(
                 f"{staged} in {self._store.uri} is gone. Nothing of it was added. Pull again."
@@ -512,8 +512,8 @@ def _free_bytes(store: ObjectStore) -> int | None:
 
 
 def _columns(state: ChainState) -> EventColumns:
-    said = state.vocab
-    names = said.offset_column, said.operation_type_column, said.system_time_column, said.event_time_column
+    vocab = state.vocab
+    names = vocab.offset_column, vocab.operation_type_column, vocab.system_time_column, vocab.event_time_column
     return EventColumns(*(name for name in names if name))
 
 

@@ -1,4 +1,4 @@
-"""Groups of a query that new events are of: only these are computed again, and compared with what was said of them.
+"""Groups of a query that new events are of: only these are computed again, and compared with what was recorded of them.
 
 That holds for a query that groups the rows of one input, each of them made of one row, and says by which values; what
 is new of such an input, or was taken back, is of a group itself. Any other query is computed whole.
@@ -31,7 +31,7 @@ class Groups:
 
     @classmethod
     def of(cls, plan: Any, inputs: Sequence[str]) -> Self | None:
-        """The groups of a plan, if they can be told from its result, and nothing else of its inputs is asked for."""
+        """The groups of a plan, if they can be read off its result, and nothing else of its inputs is asked for."""
         if plan.subqueriesAll().size():
             return None
         above: list[Any] = []

@@ -39,8 +39,8 @@ def row_origin(
     """The origin of a row that a run of a query gave.
 
     ``inputs`` are as they were in that run, and so is ``compare`` (`Transform.rows`). ``row`` is a frame of one row: an
-    event time and data. Of rows that are equal, all that either was made of is said. Raises `UnsupportedFeature` for
-    queries whose rows cannot be followed (windows over rows, set differences, subqueries, semi joins).
+    event time and data. Of rows that are equal, all that either was made of is returned. Raises `UnsupportedFeature`
+    for queries whose rows cannot be followed (windows over rows, set differences, subqueries, semi joins).
     """
     transform = Transform(session, query, inputs, output)
     plan = transform.plan(compare=compare)
@@ -190,7 +190,7 @@ class _Columns:
             if expression.nodeName() != "AttributeReference":
                 text = expression.sql()
             else:
-                text = text or next((said for _, said in below if said), None)
+                text = text or next((step for _, step in below if step), None)
         return found, text
 
     def _enter(self, plan: Any) -> None:
@@ -235,21 +235,21 @@ def _steps(plan: Any, inputs: Mapping[str, str]) -> list[str]:
         return steps
     match kind:
         case "Filter":
-            said = f"keep rows where {plan.condition().sql()}"
+            step = f"keep rows where {plan.condition().sql()}"
         case "Join":
             condition = plan.condition()
             on = f" on {condition.get().sql()}" if condition.isDefined() else ""
-            said = f"{plan.joinType().sql().lower()} join{on}"
+            step = f"{plan.joinType().sql().lower()} join{on}"
         case "Aggregate":
             by = ", ".join(one.sql() for one in _items(plan.groupingExpressions()))
-            said = f"group by {by}" if by else "group all"
+            step = f"group by {by}" if by else "group all"
         case "Project":
-            said = f"select {', '.join(one.sql() for one in _items(plan.projectList()))}"
+            step = f"select {', '.join(one.sql() for one in _items(plan.projectList()))}"
         case "Generate":
-            said = f"generate {plan.generator().sql()}"
+            step = f"generate {plan.generator().sql()}"
         case _:
-            said = kind.lower()
-    return [*steps, said]
+            step = kind.lower()
+    return [*steps, step]
 
 
 def input_of(plan: Any, inputs: Mapping[str, str]) -> str | None:

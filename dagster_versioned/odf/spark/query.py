@@ -187,10 +187,10 @@ def _analysed(session: "SparkSession", text: str) -> Any:
         analysed.assertAnalyzed()
         return analysed.analyzed()
     except PySparkException as error:
-        said = " ".join(str(error).partition("\n\n==")[0].partition("JVM stacktrace")[0].split())
+        message = " ".join(str(error).partition("\n\n==")[0].partition("JVM stacktrace")[0].split())
         raise _refused(
             text,
-            f"Spark cannot analyse it: {said:.600}",
+            f"Spark cannot analyse it: {message:.600}",
             "Correct it; it sees nothing but its inputs, with their event time and data.",
         ) from error
 

@@ -3,7 +3,7 @@
 A query that makes each row of one row runs over the new events alone, and what an event does (append, retract, correct)
 is carried through. Every other query runs over what the inputs' events come to (where it groups, over the groups that
 new events are of), and the result is compared with what the output's events come to: rows that are gone are retracted,
-those that are new appended. So rows that came late correct what was said before, and nothing but events is kept.
+those that are new appended. So rows that came late correct what was recorded before, and nothing but events is kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -299,13 +299,13 @@ def _events(rows: "DataFrame", width: int) -> "DataFrame":
     row, ordered = sf.struct(*says), both.orderBy(operation)
     other = sf.when(is_from, sf.lead(row).over(ordered)).otherwise(sf.lag(row).over(ordered))
     alone = sf.when(is_from, Operation.RETRACT).when(is_to, Operation.APPEND).otherwise(operation)
-    told = rows.select(
+    judged = rows.select(
         offset,
         sf.when(whole, operation).otherwise(alone).alias("op"),
         *says,
         (whole & row.eqNullSafe(other)).alias(OPERATION),
     )
-    changed = told.where(~sf.coalesce(column(OPERATION), sf.lit(False)))
+    changed = judged.where(~sf.coalesce(column(OPERATION), sf.lit(False)))
     return _in_order(changed, [offset, *_ascending(says)]).select("op", *says)
 
 

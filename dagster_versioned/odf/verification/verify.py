@@ -291,7 +291,7 @@ class _Chain:
             self.unchecked.append(f"block {number if number is not None else asked} and all before it")
 
     def _validate(self) -> None:
-        """Apply the rules from the first block on; after a block that breaks one nothing can be said of the next."""
+        """Apply the rules from the first block on; after a block that breaks one, nothing is known of the next."""
         state: ChainState | None = None
         schema: bytes | None = None
         valid = bool(self.links) and isinstance(self.links[-1].block.event, Seed)
@@ -354,7 +354,7 @@ def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
 
 def _sources(events: Iterator[Any]) -> Iterator[str]:
     """Where data come from, as the events say, each once."""
-    said: set[str] = set()
+    reported: set[str] = set()
     for event in events:
         match event:
             case SetPollingSource(fetch=FetchStepUrl(url=url)):
@@ -371,8 +371,8 @@ def _sources(events: Iterator[Any]) -> Iterator[str]:
                 text = f"computed by {transform.engine} {transform.version or '(any version)'} from {named}: {query}"
             case _:
                 continue
-        if text not in said:
-            said.add(text)
+        if text not in reported:
+            reported.add(text)
             yield text
 
 
@@ -442,7 +442,7 @@ def _file_problem(dataset: RemoteDataset, file: StoredFile) -> str | None:
         return str(error)
     except OSError as error:
         raise StoreUnavailable(
-            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing can be said of it. Check "
+            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing is known of it. Check "
             "who may read it, and run again."
         ) from None
     found = Multihash(HashAlgorithm.SHA3_256, digest)
@@ -485,14 +485,14 @@ def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Store
             yield _finding("log", link, key, "the log does not list it whole")
     columns = end.arrow_schema()
     try:
-        told = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
+        expected = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
     except InvalidInput as error:
         yield Finding("log", None, None, "", str(error))
         return
     found = {field.name: field.type for field in log.schema.fields}
     renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
-    if found != told or renamed:
-        names = sorted(name for name in {**told, **found} if found.get(name) != told.get(name)) or renamed
+    if found != expected or renamed:
+        names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
         yield Finding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
 
 
@@ -530,7 +530,7 @@ def _difference(recorded: ExecuteTransform, given: ExecuteTransform) -> str | No
     given = replace(given, new_checkpoint=recorded.new_checkpoint)
     if given == recorded:
         return None
-    said, now = to_document(recorded), to_document(given)
-    differing = [name for name in {**said, **now} if said.get(name) != now.get(name)]
-    described = "; ".join(f"{name} is recorded as {said.get(name)} and comes to {now.get(name)}" for name in differing)
+    before, now = to_document(recorded), to_document(given)
+    differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    described = "; ".join(f"{name} is recorded as {before.get(name)} and is now {now.get(name)}" for name in differing)
     return f"done again, the query gives something else: {described}"

@@ -46,8 +46,8 @@ class ChainHead:
 
     def action(self) -> DomainMetadata:
         """The action that records it."""
-        said = {"head": self.head, "sequence_number": self.sequence_number, "dataset_id": self.dataset_id}
-        return DomainMetadata(CHAIN_DOMAIN, encode(said).decode(), False)
+        head = {"head": self.head, "sequence_number": self.sequence_number, "dataset_id": self.dataset_id}
+        return DomainMetadata(CHAIN_DOMAIN, encode(head).decode(), False)
 
 
 def chain_head(snapshot: Snapshot) -> ChainHead | None:

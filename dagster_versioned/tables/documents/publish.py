@@ -50,7 +50,7 @@ class Publisher:
         self._store = store
         self._head = head
         self._datom = DatomDocuments(project, table, data, store)
-        self._ref: str | None = None  # where this process said that the chain ends
+        self._ref: str | None = None  # where the chain ends, as this process wrote it
 
     def publish(self, cache: StateCache, state: TableState) -> None:
         """Bring every derived document up to the state, or to a later one where somebody already published that.

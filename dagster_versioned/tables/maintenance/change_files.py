@@ -13,7 +13,7 @@ from dagster_versioned.tables.history import Version
 class ChangeFiles:
     """The files of changes that a log names.
 
-    One belongs to the version that its commit made, and tells rows of the version before as well: how they were.
+    One belongs to the version that its commit made, and holds rows of the version before as well: how they were.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ChangeFiles:
         return {key: cdc for version in versions for key, cdc in self._at(version)}
 
     def telling_of(self, versions: Iterable[Version], history: Iterable[Version]) -> dict[str, Cdc]:
-        """By key, what tells rows of the versions: what belongs to them, or to those that came next."""
+        """By key, what holds rows of the versions: what belongs to them, or to those that came next."""
         going = list(versions)
         if not self._by_commit or not going:
             return {}
@@ -40,7 +40,7 @@ class ChangeFiles:
         return self.of((*going, *(version for version in followed if version is not None)))
 
     def needed(self, history: Iterable[Version], leaving: Iterable[Version] = ()) -> dict[str, Cdc]:
-        """By key, what must be there: what belongs to versions that stay, but for what tells of purged ones."""
+        """By key, what must be there: what belongs to versions that stay, but for what holds rows of purged ones."""
         every, leaving = list(history), set(leaving)
         purged = [version for version in every if version.gone == "purge"]
         kept = self.of(version for version in every if version.gone is None and version not in leaving)

@@ -284,7 +284,7 @@ class Collector:
             return any(one.id == collection.id for one in self._cache.require().history.open_collections)
 
         if wait_until_free(collection.id, collection.owner, is_open):
-            # What has lost a byte cannot have its claim back, whatever was said of it since.
+            # What has lost a byte cannot have its claim back, whatever was committed since.
             cancelled = self._is_cancelled(collection) and self._is_untouched(collection)
             if self._finish(collection, cancelled=cancelled) and not cancelled:
                 self._delete_all(collection.kind, dict.fromkeys(collection.paths, 0), collection.by, collection.why)

@@ -112,7 +112,7 @@ def verify_table(
         findings.append(Finding("identity", str(reference if reference is not None else partition), str(error)))
     gaps += [f"{v.short} (@{v.log_version}): {v.gone}" for v in versions if v.gone is not None]
     more, parts = _identities(commits, versions)
-    # A head that is derived from an altered identity cannot be told from a right one; the identity is the finding.
+    # A head that is derived from an altered identity looks like a right one; the identity is the finding.
     documents, derived = _derived(table, state, commits, with_head=not more) if whole else (0, iter(()))
     findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
     vectors = {add.identity: add for add in parts.values() if add.deletion_vector}

@@ -38,7 +38,7 @@ class Whereabouts:
         self._name = name
         self._cache = cache
         self._arrived: str | None = None  # the migration that is known to have brought the table here
-        self._told: str | None = None  # the migration that took it away, of which the user was told
+        self._warned_of: str | None = None  # the migration that took it away, of which the user was warned
 
     def look(self) -> TableState | MovedTo | None:
         """The state at the end of the log, ``None`` without one, or where to look instead.
@@ -72,8 +72,8 @@ class Whereabouts:
             return MovedTo(self._project.at(store))
         if state is None and mark is not None:
             raise moved(self._project.store.uri, mark)
-        if state is not None and mark is not None and mark.id != self._told and self._project.custody is None:
-            self._told = mark.id
+        if state is not None and mark is not None and mark.id != self._warned_of and self._project.custody is None:
+            self._warned_of = mark.id
             logger.warning(
                 "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
                 self._name,

@@ -60,8 +60,8 @@ class Drop:
         refuse_held(state, self.dropped)
         if self._partitions is None:
             adds = parts_of(state.snapshot)
-            said = Dropped(created_at_text(timestamp), self._by, self._why)
-            after = replace(record, partitioning=None, since=state.log_version + 1, dropped=said)
+            dropped = Dropped(created_at_text(timestamp), self._by, self._why)
+            after = replace(record, partitioning=None, since=state.log_version + 1, dropped=dropped)
         else:
             adds = tuple(chain.from_iterable(parts_by_partition(state.snapshot, self._partitions).values()))
             after = record
@@ -99,8 +99,8 @@ class Drop:
         return tuple(heads[key] for key in self._partitions)
 
     def _reason(self) -> dict[str, Any]:
-        said = {"by": self._by, "why": self._why}
-        return {"reason": {name: text for name, text in said.items() if text}} if any(said.values()) else {}
+        reason = {"by": self._by, "why": self._why}
+        return {"reason": {name: text for name, text in reason.items() if text}} if any(reason.values()) else {}
 
 
 class Restoration:

@@ -1,6 +1,6 @@
 """Repartitioning: the rows that are there, as partitions of another kind or as one whole table, in one commit.
 
-What a row belongs to is read from its columns, so what only a partition key said is lost. Parents, code version and the
+What a row belongs to is read from its columns, so what only a partition key held is lost. Parents, code version and the
 like of the versions that a new one is made of are recorded with it; the rows are read into memory as a whole.
 """
 
@@ -57,7 +57,7 @@ class Overtaken(Exception):
 
 @dataclass(frozen=True)
 class Parted:
-    """The rows of a table by their new partitions, with what is to be said of each, as of one state."""
+    """The rows of a table by their new partitions, with the description of each, as of one state."""
 
     state: TableState
     frames: Mapping[str | None, pa.Table]
@@ -284,7 +284,7 @@ def _column(rows: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
 
 
 def _described(versions: Sequence[Version]) -> Description:
-    """What is said of a version that is made of the rows of others: what they all say, and where all come from."""
+    """The description of a version that is made of the rows of others: what they share, and where all come from."""
     identities = [version.identity for version in versions]
     first = identities[0]
     same_code = all(one.code_version == first.code_version for one in identities)

@@ -27,7 +27,7 @@ from dagster_versioned.tables.write.write import CollectionInProgress
 
 
 class Reversion:
-    """The draft of a revert; ``change`` says what it comes to against the last state that was asked."""
+    """The draft of a revert; ``change`` is the kind of change against the state that was looked at last."""
 
     def __init__(
         self, store: ObjectStore, target: Version, writer: Writer, by: str | None, hold_because: str | None

@@ -64,7 +64,7 @@ def propose_update(
     pinned: ExitStack,
 ) -> Proposal:
     """The update as a proposal, which can be used until ``pinned`` is closed. Raises `InvalidInput`."""
-    said = _said(update, description, options)
+    described = _described(update, description, options)
     engine = engine_for(update.frame)
     if not engine.accepts(update.gone):
         raise InvalidInput(
@@ -75,21 +75,21 @@ def propose_update(
     gone = pinned.enter_context(engine.pinned(update.gone))
     require_frame(engine, frame, constraints)
     as_set = options.model_copy(update={"mode": "merge", "merge_key": update.ids, "allow_empty": True})
-    return _Update(replace(update, frame=frame, gone=gone), partition, said, engine, staging, as_set)
+    return _Update(replace(update, frame=frame, gone=gone), partition, described, engine, staging, as_set)
 
 
 def described_whole(
     update: SampleUpdate, description: Description, options: TableOptions
 ) -> tuple[Description, TableOptions]:
-    """What is said of an update that is all that there is, and how its frame is written: as a set of rows.
+    """The description of an update that is all that there is, and how its frame is written: as a set of rows.
 
     It was computed from no version, so it goes onto any. Raises `InvalidInput`.
     """
     as_set = options.model_copy(update={"row_order": "ignored", "allow_empty": True})
-    return _said(update, description, options), as_set
+    return _described(update, description, options), as_set
 
 
-def _said(update: SampleUpdate, description: Description, options: TableOptions) -> Description:
+def _described(update: SampleUpdate, description: Description, options: TableOptions) -> Description:
     """The description with what the update says. Raises `InvalidInput` for options that it cannot keep."""
     _require_set(options)
     if both := sorted(options.custom.keys() & update.custom.keys()):

@@ -53,9 +53,9 @@ def table_actions(
     protocol = merge_protocol(state.snapshot.protocol, needed)
     changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]
     columns = metadata.partition_columns if partition_columns is None else partition_columns
-    said = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
-    if said != metadata:
-        changed.append(said)
+    after = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
+    if after != metadata:
+        changed.append(after)
     return changed
 
 

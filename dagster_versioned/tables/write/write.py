@@ -70,7 +70,7 @@ REUSE_WINDOW = 64
 
 @dataclass(frozen=True)
 class Description:
-    """What is said about a version besides its data; all of it is part of the identity."""
+    """What describes a version besides its data; all of it is part of the identity."""
 
     asset_key: tuple[str, ...]
     table_type: TableType
@@ -198,7 +198,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Planned:
-    """What one proposal comes to against one state.
+    """What becomes of one proposal on one state.
 
     ``entry`` is ``None`` where nothing changes; then ``unchanged`` is the version that the frame already is.
     ``fresh`` are the keys of parts, and of files of their deletion vectors, that need their final name first.
@@ -359,9 +359,9 @@ class Writing:
         changing = [plan for plan in self.planned if plan.entry is not None]
         properties = self._properties(state, changing)
         ended = self._ended(state)
-        said = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
+        recorded = record.actions(TableRecord.of(state.snapshot) if state else TableRecord())
         if not changing and not ended:
-            return self._unchanged(state, timestamp, properties, said)
+            return self._unchanged(state, timestamp, properties, recorded)
         changes = self._changes(changing, properties, history)
         staying = _staying(state, changing, ended)
         schema = _merged_schema(state, changing, staying=staying)
@@ -376,7 +376,7 @@ class Writing:
                     properties,
                     self._partition_columns(state, changing, schema, staying=staying),
                 ),
-                *said,
+                *recorded,
                 *(add for plan in changing for add in plan.adds),
                 *(remove for plan in changing for remove in plan.removes),
                 *ended.removes(timestamp),
@@ -437,11 +437,11 @@ class Writing:
         """
         if not any(plan.proposal.changes_rows for plan in changing) or not is_set(properties, CHANGE_FEED):
             return []
-        told = [(plan.proposal, plan.proposal.write_changes()) for plan in changing]
-        _require_free({key for _, files in told for key in files}, history)
-        for proposal, files in told:
+        files_of = [(plan.proposal, plan.proposal.write_changes()) for plan in changing]
+        _require_free({key for _, files in files_of for key in files}, history)
+        for proposal, files in files_of:
             proposal.promote(self._staging, tuple(files), history)
-        return [cdc_of(key, part, proposal.partition) for proposal, files in told for key, part in files.items()]
+        return [cdc_of(key, part, proposal.partition) for proposal, files in files_of for key, part in files.items()]
 
     def _properties(self, state: TableState | None, changing: Sequence[Planned]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
@@ -592,19 +592,19 @@ def _configuring(state: TableState | None, timestamp: int, properties: Mapping[s
 
 
 def _identity(proposal: Proposal, sha: str) -> Identity:
-    said, contents = proposal.description, proposal.contents
+    described, contents = proposal.description, proposal.contents
     return Identity(
-        asset_key=said.asset_key,
-        table_type=said.table_type,
+        asset_key=described.asset_key,
+        table_type=described.table_type,
         data_sha=sha,
         nrow=contents.nrow,
         schema=contents.schema.to_json(),
         partition=proposal.partition,
-        parents=said.parents,
-        source_lineage=said.source_lineage,
-        code_version=said.code_version,
-        message=said.message,
-        custom=said.custom,
+        parents=described.parents,
+        source_lineage=described.source_lineage,
+        code_version=described.code_version,
+        message=described.message,
+        custom=described.custom,
     )
 
 
