@@ -1,8 +1,8 @@
 """The change data feed of a table: which rows of which files each commit added, changed and took away.
 
-Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is read from them alone; of any other, the added
-and removed files are the inserted and deleted rows, but for a file that only got another deletion vector, where
-it is the difference of the two. Commits that say they changed no data (``dataChange`` false) have none.
+Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is read from them alone; of any other, the
+added and removed files are the inserted and deleted rows, but for a file that only got another deletion vector: that
+is the difference of the two. Commits that changed no data (``dataChange`` false) have none.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 Tasks read checkpoint files, row groups and runs of commits with the very code that replays a log in one process, so
 the same is refused in the same words; Spark then does what `snapshot` does with Arrow: the files of the checkpoint that
-no later commit names, and of the others the last word. Only what is not about files comes to the driver.
+no later commit names, and of the others the last word. Only what is not about files reaches the driver.
 """
 
 import os
