@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.odf.blocks.arrow_schema import encode_schema
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
-from dagster_versioned.odf.blocks.block_iterator import walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks
 from dagster_versioned.odf.blocks.events import (
     AddData,
     DatasetKind,
@@ -152,7 +152,7 @@ def long_walk(folder: Path, blocks: int) -> None:
         dataset.append(SetInfo(f"entry {number}"))
     remote = dataset.finish()
     counting = Counting(remote)
-    walked = seconds(lambda: sum(1 for _ in walk(counting, remote.head())))
+    walked = seconds(lambda: sum(1 for _ in iterate_blocks(counting, remote.head())))
     verified = seconds(lambda: verify(remote).require_ok())
     print(f"A chain of {blocks} blocks: walked in {walked:.2f} s, {counting.reads / blocks:.2f} reads a block")
     print(f"  verified in {verified:.2f} s")

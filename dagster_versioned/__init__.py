@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.features.definitions import FieldsMapping as FieldsMapping
     from dagster_versioned.features.definitions import Lineage as Lineage
     from dagster_versioned.features.graph import FeatureGraph as FeatureGraph
-    from dagster_versioned.features.import_metaxy import take_over as take_over
+    from dagster_versioned.features.import_metaxy import import_metaxy as import_metaxy
     from dagster_versioned.features.increment import Increment as Increment
     from dagster_versioned.features.metaxy_store import MetaxyStore as MetaxyStore
     from dagster_versioned.features.snapshots import GraphHistory as GraphHistory
@@ -78,7 +78,7 @@ _HOME = {
     "MetaxyStore": "dagster_versioned.features.metaxy_store",
     "SampleHash": "dagster_versioned.engines.samples",
     "feature_of": "dagster_versioned.assets.feature_definition",
-    "take_over": "dagster_versioned.features.import_metaxy",
+    "import_metaxy": "dagster_versioned.features.import_metaxy",
     "versioned_feature": "dagster_versioned.assets.feature",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",

@@ -26,7 +26,7 @@ SURFACE = {
     "MetaxyStore",
     "SampleHash",
     "feature_of",
-    "take_over",
+    "import_metaxy",
     "versioned_feature",
     "ChainValidity",
     "FreshParents",

@@ -6,7 +6,7 @@ from typing import Any, cast
 import dagster as dg
 
 from dagster_versioned.checks.chain import ChainValidity
-from dagster_versioned.checks.check import Look, VersionCheck
+from dagster_versioned.checks.check import CheckedHeads, VersionCheck
 from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
@@ -73,7 +73,7 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         table = _project(resource, resource_key).table(key.path)
         partitioned = context.has_partition_key or context.has_partition_key_range
         partitions = frozenset(map(str, context.partition_keys)) if partitioned else None
-        look = Look(table, key, partitions, context, getattr(resource, "pins", {}))
+        look = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         selected = {one.name for one in context.selected_asset_check_keys}
         for check in checks:
             if check.check_name in selected:

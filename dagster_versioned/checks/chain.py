@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, URI_KEY
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, table_text
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, table_text
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.tables.history import History
 
@@ -25,7 +25,7 @@ class ChainValidity(VersionCheck):
 
     witnesses: int = 100
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         state, _ = look.table.replay()
         seen = self._seen(look)
         found = [*_links(state.history), *_witnessed(state.history, seen), *_identities(state.history)]
@@ -43,7 +43,7 @@ class ChainValidity(VersionCheck):
             {**metadata, "problems": table_text(["where", "problem"], found)},
         )
 
-    def _seen(self, look: Look) -> dict[int, str]:
+    def _seen(self, look: CheckedHeads) -> dict[int, str]:
         """SHA-256 of commits by log version, from the asset's materializations."""
         if not self.witnesses:
             return {}

@@ -20,7 +20,7 @@ MAX_ROWS = 50
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckedHeads:
     """The heads that one evaluation is about.
 
     ``partitions`` are those of the run, if it is a run of partitions; the heads are then those that the table has of
@@ -108,7 +108,7 @@ class VersionCheck(ABC):
         """What Dagster calls the check."""
         return self.name or self.title
 
-    def evaluate(self, look: Look) -> Verdict:
+    def evaluate(self, look: CheckedHeads) -> Verdict:
         """The verdict, also where the table cannot be read: then it is that it does not pass, and why.
 
         Raises `StorageError` and `GovernanceError`, which say nothing about the table, so that the step is tried again.
@@ -121,7 +121,7 @@ class VersionCheck(ABC):
             return Verdict(False, str(error))
 
     @abstractmethod
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         """The verdict. Raises `VersionedError`."""
 
 

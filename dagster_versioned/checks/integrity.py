@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -26,7 +26,7 @@ class HeadIntegrity(VersionCheck):
     title = "integrity"
     about = "The parts of the head are there, and their bytes have the SHA-256 that was committed."
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         keys = [head.partition for head in look.heads if head.partition is not None]
         scan = look.table.files(partitions=keys or None).scan
         with ThreadPoolExecutor(_READERS, thread_name_prefix="integrity") as pool:

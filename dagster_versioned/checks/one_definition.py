@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed
 from dagster_versioned.tables.write.definitions import other_definition, version_before
 
 
@@ -17,7 +17,7 @@ class OneDefinition(VersionCheck):
     title = "definition"
     about = "No other definition of the asset wrote the version before."
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         history = look.table.state.history
         heads = {head.log_version: head for head in look.heads}.values()  # a commit has one writer
         pairs = [(before, head) for head in heads if (before := version_before(history, head)) is not None]

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.tables.documents.head import partition_head
 from dagster_versioned.tables.staleness import SHORT, CellHead, Need, On, TableHeads, TableKey, find, require_on
@@ -33,7 +33,7 @@ class FreshParents(VersionCheck):
     def __post_init__(self) -> None:
         require_on(self.on, "check")
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         upstreams = list(_upstreams(look))
         judged = {upstream.key for upstream in upstreams}
         rows: list[tuple[object, ...]] = []
@@ -73,7 +73,7 @@ class _Upstream:
     key: TableKey
     heads: TableHeads
 
-    def need(self, look: Look, partition: str | None) -> Need:
+    def need(self, look: CheckedHeads, partition: str | None) -> Need:
         """What the asset's partition needs of it; what does not exist makes no head stale."""
         graph = look.graph
         keys = upstream_partitions(graph, look.asset_key, partition, self.asset_key, look.context.instance)
@@ -82,7 +82,7 @@ class _Upstream:
         return Need(self.asset_key.to_user_string(), self.key, self.heads, keys, is_whole=whole)
 
 
-def _upstreams(look: Look) -> Iterator[_Upstream]:
+def _upstreams(look: CheckedHeads) -> Iterator[_Upstream]:
     """The dependencies of the asset that are tables."""
     own, places, node = look.table.project, Places(look.graph), look.graph.get(look.asset_key)
     loaded = metadata_by_upstream(node)

@@ -5,7 +5,7 @@ from itertools import islice
 from statistics import median
 from typing import Literal
 
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.history import Version
 
@@ -34,7 +34,7 @@ class RowCountDrift(VersionCheck):
                 f"max_drop={self.max_drop}, max_growth={self.max_growth}."
             )
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         rows: list[tuple[object, ...]] = []
         faults: list[str] = []
         single: dict[str, float] = {}
@@ -58,7 +58,7 @@ class RowCountDrift(VersionCheck):
             return Verdict(False, f"{listed(faults)} ({limits} are allowed).", metadata)
         return Verdict(True, f"The rows of {len(rows)} heads are within the limits: {limits}.", metadata)
 
-    def _earlier(self, look: Look, head: Version) -> list[int]:
+    def _earlier(self, look: CheckedHeads, head: Version) -> list[int]:
         """The row counts to compare with, newest first."""
         if self.against == "partitions":
             earlier = look.beside(head)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, get_args
 
-from dagster_versioned.checks.check import Look, Verdict, VersionCheck, listed, named, table_text
+from dagster_versioned.checks.check import CheckedHeads, Verdict, VersionCheck, listed, named, table_text
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.history import Version
 
@@ -50,7 +50,7 @@ class SchemaPolicy(VersionCheck):
         if self.policy not in get_args(Policy):
             raise InvalidInput(f"A schema policy is one of {', '.join(get_args(Policy))}, not {self.policy!r:.100}.")
 
-    def judge(self, look: Look) -> Verdict:
+    def judge(self, look: CheckedHeads) -> Verdict:
         fixed = look.table.version(self.baseline) if self.baseline is not None else None
         rows: list[tuple[object, ...]] = []
         faults: list[str] = []
@@ -106,5 +106,5 @@ def _spelled(data_type: Any) -> str:
     return data_type if isinstance(data_type, str) else data_type["type"]
 
 
-def _before(look: Look, head: Version) -> Version | None:
+def _before(look: CheckedHeads, head: Version) -> Version | None:
     return next(chain(look.before(head), look.beside(head)), None)

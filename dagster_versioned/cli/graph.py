@@ -16,7 +16,7 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.features.graph import FeatureGraph
     from dagster_versioned.features.graph_diff import GraphDiff
-    from dagster_versioned.features.pending_work import FeatureOutlook
+    from dagster_versioned.features.pending_work import PendingWork
     from dagster_versioned.features.rendering import Drawing, Format
     from dagster_versioned.features.snapshots import GraphHistory, Push
 
@@ -206,13 +206,13 @@ def plan(session: Session, module: _Module = None) -> None:
 
     Below what is still to be computed, numbers are an upper bound. Versions and ids are read, and nothing is written.
     """
-    from dagster_versioned.features.pending_work import outlook
+    from dagster_versioned.features.pending_work import pending_work
 
     named = _named(module)
     if named is None:
         raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
     graph = _current(named)
-    found = outlook(session.open(), graph)
+    found = pending_work(session.open(), graph)
     if session.json:
         from dagster_versioned.cli.documents import print_json
 
@@ -289,13 +289,13 @@ def _show(
         say(*picture(drawing, how, direction).splitlines())
 
 
-def _numbers(each: "FeatureOutlook") -> tuple[int | None, ...]:
+def _numbers(each: "PendingWork") -> tuple[int | None, ...]:
     if each.certainty == "unknown":
         return (None, None, None, None, each.unchanged or None)
     return (each.todo, each.new, each.stale, each.orphaned, each.unchanged)
 
 
-def _reasons(each: "FeatureOutlook") -> list[str]:
+def _reasons(each: "PendingWork") -> list[str]:
     return [f"{field} of {count}" for field, count in each.reasons.items()]
 
 

@@ -12,7 +12,7 @@ from dagster_versioned.delta.commit.alter import Column
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint
 from dagster_versioned.delta.commit.restore import restore
 from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta.log.change_feed import ChangePlan, plan_changes
 from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log
 from dagster_versioned.delta.log.commits import commits_after
@@ -42,7 +42,7 @@ class Table:
         `InvalidInput` for a URI that names no store.
         """
         store = open_store(uri, profile=profile) if isinstance(uri, str) else uri
-        self.store = reaching(store, allow, profile=profile) if allow or isinstance(uri, str) else store
+        self.store = with_external_files(store, allow, profile=profile) if allow or isinstance(uri, str) else store
         self._newest: Snapshot | None = None
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.features import require_write
 from dagster_versioned.delta.files.deletion_vectors import vector_key
-from dagster_versioned.delta.files.external_files import Reach
+from dagster_versioned.delta.files.external_files import ExternalFiles
 from dagster_versioned.delta.files.file_actions import to_vector
 from dagster_versioned.delta.log.cleanup import require_foreign
 from dagster_versioned.delta.log.snapshot import Snapshot
@@ -119,7 +119,7 @@ def _needed(store: ObjectStore, snapshot: Snapshot, limit: datetime) -> set[str]
     milliseconds = int(limit.timestamp() * 1000)
     times = compute.fill_null(snapshot.tombstones["deletionTimestamp"], 0)
     removed = snapshot.tombstones.filter(compute.greater_equal(times, milliseconds))
-    own = Reach((store.uri,))
+    own = ExternalFiles((store.uri,))
     needed: set[str] = set()
     for files in (snapshot.files, removed):
         keys = cast("list[str]", files["key"].to_pylist())

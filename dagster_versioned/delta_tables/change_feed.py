@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta.files.partition_values import encode
 from dagster_versioned.delta.log.change_feed import (
     CHANGE_TYPE,
@@ -47,7 +47,7 @@ def read_changes(
     all of them. Raises as `changes.plan_changes` and `read_delta`, and `IntegrityError` for a file that is gone, as
     vacuum takes them.
     """
-    store = reaching(open_store(uri, profile=profile), allow, profile=profile)
+    store = with_external_files(open_store(uri, profile=profile), allow, profile=profile)
     plan = plan_changes(store, place(start), None if end is None else place(end))
     table = pa.concat_tables([read_table(scan) for scan in change_scans(store, plan, columns)])
     return table.take(compute.sort_indices(table[COMMIT_VERSION]))

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert
@@ -23,11 +23,13 @@ class Engine(Protocol):
         """Whether `write` takes this frame."""
         ...
 
-    def contents(self, frame: Any, options: WriteOptions) -> Contents | None:
+    def contents(self, frame: Any, options: WriteOptions) -> RowsSummary | None:
         """What the frame says, without writing it; ``None`` where that would consume the frame or compute it twice."""
         ...
 
-    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
+    def write(
+        self, frame: Any, staging: Staging, options: WriteOptions, contents: RowsSummary | None = None
+    ) -> StagedParts:
         """Write the frame as parts. On failure the staging may hold files, which its owner discards.
 
         ``contents``, where `contents` gave them for this very frame and these options, are not computed again.
@@ -54,7 +56,7 @@ class Engine(Protocol):
         """The columns of a pinned frame that the schema has, in its types, which are as wide or wider."""
         ...
 
-    def measure(self, frame: Any, schema: StructType) -> Contents:
+    def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows of a pinned frame say without an order; its columns are those of ``schema`` by name."""
         ...
 

@@ -35,7 +35,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class RowsSummary:
     """What a frame says, whatever its bytes: two frames with equal contents are the same data (FORMAT "Identity").
 
     ``schema`` has every field nullable and no field metadata; ``null_counts`` has one entry per top-level column.
@@ -48,10 +48,10 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StagedParts:
     """The outcome of writing a frame: its contents, and its parts in ordinal order (none for an empty version)."""
 
-    contents: Contents
+    contents: RowsSummary
     parts: tuple[Part, ...]
 
 

@@ -75,16 +75,16 @@ class RowPartitions:
             cells[tuple(at[column.keys[i]] for at, column in zip(known, self.columns, strict=True))] = i
         return cells[tuple(codes)]
 
-    def check(self, counts: "np.ndarray[Any, Any]", strangers: Mapping[str, int], *, allow_empty: bool) -> None:
+    def check(self, counts: "np.ndarray[Any, Any]", unknown_keys: Mapping[str, int], *, allow_empty: bool) -> None:
         """Raise unless every row has a partition, and every partition rows, which ``allow_empty`` does without.
 
-        ``counts`` are rows by partition, ``strangers`` rows without one by what their columns say.
+        ``counts`` are rows by partition, ``unknown_keys`` rows without one by what their columns say.
         """
         columns = ", ".join(repr(column.name) for column in self.columns)
-        if strangers:
-            shown = ", ".join(f"{value} ({count} rows)" for value, count in list(strangers.items())[:_SHOWN])
+        if unknown_keys:
+            shown = ", ".join(f"{value} ({count} rows)" for value, count in list(unknown_keys.items())[:_SHOWN])
             raise InvalidInput(
-                f"{sum(strangers.values())} rows belong to none of the {len(self.keys)} partitions that the run "
+                f"{sum(unknown_keys.values())} rows belong to none of the {len(self.keys)} partitions that the run "
                 f"covers: {columns} is {shown}. Nothing was written. Leave them out, or run their partitions too."
             )
         empty = [self.keys[i] for i in np.flatnonzero(counts == 0)]
@@ -112,7 +112,7 @@ def no_key(name: str, data_type: object) -> InvalidInput:
     )
 
 
-def strangers(texts: Sequence[Sequence[object]], counts: Sequence[int]) -> dict[str, int]:
+def unknown_keys(texts: Sequence[Sequence[object]], counts: Sequence[int]) -> dict[str, int]:
     """What columns say (``texts``, a list for each column), with the number of rows, for `RowPartitions.check`."""
     found: dict[str, int] = {}
     for values, count in zip(zip(*texts, strict=True), counts, strict=True):

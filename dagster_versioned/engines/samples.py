@@ -50,7 +50,7 @@ class SampleHash:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class UpstreamSamples:
     """One upstream of a feature, as its samples meet those of the others.
 
     ``rename``, ``select`` and ``filter`` (SQL, in the new names) are applied in this order. ``ids`` identify its
@@ -105,7 +105,7 @@ class SamplePlan:
     ids: tuple[str, ...]
     on: tuple[str, ...]
     units: tuple[str, ...]
-    upstreams: tuple[Upstream, ...]
+    upstreams: tuple[UpstreamSamples, ...]
     fields: tuple[FieldText, ...]
     hash: SampleHash = SampleHash()
 

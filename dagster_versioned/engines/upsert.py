@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.schema.schema_merge import common_schema
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
-from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
@@ -44,7 +44,7 @@ class Matching:
     on: tuple[str, ...] = ()
     gone: Any = None
     rewrite: bool = False
-    given: Contents | None = None
+    given: RowsSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class Upsert:
     """
 
     replaced: frozenset[str]
-    before: Contents
-    written: Written
+    before: RowsSummary
+    written: StagedParts
     inserted: int
     updated: int
     removed: int = 0
     deleted: Mapping[str, Positions] = field(default_factory=dict[str, Positions])
-    changes: Callable[[], Written] | None = None
+    changes: Callable[[], StagedParts] | None = None
 
-    def contents(self, base: Contents) -> Contents:
+    def contents(self, base: RowsSummary) -> RowsSummary:
         """What the table says afterwards, ``base`` being what the scan says. Both under one schema, without order."""
         terms = ((base, 1), (self.before, -1), (self.written.contents, 1))
         bag = BagDigest(schema_to_arrow(base.schema))
@@ -76,7 +76,7 @@ class Upsert:
             bag.merge(*(sign * lane for lane in contents.digest.lanes))
             null_counts = [total + sign * count for total, count in zip(null_counts, contents.null_counts, strict=True)]
         digest = bag.finish()
-        return Contents(base.schema, digest.nrow, tuple(null_counts), digest)
+        return RowsSummary(base.schema, digest.nrow, tuple(null_counts), digest)
 
 
 def deleted_from(scan: Scan, file: ScanFile, gone: Positions, live: int | None = None) -> Positions | None:
@@ -110,9 +110,9 @@ def may_stay(file: ScanFile, going: int) -> bool:
     return file.num_records is not None and lost <= MOST_DELETED * file.num_records
 
 
-def nothing(schema: StructType) -> Contents:
+def nothing(schema: StructType) -> RowsSummary:
     """What no rows say."""
-    return Contents(schema, 0, (0,) * len(schema.fields), BagDigest(schema_to_arrow(schema)).finish())
+    return RowsSummary(schema, 0, (0,) * len(schema.fields), BagDigest(schema_to_arrow(schema)).finish())
 
 
 def grown_schema(table: StructType, frame: StructType) -> StructType:

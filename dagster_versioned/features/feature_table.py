@@ -20,7 +20,7 @@ from dagster_versioned.engines.samples import (
     SampleChanges,
     SampleHash,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
     refuse_equal_names,
     require_columns,
     require_plain_columns,
@@ -31,7 +31,7 @@ from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.increment import Asked, Increment, SampleRows
+from dagster_versioned.features.increment import Increment, SampleRows, SamplesToCompute
 from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
@@ -106,7 +106,7 @@ class FeatureTable:
         head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
-        way = _way(as_type)
+        way = _sample_engine(as_type)
         frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
         types = {
             new: field.type
@@ -139,7 +139,7 @@ class FeatureTable:
         """
         head, full = self._head(partition, full)
         engine_for(samples)  # which says better than what follows that it is no frame
-        way = _way(cast("type[Any]", type(samples)))
+        way = _sample_engine(cast("type[Any]", type(samples)))
         samples = way.rows.own(samples, None)
         names = way.rows.names(samples)
         require_columns("The frame of samples", names, self.plan.ids)
@@ -176,7 +176,7 @@ class FeatureTable:
     def _resolved(
         self,
         changes: SampleChanges,
-        way: "_Way",
+        way: "_SampleEngine",
         head: UpstreamFiles | None,
         current: Any,
         rows: Any,
@@ -195,7 +195,7 @@ class FeatureTable:
         new = some(way.rows.units_of(self.plan, changes.new), counts.new)
         stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
         gone = some(changes.orphaned, counts.orphaned)
-        asked = Asked(new, stale, gone, counts, full=full, first=current is None)
+        asked = SamplesToCompute(new, stale, gone, counts, full=full, first=current is None)
         keys = {field.member: field.key for field in self.feature.fields}
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
@@ -233,7 +233,9 @@ class FeatureTable:
         full = full or (record is not None and record.full and record.left > 0)
         return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
 
-    def _current(self, head: UpstreamFiles | None, way: "_Way", full: bool, types: Mapping[str, DataType]) -> Any:
+    def _current(
+        self, head: UpstreamFiles | None, way: "_SampleEngine", full: bool, types: Mapping[str, DataType]
+    ) -> Any:
         """What is compared of the samples that are stored; ``None`` where there are none, or where all are to be
         computed and have other ids, or ids of other ``types`` (by column), so that all that are stored go."""
         if head is None:
@@ -264,7 +266,7 @@ class FeatureTable:
             names[each.name] = renamed if each.select is None else [name for name in renamed if name in wanted]
         refuse_equal_names(self.plan, names)
 
-    def _check_types(self, samples: Any, way: "_Way", head: UpstreamFiles) -> None:
+    def _check_types(self, samples: Any, way: "_SampleEngine", head: UpstreamFiles) -> None:
         """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
         others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
         both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
@@ -277,7 +279,7 @@ class FeatureTable:
                 "of them again (run config full: true)."
             ) from None
 
-    def _versions(self, upstream: Upstream, files: UpstreamFiles, way: "_Way") -> Any:
+    def _versions(self, upstream: UpstreamSamples, files: UpstreamFiles, way: "_SampleEngine") -> Any:
         """The columns of an upstream that say which samples there are, and of which versions."""
         known, needed = files.schema.names, _needed(upstream, files.schema)
         if DATA_VERSION_BY_FIELD in known:
@@ -319,7 +321,7 @@ class Resolved:
         self,
         feature: FeatureTable,
         increment: Increment[Any],
-        way: "_Way",
+        way: "_SampleEngine",
         head: UpstreamFiles | None,
         current: Any,
         upstreams: Mapping[str, Mapping[str, str]],
@@ -331,7 +333,7 @@ class Resolved:
         self._pinned = pinned
         self._part = ExitStack()
         self.feature = feature
-        self._way = way
+        self._sample_engine = way
         self._head = head
         self._current = current
         self._upstreams = upstreams
@@ -366,7 +368,7 @@ class Resolved:
         twice, and `EmptyTable` where there never was a sample.
         """
         self._part.close()
-        feature, way = self.feature, self._way
+        feature, way = self.feature, self._sample_engine
         plan, part = feature.plan, part or self.increment
         asked, idle = part.asked, False
         if part.todo:
@@ -430,24 +432,24 @@ class Resolved:
         """Rows of no sample, where none are stored that would say which columns there are."""
         if self._samples is not None:
             return self._finished_samples(part)
-        plan, rows = self.feature.plan, self._way.rows
+        plan, rows = self.feature.plan, self._sample_engine.rows
         if not {*plan.ids} <= {*plan.units}:
             raise EmptyTable(
                 f"Feature {plan.feature!r} has no samples, and nobody knows the types of its ids "
                 f"{sorted({*plan.ids} - {*plan.units})}. Nothing was written. Give its upstreams some samples first."
             )
-        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._way.pin(self._part))
+        return rows.finished(plan, part.units, rows.select(part.units, plan.ids), self._sample_engine.pin(self._part))
 
     def _finished_samples(self, part: Increment[Any]) -> Any:
         every = part.asked.first and not part.asked.piece
-        pin = self._way.pin(self._part)
-        return self._way.rows.finished_samples(
+        pin = self._sample_engine.pin(self._part)
+        return self._sample_engine.rows.finished_samples(
             self.feature.plan, part.units, self._samples, pin, part.todo, every=every
         )
 
     def _digests(self, part: Increment[Any], frame: Any, after: Version | None) -> dict[str, str]:
         """The field digests of the table once the frame is in it, by member."""
-        plan, rows = self.feature.plan, self._way.rows
+        plan, rows = self.feature.plan, self._sample_engine.rows
         keys = {field.key: field.member for field in self.feature.feature.fields}
         before = after or (self._head.files.versions[0] if self._head is not None else None)
         record = FeatureRecord.of(before.identity.custom) if before is not None else None
@@ -489,7 +491,7 @@ class Resolved:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _SampleEngine:
     """How an engine does it, and the type of its frames."""
 
     resolver: Resolver
@@ -501,27 +503,27 @@ class _Way:
         return lambda frame: until.enter_context(self.rows.pinned(frame))
 
 
-def _way(frame_type: type) -> _Way:
+def _sample_engine(frame_type: type) -> _SampleEngine:
     """The way of the engine that reads, or wrote, frames of a type. Raises `UnsupportedFrame`."""
     if isinstance(engine_for_type(frame_type), ArrowEngine):
-        return _Way(arrow_samples, arrow_sample_rows, pa.Table)
+        return _SampleEngine(arrow_samples, arrow_sample_rows, pa.Table)
     from dagster_versioned.engines.spark import samples
     from dagster_versioned.features.spark import sample_rows
 
-    return _Way(samples, sample_rows, frame_type)
+    return _SampleEngine(samples, sample_rows, frame_type)
 
 
 def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePlan:
     """The plan for frames of the columns alone that say which samples there are."""
 
-    def light(each: Upstream) -> Upstream:
+    def light(each: UpstreamSamples) -> UpstreamSamples:
         read = _needed(each, upstreams[each.name].schema)
         return replace(each, rename={old: new for old, new in each.rename.items() if old in read}, select=())
 
     return replace(plan, upstreams=tuple(map(light, plan.upstreams)))
 
 
-def _needed(upstream: Upstream, schema: StructType) -> list[str]:
+def _needed(upstream: UpstreamSamples, schema: StructType) -> list[str]:
     """The columns that say which samples of an upstream there are, as they are stored."""
     renamed = upstream.renamed(schema.names)
     wanted = {*upstream.ids, *upstream.on}

@@ -41,7 +41,7 @@ class TakenOver:
     left: int = 0
 
 
-def take_over(store: MetaxyStore, project: Project, graph: FeatureGraph | None = None) -> list[TakenOver]:
+def import_metaxy(store: MetaxyStore, project: Project, graph: FeatureGraph | None = None) -> list[TakenOver]:
     """Write the current samples of a Metaxy store to the tables of a project, feature after feature.
 
     ``graph`` is by default the one that was pushed to the store. The tables are those of the assets with the features'

@@ -117,7 +117,7 @@ class RowsOf(Protocol[FrameT_co]):
 
 
 @dataclass(frozen=True)
-class Asked:
+class SamplesToCompute:
     """What is to be done, as frames of the engine.
 
     ``new`` and ``stale`` are units with their provenance, ``gone`` the ids of rows that go without others in their
@@ -146,7 +146,7 @@ class Increment(Generic[FrameT]):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: SamplesToCompute,
         engine: SampleRows,
         plan: SamplePlan,
         rows: "RowsOf[FrameT]",

@@ -19,7 +19,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SampleHash,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
 )
 from dagster_versioned.engines.sql import Names, database
 from dagster_versioned.errors import CommitConflict, InvalidInput
@@ -40,7 +40,7 @@ _ROW = "metaxy_row"
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureOutlook:
+class PendingWork:
     """What is to be computed of a feature.
 
     ``reasons`` has, by field, in how many stale samples it is computed from something else. Where the counts are
@@ -63,13 +63,13 @@ class FeatureOutlook:
         return self.new + self.stale
 
 
-def outlook(project: Project, graph: FeatureGraph) -> list[FeatureOutlook]:
+def pending_work(project: Project, graph: FeatureGraph) -> list[PendingWork]:
     """What of each feature is to be computed, in the order in which they are.
 
     Their tables are those of the assets with their keys. Reads versions and ids, and nothing is written. Features with
     partitions are unknown, since which partitions they are computed from is Dagster's to say.
     """
-    found: list[FeatureOutlook] = []
+    found: list[PendingWork] = []
     above: dict[str, UpstreamFiles | _Pending | None] = {}
     for feature in graph:
         table = project.table(feature.key.split("/"))
@@ -109,12 +109,12 @@ class _UnknownError(Exception):
     """Nobody can know; says why."""
 
 
-def _of_root(feature: Feature, table: VersionedTable) -> tuple[FeatureOutlook, UpstreamFiles | None]:
+def _of_root(feature: Feature, table: VersionedTable) -> tuple[PendingWork, UpstreamFiles | None]:
     if not table.exists() or not table.state.history.heads:
-        return FeatureOutlook(feature.key, "unknown", note="it was never materialized"), None
+        return PendingWork(feature.key, "unknown", note="it was never materialized"), None
     files = UpstreamFiles(table, table.files())
     rows = sum(version.identity.nrow for version in files.files.versions if not version.is_foreign)
-    return FeatureOutlook(feature.key, "unknown", unchanged=rows, note="its samples are known once it ran"), files
+    return PendingWork(feature.key, "unknown", unchanged=rows, note="its samples are known once it ran"), files
 
 
 def _of_feature(
@@ -122,7 +122,7 @@ def _of_feature(
     feature: Feature,
     table: VersionedTable,
     above: Mapping[str, UpstreamFiles | _Pending | None],
-) -> tuple[FeatureOutlook, UpstreamFiles | _Pending | None]:
+) -> tuple[PendingWork, UpstreamFiles | _Pending | None]:
     heads = table.state.history.heads if table.exists() else {}
     try:
         if heads and None not in heads:
@@ -144,11 +144,11 @@ def _of_feature(
             given
         )
     except (_UnknownError, InvalidInput, CommitConflict) as error:
-        return FeatureOutlook(feature.key, "unknown", note=str(error)), None
+        return PendingWork(feature.key, "unknown", note=str(error)), None
     increment = resolved.increment
     is_exact = not any(isinstance(above[dep.feature], _Pending) for dep in feature.deps)
     counts = increment.counts
-    outlook = FeatureOutlook(
+    pending_work = PendingWork(
         feature.key,
         "exact" if is_exact else "at most",
         counts.new,
@@ -158,10 +158,10 @@ def _of_feature(
         increment.reasons,
     )
     stored = UpstreamFiles(table, table.files()) if heads else None
-    return outlook, _Pending(stored, plan, increment) if increment or stored is None else stored
+    return pending_work, _Pending(stored, plan, increment) if increment or stored is None else stored
 
 
-def _by_ids(dep: FeatureDep, upstream: Upstream) -> FeatureDep:
+def _by_ids(dep: FeatureDep, upstream: UpstreamSamples) -> FeatureDep:
     """The dependency on samples of which only ids and versions are known."""
     kept = {*upstream.ids, *upstream.on}
     rename = {old: new for old, new in dep.rename.items() if new in kept}
@@ -170,7 +170,7 @@ def _by_ids(dep: FeatureDep, upstream: Upstream) -> FeatureDep:
     )
 
 
-def _expected(table: VersionedTable, dep: FeatureDep, upstream: Upstream, pending: _Pending) -> _ExpectedRows:
+def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples, pending: _Pending) -> _ExpectedRows:
     """The samples that an upstream will have; those to be computed have the versions that are expected of them."""
     plan, asked = pending.plan, pending.increment.asked
     old = {new: name for name, new in dep.rename.items()}
@@ -206,7 +206,7 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: Upstream, pendin
 
 
 def _stored(
-    dep: FeatureDep, upstream: Upstream, files: UpstreamFiles, plan: SamplePlan, kept: Sequence[str]
+    dep: FeatureDep, upstream: UpstreamSamples, files: UpstreamFiles, plan: SamplePlan, kept: Sequence[str]
 ) -> pa.Table:
     """What is stored of an upstream: ids, the columns of the dependency's filter, and the data versions by field."""
     needed = [*kept, *plan.ids]
@@ -224,7 +224,7 @@ def _renamed(column: Any, dep: FeatureDep) -> Any:
     return replace(column, name=dep.rename.get(column.name, column.name))
 
 
-def _passing(dep: FeatureDep, upstream: Upstream, rows: pa.Table) -> pa.Table:
+def _passing(dep: FeatureDep, upstream: UpstreamSamples, rows: pa.Table) -> pa.Table:
     """Those of the rows that pass the dependency's filter, which names columns by their new names."""
     if upstream.filter is None:
         return rows

@@ -9,7 +9,7 @@ from dagster_versioned.engines.samples import (
     SampleChanges,
     SampleHash,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
 )
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep
@@ -89,7 +89,7 @@ def _member(graph: FeatureGraph, ref: FieldRef) -> str:
     return next(field.member for field in graph[ref.feature].fields if field.key == ref.field)
 
 
-def _upstream(graph: FeatureGraph, feature: Feature, dep: FeatureDep, used: set[FieldRef]) -> Upstream:
+def _upstream(graph: FeatureGraph, feature: Feature, dep: FeatureDep, used: set[FieldRef]) -> UpstreamSamples:
     ids = tuple(dep.rename.get(name, name) for name in graph[dep.feature].id_columns)
     match dep.lineage.kind:
         case "identity":
@@ -98,7 +98,7 @@ def _upstream(graph: FeatureGraph, feature: Feature, dep: FeatureDep, used: set[
             on = dep.lineage.on or feature.id_columns
         case "expansion":
             on = dep.lineage.on or ids
-    return Upstream(
+    return UpstreamSamples(
         dep.feature,
         ids,
         on,
@@ -111,7 +111,7 @@ def _upstream(graph: FeatureGraph, feature: Feature, dep: FeatureDep, used: set[
     )
 
 
-def _matched_by(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
+def _matched_by(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[str, ...]:
     """The columns that all upstreams have in common."""
     if not upstreams:
         return feature.id_columns
@@ -125,7 +125,7 @@ def _matched_by(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str,
     return tuple(common)
 
 
-def _units(feature: Feature, upstreams: tuple[Upstream, ...]) -> tuple[str, ...]:
+def _units(feature: Feature, upstreams: tuple[UpstreamSamples, ...]) -> tuple[str, ...]:
     """The feature's ids that come from its upstreams: what distinguishes its units.
 
     Raises `InvalidInput` where several samples of an upstream, or groups of them, would be one unit, and where a unit

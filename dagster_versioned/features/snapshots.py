@@ -32,7 +32,7 @@ from dagster_versioned.features.graph import LONGEST, SHORTEST, FeatureGraph
 from dagster_versioned.features.graph_diff import GraphDiff, graph_diff
 from dagster_versioned.governance.documents import Instant
 from dagster_versioned.identity.canonical import canonical_json
-from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, ShaPrefix, parse_reference
 from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 from dagster_versioned.tables.project import Project
 
@@ -126,9 +126,9 @@ class GraphHistory:
         that is meant. Raises `VersionNotFound`, `AmbiguousVersion`, `InvalidReference`.
         """
         wanted = parse_reference(reference)
-        pushes = self.pushes(1 if wanted == Head() else None)
+        pushes = self.pushes(1 if wanted == HeadReference() else None)
         match wanted:
-            case Head():
+            case HeadReference():
                 found = pushes
             case LogVersion(number):
                 found = [push for push in pushes if push.number == number]

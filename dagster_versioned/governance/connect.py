@@ -141,8 +141,10 @@ class Governance:
         self, name: str, place: Location, *, author: str | None = None, access: Access | None = None
     ) -> Project:
         """The project at the place that `documents` named; nothing is asked again before it writes."""
-        custody = GovernedCustody(self, name, place, access or self.access)
-        return Project(name, custody.access.open(place), author=author, custody=custody)
+        placement_authority = GovernedPlacement(self, name, place, access or self.access)
+        return Project(
+            name, placement_authority.access.open(place), author=author, placement_authority=placement_authority
+        )
 
     def fetched(self) -> str:
         """When the clone was last brought up to date, as a part of a sentence."""
@@ -171,8 +173,8 @@ class Governance:
 
 
 @dataclass(frozen=True)
-class GovernedCustody:
-    """What the tables of a governed project ask (`Custody`): whether the place that was opened is still the one."""
+class GovernedPlacement:
+    """A governed project's `PlacementAuthority`: whether the place that was opened is still the one."""
 
     governance: Governance
     project: str

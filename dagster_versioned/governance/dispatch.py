@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.errors import GovernanceError, InvalidInput, MethodRefused
-from dagster_versioned.governance.connect import Governance, GovernedCustody
+from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.documents import DEFAULT_DISPATCH
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.project import Project
@@ -96,8 +96,8 @@ def _resolve(project: str | Project, governance: Governance | str | None, contex
     if isinstance(governance, str):
         governance = Governance(governance)
     if isinstance(project, Project):
-        if governance is None and isinstance(project.custody, GovernedCustody):
-            governance = project.custody.governance
+        if governance is None and isinstance(project.placement_authority, GovernedPlacement):
+            governance = project.placement_authority.governance
         if governance is None:
             return project, _ungoverned(project.name, context)
         return project, governance.documents(project.name).dispatch.method(LANGUAGE, context)

@@ -36,7 +36,7 @@ from dagster_versioned.tables.relocation.migration_mark import (
     put_mark,
 )
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.table_actions import table_actions
 from dagster_versioned.tables.write.write import CollectionInProgress
 
@@ -112,10 +112,10 @@ def _announced(data: ObjectStore) -> list[TableName]:
     return names
 
 
-def _moved(mark: MigrationMark) -> Callable[[TableState | None, int], Draft | None]:
+def _moved(mark: MigrationMark) -> Callable[[TableState | None, int], CommitDraft | None]:
     moved = {"id": mark.id, "to": mark.target.to_json()}
 
-    def draft(state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(state: TableState | None, timestamp: int) -> CommitDraft | None:
         if state is not None:
             if migration_of(state.snapshot) == mark.id:
                 return None
@@ -123,15 +123,17 @@ def _moved(mark: MigrationMark) -> Callable[[TableState | None, int], Draft | No
                 raise CollectionInProgress(collection)
         schema = state.snapshot.schema if state is not None else _NO_COLUMNS
         domain = DomainMetadata(MOVED_DOMAIN, encode(moved).decode(), False)
-        return Draft(MOVE, [*table_actions(state, schema, timestamp), domain], {"moved": moved}, announces=False)
+        return CommitDraft(MOVE, [*table_actions(state, schema, timestamp), domain], {"moved": moved}, announces=False)
 
     return draft
 
 
-def _stays(migration_id: str) -> Callable[[TableState | None, int], Draft | None]:
-    def draft(state: TableState | None, _: int) -> Draft | None:
+def _stays(migration_id: str) -> Callable[[TableState | None, int], CommitDraft | None]:
+    def draft(state: TableState | None, _: int) -> CommitDraft | None:
         if state is None or migration_of(state.snapshot) != migration_id:
             return None
-        return Draft(STAY, [DomainMetadata(MOVED_DOMAIN, "", True)], {"moved": {"id": migration_id}}, announces=False)
+        return CommitDraft(
+            STAY, [DomainMetadata(MOVED_DOMAIN, "", True)], {"moved": {"id": migration_id}}, announces=False
+        )
 
     return draft

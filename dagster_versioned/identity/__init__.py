@@ -10,7 +10,7 @@ from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.names import TableName, partition_key, partition_path, table_name, table_name_of
 from dagster_versioned.identity.reference import (
     AsOf,
-    Head,
+    HeadReference,
     LogVersion,
     PinName,
     Reference,
@@ -39,7 +39,7 @@ __all__ = [
     "BagDigest",
     "Change",
     "Facts",
-    "Head",
+    "HeadReference",
     "Identity",
     "LogVersion",
     "Parent",

@@ -16,7 +16,7 @@ _FORMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class HeadReference:
     """The current version."""
 
 
@@ -48,7 +48,7 @@ class PinName:
     name: str
 
 
-Reference = Head | ShaPrefix | LogVersion | AsOf | PinName
+Reference = HeadReference | ShaPrefix | LogVersion | AsOf | PinName
 
 
 def parse_reference(value: str | datetime | int | None) -> Reference:
@@ -60,7 +60,7 @@ def parse_reference(value: str | datetime | int | None) -> Reference:
     Raises `InvalidReference`. FORMAT, "What a reference means".
     """
     if value is None:
-        return Head()
+        return HeadReference()
     if isinstance(value, str):
         return _parse_text(value)
     if isinstance(value, datetime):

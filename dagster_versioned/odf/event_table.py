@@ -20,7 +20,7 @@ from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, Obj
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf import event_sql as queries
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
-from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -320,7 +320,7 @@ class EventTable:
 
     def blocks(self) -> Iterator[tuple[Multihash, Block]]:
         """The blocks of the chain, newest first. Raises `ChainCorrupt` for one that is missing or altered."""
-        for link in walk(_Blocks(self.table.store), self.chain.head):
+        for link in iterate_blocks(_Blocks(self.table.store), self.chain.head):
             yield link.name, link.block
 
     @property

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform
 from dagster_versioned.engines.parquet_part import PartWriter
-from dagster_versioned.engines.parts import Contents, Part, WriteOptions
+from dagster_versioned.engines.parts import Part, RowsSummary, WriteOptions
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import StorageError, UnsupportedType
 from dagster_versioned.identity.digest import BagDigest
@@ -113,7 +113,7 @@ class SliceTask:
         part = Part(**members["part"])
         return Slice(
             part=replace(part, key=f"{SLICES}{physical}"),
-            contents=Contents(self.schema.stored, digest.nrow, tuple(members["null_counts"]), digest),
+            contents=RowsSummary(self.schema.stored, digest.nrow, tuple(members["null_counts"]), digest),
             inserted=appended,
             updated=corrected,
             removed=retracted,
@@ -126,7 +126,7 @@ class SliceTask:
     ) -> bytes | None:
         arrow = slice_schema(self.schema)
         writer = PartWriter(self.schema.stored, directory, self.options, make_parents=False, stored_as=arrow)
-        tally = _Tally(self.schema, arrow)
+        tally = _RowsSummarizer(self.schema, arrow)
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -173,7 +173,7 @@ class SliceTask:
         return pa.RecordBatch.from_arrays(columns, schema=arrow)
 
 
-class _Tally:
+class _RowsSummarizer:
     """What is measured of events as they pass."""
 
     def __init__(self, schema: EventSchema, arrow: pa.Schema) -> None:

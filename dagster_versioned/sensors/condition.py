@@ -15,7 +15,7 @@ from dagster_versioned.sensors.graph import units_of
 from dagster_versioned.sensors.plan import Cell, Decision
 from dagster_versioned.sensors.runs import STATE_CHARACTERS, RunsInProgress
 from dagster_versioned.sensors.watch import Watch
-from dagster_versioned.tables.staleness import Finding, On, require_on
+from dagster_versioned.tables.staleness import On, StaleCell, require_on
 
 
 def version_changed(
@@ -121,7 +121,7 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
     return watch, looks[options]
 
 
-def _untried(cell: Cell, finding: Finding) -> str | None:
+def _untried(cell: Cell, finding: StaleCell) -> str | None:
     """Runs that Dagster's conditions ask for do not say for which state they were."""
     return None
 

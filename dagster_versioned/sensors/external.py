@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from dagster_versioned.errors import TableNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.sensors.heads import Look, ProjectHeads
+from dagster_versioned.sensors.heads import HeadChanges, ProjectHeads
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.project import Pin, Project
 from dagster_versioned.tables.staleness import CellHead, TableHeads
@@ -40,7 +40,7 @@ class ExternalHeads:
             stamp = _UNREADABLE  # `look` says why
         return {} if stamp is None else {str(self._table.name): stamp}
 
-    def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
+    def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> HeadChanges:
         """See whether there is another version. A table that cannot be read is reported, and stops no other."""
         stamp, before = listing.get(str(self._table.name)), self._heads
         is_new = stamp is None or stamp != self._stamp
@@ -50,7 +50,7 @@ class ExternalHeads:
         is_known = stamp is None or (stamp != _UNREADABLE and self._heads.whole is not None)
         self._stamp = stamp if is_known else None
         changed = {self._table.name: None} if self._heads != before else {}
-        return Look(changed, listing, int(is_new and stamp is not None), (), is_known)
+        return HeadChanges(changed, listing, int(is_new and stamp is not None), (), is_known)
 
     def pins(self) -> Mapping[str, Pin]:
         """None: pins are of projects."""

@@ -55,7 +55,7 @@ class _Known:
 
 
 @dataclass(frozen=True)
-class Look:
+class HeadChanges:
     """What one look at a project found.
 
     ``changed`` holds, for each table whose head changed since the look before, the partitions that did; ``None`` means
@@ -98,7 +98,7 @@ class ProjectHeads:
         names = ((info.key.removeprefix(HEADS_FOLDER), info.etag) for info in self._project.data.list(HEADS_FOLDER))
         return {name.removesuffix(".json"): etag for name, etag in names if name.endswith(".json")}
 
-    def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> Look:
+    def look(self, listing: Mapping[str, str], tables: Collection[TableName]) -> HeadChanges:
         """See what changed among these tables. A table that cannot be read is reported, and stops no other."""
         self._reads = 0
         present = {table: listing[table] for table in tables if table in listing}
@@ -123,7 +123,7 @@ class ProjectHeads:
             del self._resolving[table]
         etags = {str(table): self._known[table].etag for table in present}
         unread = (not known.etag or known.heads.unreadable is not None for known in self._known.values())
-        return Look(changed, etags, self._reads, pending, not pending and not any(unread))
+        return HeadChanges(changed, etags, self._reads, pending, not pending and not any(unread))
 
     def pins(self) -> Mapping[str, Pin]:
         """The project's pins. Raises `IntegrityError` where they cannot be read."""
@@ -137,7 +137,7 @@ class ProjectHeads:
 
     def _follow(self) -> None:
         """Go where the project's bytes are, if governance says that they were moved."""
-        store = self._opened.custody.relocated() if self._opened.custody is not None else None
+        store = self._opened.placement_authority.relocated() if self._opened.placement_authority is not None else None
         uri = store.uri if store is not None else self._opened.store.uri
         if uri != self._project.store.uri:
             mark = read_mark(self._opened.data) if store is None else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from dagster_versioned.tables.staleness import Finding, cell_text
+from dagster_versioned.tables.staleness import StaleCell, cell_text
 
 Cell = tuple[str, str | None]
 """A unit (assets that run together) or an upstream by name, and a partition of it."""
@@ -29,10 +29,10 @@ class Decision:
 
 
 def plan(
-    findings: Iterable[tuple[Cell, Finding]],
+    findings: Iterable[tuple[Cell, StaleCell]],
     upstreams: Callable[[Cell], Iterable[Cell]],
     running: Callable[[Cell], str | None],
-    tried: Callable[[Cell, Finding], str | None],
+    tried: Callable[[Cell, StaleCell], str | None],
     unchecked: Callable[[Cell], str | None] = lambda _: None,
 ) -> dict[Cell, Decision]:
     """What becomes of each stale cell.
@@ -69,7 +69,7 @@ def plan(
     return decisions
 
 
-def _hindrance(finding: Finding, run: str | None) -> Decision | None:
+def _hindrance(finding: StaleCell, run: str | None) -> Decision | None:
     """What keeps a cell from running, whatever its upstreams are about to do."""
     if finding.held is not None:
         by = f" by {finding.held.by}" if finding.held.by else ""

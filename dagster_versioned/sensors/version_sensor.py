@@ -29,7 +29,7 @@ from dagster_versioned.sensors.runs import (
     RunsTried,
 )
 from dagster_versioned.sensors.watch import Seen, Watch
-from dagster_versioned.tables.staleness import Finding, On, require_on
+from dagster_versioned.tables.staleness import On, StaleCell, require_on
 
 LONGEST_RANGE = 1000
 """Partitions in one ranged run: their states travel in its tags."""
@@ -148,7 +148,7 @@ class _Trigger:
             findings = dict(watch.findings())
             self._tried.begin(_oldest(findings))
 
-            def tried(cell: Cell, finding: Finding) -> str | None:
+            def tried(cell: Cell, finding: StaleCell) -> str | None:
                 return self._tried.tried(context.instance, cell[0], finding.state)
 
             decisions = watch.decide(runs, tried, self._checks)
@@ -171,7 +171,7 @@ class _Trigger:
         return self._watch
 
     def _requests(
-        self, watch: Watch, findings: Mapping[Cell, Finding], decisions: Mapping[Cell, Decision]
+        self, watch: Watch, findings: Mapping[Cell, StaleCell], decisions: Mapping[Cell, Decision]
     ) -> Iterator[dg.RunRequest]:
         ready: dict[str, list[str | None]] = {}
         for (name, partition), decision in decisions.items():
@@ -186,7 +186,7 @@ class _Trigger:
             for run in runs_of(keys, watch.order(name), longest):
                 yield self._request(unit, run, [findings[name, key] for key in run])
 
-    def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[Finding]) -> dg.RunRequest:
+    def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell]) -> dg.RunRequest:
         states = [finding.state for finding in findings]
         first, last = partitions[0], partitions[-1]
         is_range = len(partitions) > 1
@@ -217,7 +217,7 @@ def _is_product(unit: Unit) -> bool:
     return unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
 
 
-def _oldest(findings: Mapping[Cell, Finding]) -> dict[str, str]:
+def _oldest(findings: Mapping[Cell, StaleCell]) -> dict[str, str]:
     """Since when the oldest state of each unit is."""
     since: dict[str, str] = {}
     for (name, _), finding in findings.items():

@@ -22,7 +22,7 @@ from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.project import Pin
-from dagster_versioned.tables.staleness import Finding, Need, On, TableHeads, find
+from dagster_versioned.tables.staleness import Need, On, StaleCell, TableHeads, find
 
 FORM = 2
 """Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""
@@ -70,7 +70,7 @@ class Watch:
                 self._readers.setdefault(_at(member.place), []).append((number, member, None))
                 for edge in member.edges:
                     self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
-        self._findings: dict[int, dict[str | None, Finding]] = {}
+        self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[str, Pin]] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
@@ -115,7 +115,7 @@ class Watch:
         """Whether the last look found everything current."""
         return not any(self._findings.values())
 
-    def findings(self) -> Iterator[tuple[Cell, Finding]]:
+    def findings(self) -> Iterator[tuple[Cell, StaleCell]]:
         """What is not current, upstream first, partitions in their order."""
         for number in sorted(self._findings):
             found = self._findings[number]
@@ -126,7 +126,7 @@ class Watch:
     def decide(
         self,
         runs: RunsInProgress,
-        tried: Callable[[Cell, Finding], str | None],
+        tried: Callable[[Cell, StaleCell], str | None],
         checks: BlockingChecks | None = None,
     ) -> dict[Cell, Decision]:
         """What becomes of everything that is not current; ``tried`` says which run was made for a state and ended.
@@ -188,7 +188,7 @@ class Watch:
         """The name of the unit that an asset belongs to."""
         return self.units[self._unit_of[key]].name
 
-    def finding(self, key: dg.AssetKey) -> Mapping[str | None, Finding]:
+    def finding(self, key: dg.AssetKey) -> Mapping[str | None, StaleCell]:
         """What is not current of one asset, by partition."""
         return self._findings.get(self._unit_of.get(key, -1), {})
 

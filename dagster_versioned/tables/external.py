@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol, Remove
-from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta.log.commits import Commit, commit_key, commits_from, list_log, read_commits
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.table import Table
@@ -17,7 +17,7 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, TableNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.reference import AsOf, Head, LogVersion, parse_reference
+from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, parse_reference
 from dagster_versioned.identity.version import EXTERNAL, Parent, SourceVersion, created_at_text
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.location import Location
@@ -77,7 +77,7 @@ class ExternalTable:
         location = external_location(uri)
         self.uri = location.uri
         self.name = TableName(name if name is not None else _last_part(location))
-        self.store: ObjectStore = reaching(open_store(location, profile=profile, credentials=credentials))
+        self.store: ObjectStore = with_external_files(open_store(location, profile=profile, credentials=credentials))
         self._newest: tuple[ExternalVersion, str] | None = None
         self._lock = threading.Lock()
 
@@ -205,7 +205,7 @@ class ExternalTable:
         table = Table(self.store)
         try:
             match parse_reference(reference):
-                case Head():
+                case HeadReference():
                     return table.snapshot()
                 case LogVersion(number):
                     return table.snapshot(number)

@@ -20,7 +20,7 @@ from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log.commits import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix
+from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.tables.document import encode
@@ -778,7 +778,7 @@ class History:
         if not self.heads and not self.versions:
             raise VersionNotFound("The table has no version yet. Nothing was read. Materialize its asset first.")
         match reference:
-            case Head():
+            case HeadReference():
                 return Selection(self.log_version, None)
             case LogVersion(number):
                 if not 0 <= number <= self.log_version:

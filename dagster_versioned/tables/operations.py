@@ -26,7 +26,7 @@ from dagster_versioned.tables.maintenance.protection import Protectors
 from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import DraftOf, commit
+from dagster_versioned.tables.write.commit import PlanCommit, commit
 from dagster_versioned.tables.write.write import CollectionInProgress
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class TableOperations:
 
     def arrive(self) -> None:
         """Be where the project is now, before something is read that is not the log."""
-        if self.project.custody is not None:
+        if self.project.placement_authority is not None:
             self.refresh()
 
     def follow(self) -> None:
@@ -98,14 +98,14 @@ class TableOperations:
 
     # Committing
 
-    def change(self, draft: DraftOf, *, just_opened: bool = False) -> TableState | None:
+    def change(self, draft: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """`commit` what a user asked for: not at a place that a migration has ended."""
-        with self.whereabouts.telling_of_the_fence():
+        with self.whereabouts.explain_fence():
             if self.name != self.asked_for:
                 raise left(self.asked_for, TableRecord.of(self.require().snapshot))
             return self.commit(self.whereabouts.unfenced(draft), just_opened=just_opened)
 
-    def commit(self, draft: DraftOf, *, just_opened: bool = False) -> TableState | None:
+    def commit(self, draft: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """Commit a draft, waiting for collections in its way, and publish what follows from it."""
         while True:
             try:

@@ -165,7 +165,7 @@ class Partitioning:
         named = ("static", "dynamic")
         return self == other or (self.kind in named and other.kind in named)
 
-    def strangers(self, keys: Iterable[str]) -> list[str]:
+    def unknown_keys(self, keys: Iterable[str]) -> list[str]:
         """The keys that are none of these partitions: not in the format, or not the beginning of a window."""
         return [key for key in keys if not self._holds(key)]
 

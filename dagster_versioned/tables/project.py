@@ -23,7 +23,7 @@ from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import recorded_project
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
-from dagster_versioned.tables.relocation.placement_authority import Custody
+from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
 from dagster_versioned.tables.table import VersionedTable
 
@@ -48,19 +48,24 @@ class Pin:
 class Project:
     """A project's data root and what is in it.
 
-    ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix. ``custody``
-    knows where the bytes belong, if the project is governed.
+    ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix.
+    ``placement_authority`` knows where the bytes belong, if the project is governed.
     """
 
     def __init__(
-        self, name: str, store: ObjectStore, *, author: str | None = None, custody: Custody | None = None
+        self,
+        name: str,
+        store: ObjectStore,
+        *,
+        author: str | None = None,
+        placement_authority: PlacementAuthority | None = None,
     ) -> None:
         if not name or "/" in name or name != name.strip():
             raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
         self.name = name
         self.store = store
         self.author = author
-        self.custody = custody
+        self.placement_authority = placement_authority
         self.data = store.subfolder(DATA_FOLDER)
         self._is_named = False  # this process saw that the place is the project's own
 
@@ -81,15 +86,15 @@ class Project:
 
     def at(self, store: ObjectStore) -> "Project":
         """The same project, at another place."""
-        return Project(self.name, store, author=self.author, custody=self.custody)
+        return Project(self.name, store, author=self.author, placement_authority=self.placement_authority)
 
     def check_write(self) -> None:
         """Whether this is the place to write to, by its name and, if there is any, by governance.
 
         Raises `InvalidInput` where the place holds a project of another name, and `GovernanceError`.
         """
-        if self.custody is not None:
-            self.custody.check_write()
+        if self.placement_authority is not None:
+            self.placement_authority.check_write()
         self._check_name()
 
     def check_unmarked(self) -> None:
@@ -105,9 +110,9 @@ class Project:
         It is asked again: who began to write before the project left may come back to see it arrive here a second time.
         Raises `GovernanceError` where it says otherwise.
         """
-        if mark.state == "leaving" or self.custody is None:
+        if mark.state == "leaving" or self.placement_authority is None:
             return True
-        self.custody.check_write()
+        self.placement_authority.check_write()
         return False
 
     def table(self, name: str | Sequence[str]) -> VersionedTable:
@@ -134,7 +139,7 @@ class Project:
         Lineage that names it as before is followed. Whoever opens it by the old name is refused when it writes. Raises
         `InvalidInput` for a governed project, whose name is in the registry.
         """
-        if self.custody is not None:
+        if self.placement_authority is not None:
             raise InvalidInput(
                 f"{self.name} is governed, so its name is in the registry and cannot be changed. Nothing was changed."
             )

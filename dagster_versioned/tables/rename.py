@@ -35,7 +35,7 @@ from dagster_versioned.tables.documents.head import (
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
-from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import refuse_dropped
 from dagster_versioned.tables.write.write import CollectionInProgress
 
@@ -122,7 +122,7 @@ class _End:
         self._renamed = renamed
         self._project = project
 
-    def draft(self, state: TableState | None, _: int) -> Draft | None:
+    def draft(self, state: TableState | None, _: int) -> CommitDraft | None:
         assert state is not None  # the caller asked for the table's state first
         source = self._renamed.source
         record = refuse_dropped(source, state)
@@ -135,19 +135,19 @@ class _End:
             former=tuple(dict.fromkeys((*record.former, (self._project, source)))),
         )
         renamed = {"from": source, "to": self._renamed.target}
-        return Draft("RENAME", after.actions(record), {"renamed": renamed}, announces=False)
+        return CommitDraft("RENAME", after.actions(record), {"renamed": renamed}, announces=False)
 
 
-def _resume(project: str, source: str) -> DraftOf:
+def _resume(project: str, source: str) -> PlanCommit:
     """The draft that lets the log go on, whose table has its name still."""
 
-    def draft(state: TableState | None, _: int) -> Draft | None:
+    def draft(state: TableState | None, _: int) -> CommitDraft | None:
         assert state is not None  # it was ended
         record = TableRecord.of(state.snapshot)
         former = tuple(name for name in record.former if name != (project, source))
         after = replace(record, since=state.log_version + 1, renamed=None, former=former)
         domain = DomainMetadata(TABLE_DOMAIN, encode(after.to_json()).decode(), False)
-        return Draft("RENAME", [domain], {"renamed": {"from": source, "to": source}}, announces=False)
+        return CommitDraft("RENAME", [domain], {"renamed": {"from": source, "to": source}}, announces=False)
 
     return draft
 
@@ -244,13 +244,15 @@ def _record_name(project: "Project", name: str) -> int:
     changed = 0
     for table in project.tables():
 
-        def draft(state: TableState | None, _: int, table: TableName = table) -> Draft | None:
+        def draft(state: TableState | None, _: int, table: TableName = table) -> CommitDraft | None:
             assert state is not None  # it is listed
             record = TableRecord.of(state.snapshot)
             after = replace(record, former=tuple(dict.fromkeys((*record.former, (project.name, str(table))))))
             actions = after.actions(record)
             return (
-                Draft("RENAME PROJECT", actions, {"renamed": {"project": name}}, announces=False) if actions else None
+                CommitDraft("RENAME PROJECT", actions, {"renamed": {"project": name}}, announces=False)
+                if actions
+                else None
             )
 
         changed += TableOperations(project, table).change(draft) is not None

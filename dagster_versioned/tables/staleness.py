@@ -186,7 +186,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StaleCell:
     """What the heads say of one cell that is not current.
 
     ``changes`` are the reasons to run, ``is_new`` that there is no version of it yet, ``absent`` says which upstream
@@ -218,7 +218,7 @@ def find(
     on: On = "metadata_sha",
     *,
     on_code_version: bool = False,
-) -> Finding | None:
+) -> StaleCell | None:
     """The state of one cell of the assets that run together as ``unit``; ``None`` if it is current.
 
     Of each member: the heads of its table, the partition there, what it needs, and the code version that it is to
@@ -256,7 +256,9 @@ def find(
     if not (changes or unreadable or (absent and is_new)):
         return None
     state = hashlib.sha256(orjson.dumps(seen)).hexdigest()
-    return Finding(tuple(changes), is_new, _and_more(absent), held, unreadable[0] if unreadable else None, state, since)
+    return StaleCell(
+        tuple(changes), is_new, _and_more(absent), held, unreadable[0] if unreadable else None, state, since
+    )
 
 
 def _keys_of(need: Need) -> list[str | None]:

@@ -16,7 +16,7 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.reference import Head, PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import HeadReference, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
@@ -37,9 +37,9 @@ from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.write.adopt import Adoption
-from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
-from dagster_versioned.tables.write.event_slice import EventSlice, SliceProposal, chained
+from dagster_versioned.tables.write.event_slice import EventSlice, PendingSlice, chained
 from dagster_versioned.tables.write.propose import (
     Parents,
     check_partitions,
@@ -50,7 +50,7 @@ from dagster_versioned.tables.write.propose import (
 )
 from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
-from dagster_versioned.tables.write.write import Proposal, Repetition, WriteResult, Writing
+from dagster_versioned.tables.write.write import PendingWrite, Repetition, TableWrite, WriteResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,7 +189,7 @@ class VersionedTable:
                 propose(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
                 for key, frame in frames.items()
             ]
-            writing = Writing(
+            writing = TableWrite(
                 self.store,
                 staging,
                 proposals,
@@ -230,8 +230,8 @@ class VersionedTable:
         description = describe(described_key, own_parents, code_version, message, options)
         self._check_name_is_free()
         with staged(self.store) as staging:
-            proposal = SliceProposal(make(staging), description, staging)
-            writing = Writing(self.store, staging, [proposal], WRITER, options, {}, run, self.project.author)
+            proposal = PendingSlice(make(staging), description, staging)
+            writing = TableWrite(self.store, staging, [proposal], WRITER, options, {}, run, self.project.author)
             state = self._operations.change(chained(writing, proposal, self.store))
         return _results(writing, state, began)[0]
 
@@ -266,11 +266,11 @@ class VersionedTable:
         """Take the hold off a head; returns whether there was one."""
         domain = held_domain(partition)
 
-        def draft(state: TableState | None, _: int) -> Draft | None:
+        def draft(state: TableState | None, _: int) -> CommitDraft | None:
             if state is None or domain not in state.snapshot.domains:
                 return None
             held = {"partition": partition} if partition is not None else {}
-            return Draft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
+            return CommitDraft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
 
         self.project.check_write()
         return self._operations.change(draft) is not None
@@ -325,7 +325,7 @@ class VersionedTable:
         """
         self._check_unless(dry_run)
         known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
-        made: dict[str | None, tuple[Sequence[Version], Proposal]] = {}
+        made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
         with staged(self.store) as staging, ExitStack() as pinned:
             for _ in range(_REPARTITIONS):
                 parted = part(self.name, self.store, self._known(), partitioning, column, types or {}, known)
@@ -357,8 +357,8 @@ class VersionedTable:
     def record_domain(self, domain: DomainMetadata) -> None:
         """Commit what a domain of the log says from now on; no version changes by it. Raises `TableNotFound`."""
 
-        def draft(state: TableState | None, _: int) -> Draft | None:
-            return None if state is None else Draft("SET DOMAIN", [domain], announces=False)
+        def draft(state: TableState | None, _: int) -> CommitDraft | None:
+            return None if state is None else CommitDraft("SET DOMAIN", [domain], announces=False)
 
         self.project.check_write()
         self._known()
@@ -620,7 +620,7 @@ class VersionedTable:
         """What writes, and knows, the derived documents."""
         return self._operations.publisher
 
-    def commit_as_migration(self, draft: DraftOf) -> TableState | None:
+    def commit_as_migration(self, draft: PlanCommit) -> TableState | None:
         """Commit what a migration has to say, which its own fence does not stop; `fence` is who calls this."""
         return self._operations.commit(draft)
 
@@ -675,7 +675,7 @@ class VersionedTable:
     def _check_name_is_free(self) -> int:
         """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
         operations = self._operations
-        with operations.whereabouts.telling_of_the_fence():
+        with operations.whereabouts.explain_fence():
             if known := operations.cache.known or operations.cache.refresh():
                 return known.log_version
         self.project.check_new_table(self.name)
@@ -683,7 +683,7 @@ class VersionedTable:
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)
-        if isinstance(parsed, Head) and state.history.unadopted is None:
+        if isinstance(parsed, HeadReference) and state.history.unadopted is None:
             refuse_dropped(self.name, state)
         if isinstance(parsed, PinName):
             former = {name for _, name in TableRecord.of(state.snapshot).former}
@@ -701,7 +701,7 @@ class VersionedTable:
         return version.metadata_sha or f"@{version.log_version}"
 
 
-def _results(writing: Writing, state: TableState | None, began: float) -> list[WriteResult]:
+def _results(writing: TableWrite, state: TableState | None, began: float) -> list[WriteResult]:
     seconds = time.monotonic() - began
     committed = {v.partition: v for v in state.history.heads.values()} if state else {}
     return [

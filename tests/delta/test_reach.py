@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.actions import Add, Metadata, Protocol, Remove, encode_action
-from dagster_versioned.delta.files.external_files import NOWHERE, Reach, reaching
+from dagster_versioned.delta.files.external_files import NOWHERE, ExternalFiles, with_external_files
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.table import Table
@@ -16,15 +16,15 @@ from dagster_versioned.errors import InvalidInput, InvalidName, LogCorrupt, Obje
 from dagster_versioned.storage import LocalStore, open_store
 
 SCHEMA = '{"type":"struct","fields":[{"name":"x","type":"long","nullable":true,"metadata":{}}]}'
-S3 = Reach(("s3://lake/table", "s3://other/base"))
+S3 = ExternalFiles(("s3://lake/table", "s3://other/base"))
 
 
 @pytest.fixture
-def reach(tmp_path: Path) -> Reach:
+def reach(tmp_path: Path) -> ExternalFiles:
     """A table in ``table``, which may read ``base``; beside both there is ``secret``."""
     for name in ("table", "base", "secret"):
         (tmp_path / name / "in").mkdir(parents=True)
-    return Reach((str(tmp_path / "table"), str(tmp_path / "base")))
+    return ExternalFiles((str(tmp_path / "table"), str(tmp_path / "base")))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_links_are_followed_before_it_is_judged_and_never_out_of_a_root(reach, t
     (tmp_path / "base" / "out").symlink_to(tmp_path / "secret")
     (tmp_path / "base" / "f").write_bytes(b"base")
     (tmp_path / "secret" / "f").write_bytes(b"secret")
-    store = reaching(LocalStore(tmp_path / "table"), [str(tmp_path / "link")])
+    store = with_external_files(LocalStore(tmp_path / "table"), [str(tmp_path / "link")])
     for spelling in ("link/f", "base/f", "link/in/../f"):
         assert store.get(f"{tmp_path}/{spelling}") == b"base"
     with pytest.raises(UnsupportedFeature):
@@ -110,7 +110,7 @@ def test_a_reaching_store_reads_what_it_may_and_writes_to_its_own_folder_alone(t
     base, table = LocalStore(tmp_path / "base"), LocalStore(tmp_path / "table")
     base.put("f", b"base")
     table.put("f", b"own")
-    store = pickle.loads(pickle.dumps(reaching(table, [str(tmp_path / "base")])))
+    store = pickle.loads(pickle.dumps(with_external_files(table, [str(tmp_path / "base")])))
     for key, data in ((f"{tmp_path}/base/f", b"base"), (f"{tmp_path}/table/f", b"own"), ("f", b"own")):
         assert store.get(key) == store.get_range(key, 0, 9) == store.get_with_info(key)[0] == data
         assert store.head(key).size == len(data)
@@ -129,7 +129,7 @@ def test_a_reaching_store_reads_what_it_may_and_writes_to_its_own_folder_alone(t
 
 def test_one_folder_is_not_taken_for_a_list_of_letters(tmp_path):
     with pytest.raises(InvalidInput, match="list of folders"):
-        reaching(open_store(str(tmp_path)), "/base")
+        with_external_files(open_store(str(tmp_path)), "/base")
 
 
 def put(folder: Path, *commits: list) -> LocalStore:

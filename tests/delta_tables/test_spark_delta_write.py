@@ -9,7 +9,7 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as on_spark
 from dagster_versioned.delta_tables.dml import Target, WhenMatched, WhenNotMatched
-from dagster_versioned.delta_tables.spark.row_locations import ROW_ID, located_rows
+from dagster_versioned.delta_tables.spark.row_locations import ROW_ID, rows_with_locations
 from dagster_versioned.storage import LocalStore
 
 pytestmark = pytest.mark.spark
@@ -101,7 +101,7 @@ def row_ids(spark, uri):
     store = LocalStore(uri)
     snapshot = load_snapshot(store)
     target = Target(store, snapshot, WriteRules.of_snapshot(snapshot), "w")
-    located = located_rows(spark, target, snapshot.adds(), ids=True)
+    located = rows_with_locations(spark, target, snapshot.adds(), ids=True)
     return dict(located.select("id", ROW_ID).collect())
 
 

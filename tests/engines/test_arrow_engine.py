@@ -21,7 +21,7 @@ from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines import parquet_part
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.parts import WriteOptions, Written
+from dagster_versioned.engines.parts import StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame, UnsupportedType
@@ -33,7 +33,7 @@ OPTIONS = WriteOptions()
 UTC_NOON = dt.datetime(2013, 1, 1, 12, tzinfo=dt.UTC)
 
 
-def store_at(folder: Path, frame: Any, options: WriteOptions = OPTIONS) -> tuple[Written, Scan]:
+def store_at(folder: Path, frame: Any, options: WriteOptions = OPTIONS) -> tuple[StagedParts, Scan]:
     """Write and promote a frame; what was written, and the scan that reads it back."""
     store = LocalStore(folder)
     staging = Staging(store, "w1")
@@ -44,7 +44,7 @@ def store_at(folder: Path, frame: Any, options: WriteOptions = OPTIONS) -> tuple
     return written, Scan(store, written.contents.schema, files)
 
 
-def shas(written: Written) -> list[str]:
+def shas(written: StagedParts) -> list[str]:
     return [part.sha256 for part in written.parts]
 
 

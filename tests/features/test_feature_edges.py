@@ -8,7 +8,7 @@ from dagster_versioned.errors import EmptyTable, InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
 from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.pending_work import outlook
+from dagster_versioned.features.pending_work import pending_work
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.options import TableOptions
 from support.feature_tables import Tables, counted
@@ -238,7 +238,7 @@ def test_a_plan_claims_no_bound_where_stale_samples_may_come_to_others(tables):
     tables.step(graph, "words", two)
     tables.step(graph, "letters", lambda rows: rows.select(["id", "n"]))
     tables.write_plain("root", pa.table({"id": [1], "x": [2]}))
-    found = {each.key: each for each in outlook(tables.project, graph)}
+    found = {each.key: each for each in pending_work(tables.project, graph)}
     assert found["words"].certainty == "exact"
     assert (found["letters"].certainty, found["letters"].note) == (
         "unknown",
@@ -253,7 +253,7 @@ def test_a_plan_claims_no_bound_where_a_stale_sample_may_move_to_another_group(t
     tables.step(graph, "below", lambda rows: rows.select(["id"]).append_column("g", pa.array(["k", "l"])))
     tables.step(graph, "group", lambda rows: rows.select(["g"]).group_by("g").aggregate([]))
     tables.write_plain("root", pa.table({"id": [1, 2], "x": [1, 3]}))
-    found = {each.key: each for each in outlook(tables.project, graph)}
+    found = {each.key: each for each in pending_work(tables.project, graph)}
     assert (found["group"].certainty, found["group"].note) == (
         "unknown",
         "what comes of 1 stale samples of below is known once it ran",

@@ -14,11 +14,11 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.import_metaxy import TakenOver, take_over
+from dagster_versioned.features.import_metaxy import TakenOver, import_metaxy
 from dagster_versioned.features.metaxy_store import MetaxyStore
-from dagster_versioned.features.pending_work import outlook
+from dagster_versioned.features.pending_work import pending_work
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "take-over-metaxy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "import-from-metaxy.md"
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def resolve(project, graph, key):
 def test_everything_that_is_current_is_taken_over(project):
     store = MetaxyStore(str(RECORDED))
     graph = store.graph()
-    taken = {each.key: each for each in take_over(store, project)}
+    taken = {each.key: each for each in import_metaxy(store, project)}
     assert sorted(taken) == sorted(ORDER)
     for key, each in taken.items():
         assert (each.samples, each.left) == (2, 0)
@@ -58,11 +58,11 @@ def test_everything_that_is_current_is_taken_over(project):
 def test_nothing_is_to_be_computed_afterwards(project):
     store = MetaxyStore(str(RECORDED))
     graph = store.graph()
-    take_over(store, project)
+    import_metaxy(store, project)
     for feature in graph:
         if feature.deps:
             assert not resolve(project, graph, feature.key)
-    assert {each.todo for each in outlook(project, graph)} == {0}
+    assert {each.todo for each in pending_work(project, graph)} == {0}
 
 
 def test_what_was_stale_is_left_to_be_computed(project, copy):
@@ -83,7 +83,7 @@ def test_what_was_stale_is_left_to_be_computed(project, copy):
     rewrite(copy, "example/crop.delta", changed)
     store = MetaxyStore(str(copy))
     graph = store.graph()
-    taken = {each.key: each for each in take_over(store, project)}
+    taken = {each.key: each for each in import_metaxy(store, project)}
     assert (taken["example/face-detection"].samples, taken["example/face-detection"].left) == (1, 1)
     assert [row["video_id"] for row in rows(project, "example/face-detection")] == ["v3"]
     increment = resolve(project, graph, "example/face-detection")
@@ -96,7 +96,7 @@ def test_features_without_samples(project):
     graph = FeatureGraph(
         [*store.graph(), Feature("never", ["video_id"], ["x"]), Feature("lower", ["video_id"], ["x"], ["never"])]
     )
-    taken = {each.key: each for each in take_over(store, project, graph)}
+    taken = {each.key: each for each in import_metaxy(store, project, graph)}
     assert taken["never"] == TakenOver("never")
     assert taken["lower"] == TakenOver("lower")
     assert not project.table("never").exists()
@@ -105,26 +105,28 @@ def test_features_without_samples(project):
 def test_other_tables_are_not_touched(project):
     project.table(["example", "crop"]).write(pa.table({"video_id": ["v1"]}))
     with pytest.raises(InvalidInput, match=r"a table of 'example/crop' already.* Nothing was taken over"):
-        take_over(MetaxyStore(str(RECORDED)), project)
+        import_metaxy(MetaxyStore(str(RECORDED)), project)
     assert [str(name) for name in project.tables()] == ["example__crop"]
 
 
 def test_it_can_be_run_again(project):
     store = MetaxyStore(str(RECORDED))
     graph = store.graph()
-    take_over(store, project, FeatureGraph([graph["example/video"], graph["example/crop"]]))  # the others did not come
+    import_metaxy(
+        store, project, FeatureGraph([graph["example/video"], graph["example/crop"]])
+    )  # the others did not come
     before = project.table(["example", "crop"]).version().metadata_sha
-    taken = {each.key: each for each in take_over(store, project)}
+    taken = {each.key: each for each in import_metaxy(store, project)}
     assert (taken["example/crop"].samples, taken["example/crop"].version.metadata_sha) == (0, before)
     assert taken["example/face-detection"].samples == 2
-    assert {each.samples for each in take_over(store, project)} == {0}
+    assert {each.samples for each in import_metaxy(store, project)} == {0}
 
 
 def test_the_provenance_of_roots_goes_on(project):
     """A root that brings what Metaxy was given has nothing new; what changes since is stale by field."""
     store = MetaxyStore(str(RECORDED))
     graph = store.graph()
-    take_over(store, project)
+    import_metaxy(store, project)
     samples = pa.Table.from_pylist(
         [
             {name: row[name] for name in ("video_id", "size", PROVENANCE_BY_FIELD)}

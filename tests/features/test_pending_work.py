@@ -9,7 +9,7 @@ from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.pending_work import FeatureOutlook, outlook
+from dagster_versioned.features.pending_work import PendingWork, pending_work
 from support.crashes import append_as_another_program
 from support.stores import contents
 
@@ -59,7 +59,7 @@ class Tables:
 
     def look(self, graph):
         before = contents(self.project.data)
-        found = outlook(self.project, graph)
+        found = pending_work(self.project, graph)
         assert contents(self.project.data) == before  # nothing was written
         return {each.key: each for each in found}
 
@@ -123,7 +123,7 @@ def with_versions(rows, versions):
 def test_below_what_never_ran(tmp_path):
     tables = Tables(tmp_path)
     found = tables.look(graph_of())
-    assert found["raw/video"] == FeatureOutlook("raw/video", "unknown", note="it was never materialized")
+    assert found["raw/video"] == PendingWork("raw/video", "unknown", note="it was never materialized")
     assert found["words"].note == "raw/video is unknown"
     assert found["both"].note == "words is unknown"
     tables.videos(*BASE)

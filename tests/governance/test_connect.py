@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import GovernanceError, InvalidInput, InvalidName, ProjectMoved, VersionedError
-from dagster_versioned.governance.connect import Governance, GovernedCustody
+from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.place import same_place
 from dagster_versioned.identity.names import table_name
 from dagster_versioned.storage import LocalStore, Location, S3Credentials
@@ -225,8 +225,8 @@ class TestAWrite:
         """Every change of a project is refused with the message, and nothing is written at its place."""
         place = Location.parse(str(old))
         store = CountingStore(LocalStore(old))
-        custody = GovernedCustody(governance, NAME, documents.ref.current, governance.access)
-        project = Project(NAME, store, custody=custody)
+        placement_authority = GovernedPlacement(governance, NAME, documents.ref.current, governance.access)
+        project = Project(NAME, store, placement_authority=placement_authority)
         table = project.table("flights")
         head = table.version().metadata_sha
         assert same_place(place, documents.ref.current)
@@ -265,7 +265,7 @@ class TestAWrite:
         place = governance.project(NAME)
         store = CountingStore(place.store)
         with pytest.raises(GovernanceError, match=r"could not be read live from s3://gov.*gov pull"):
-            Project(NAME, store, custody=place.custody).table("flights").write(ROWS[2])
+            Project(NAME, store, placement_authority=place.placement_authority).table("flights").write(ROWS[2])
         assert store.count(*WRITES) == 0
 
     def test_is_refused_with_a_clone_from_before_the_move(self, here, moved, old, storage):
@@ -368,7 +368,7 @@ def test_a_project_name_with_a_trick_in_it_is_refused(name, storage, here):
 
 def test_without_governance_everything_is_as_before(old):
     project = Project(NAME, LocalStore(old))
-    assert project.custody is None
+    assert project.placement_authority is None
     assert project.table("flights").write(ROWS[0]).change == "full"
     assert project.table("flights").read() == ROWS[0]
 

@@ -204,7 +204,15 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
             assert frame["n"].to_pylist() == [2, 4, 6]
         project = connected.project(NAME)
         table = project.table("doubled")
-        for one in (connected, project, table, project.store, project.custody, connected.storage, connected.access):
+        for one in (
+            connected,
+            project,
+            table,
+            project.store,
+            project.placement_authority,
+            connected.storage,
+            connected.access,
+        ):
             said.append(repr(one))
             assert not secrets_in(server, pickle.dumps(one))
         attempts = [

@@ -12,7 +12,7 @@ import pytest
 import dagster_versioned
 from dagster_versioned.errors import GovernanceError, IntegrityError, InvalidInput, MethodRefused, VersionNotFound
 from dagster_versioned.governance import dispatch
-from dagster_versioned.governance.connect import Governance, GovernedCustody
+from dagster_versioned.governance.connect import Governance, GovernedPlacement
 from dagster_versioned.governance.documents import DEFAULT_DISPATCH, Dispatch
 from dagster_versioned.storage import LocalStore, Location
 from dagster_versioned.storage.wrappers import CountingStore
@@ -209,8 +209,10 @@ class TestCached:
         """The project in a store that is elsewhere, which counts what it is asked for."""
         monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
         publish(storage, lived_at(old, dispatch=dispatching(cached="dagster_versioned.read_cached")))
-        custody = GovernedCustody(Governance(storage), NAME, Location.parse(str(old)), Governance(storage).access)
-        return Project(NAME, CountingStore(RemoteStore(old)), custody=custody)
+        placement_authority = GovernedPlacement(
+            Governance(storage), NAME, Location.parse(str(old)), Governance(storage).access
+        )
+        return Project(NAME, CountingStore(RemoteStore(old)), placement_authority=placement_authority)
 
     def parts_fetched(self, project):
         return [call for call in project.store.calls if call.key.endswith(".parquet")]

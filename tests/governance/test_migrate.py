@@ -27,7 +27,7 @@ from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
 from dagster_versioned.tables.project import PINS_KEY, Project
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
-from dagster_versioned.tables.relocation.placement_authority import Custody
+from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
 from support.hooked_store import HookedStore
@@ -249,7 +249,12 @@ def test_a_deletion_that_died_in_the_middle_goes_on(governed: Governed, new: Loc
 def sleeper(governed: Governed, verb: Verb, ending: str, meanwhile: Callable[[], object]) -> Project:
     """The project as a developer opened it, who falls asleep right before one call."""
     awake = governed.by_developer()
-    return Project(NAME, HookedStore(awake.store, verb, ending, meanwhile), author=WHO, custody=awake.custody)
+    return Project(
+        NAME,
+        HookedStore(awake.store, verb, ending, meanwhile),
+        author=WHO,
+        placement_authority=awake.placement_authority,
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,8 +298,8 @@ def test_who_sleeps_until_the_source_is_deleted_sets_no_first_pin(
 class AskedBefore:
     """Custody that a writer asked before the project left, and asks again if it must."""
 
-    def __init__(self, custody: Custody) -> None:
-        self._custody, self.is_asked = custody, False
+    def __init__(self, placement_authority: PlacementAuthority) -> None:
+        self._custody, self.is_asked = placement_authority, False
 
     def check_write(self) -> None:
         if self.is_asked:
@@ -310,10 +315,10 @@ def test_who_began_before_it_left_commits_nothing_while_it_comes_back(
     governed: Governed, new: Location, name: str
 ) -> None:
     early = governed.by_developer()
-    assert early.custody is not None
+    assert early.placement_authority is not None
     governed.move(new, delete_source=True)
     before = facts(governed.at(new))
-    late = Project(NAME, early.store, author=WHO, custody=AskedBefore(early.custody))
+    late = Project(NAME, early.store, author=WHO, placement_authority=AskedBefore(early.placement_authority))
     waiting = ["fencing"]
 
     def tell(progress: MigrationProgress) -> None:

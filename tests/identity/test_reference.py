@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import InvalidReference
-from dagster_versioned.identity.reference import AsOf, Head, LogVersion, PinName, Reference, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import (
+    AsOf,
+    HeadReference,
+    LogVersion,
+    PinName,
+    Reference,
+    ShaPrefix,
+    parse_reference,
+)
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 
@@ -16,7 +24,7 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("given_", "meant"),
     [
-        (None, Head()),
+        (None, HeadReference()),
         ("a3f8c1", ShaPrefix("a3f8c1")),
         ("A3F8C1D2", ShaPrefix("a3f8c1d2")),
         ("f" * 64, ShaPrefix("f" * 64)),
@@ -81,7 +89,7 @@ def test_any_text_is_a_reference_or_refused(text: str) -> None:
         parsed = parse_reference(text)
     except InvalidReference:
         return
-    assert not isinstance(parsed, Head)
+    assert not isinstance(parsed, HeadReference)
 
 
 @given(st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1), timezones=st.just(UTC)))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import CommitConflict, VersionedError
-from dagster_versioned.odf.blocks.block_iterator import walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks
 from dagster_versioned.odf.blocks.events import AddData
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -36,7 +36,7 @@ def head_of(table: VersionedTable) -> Multihash | None:
 
 def heads_of(source: Served) -> list[Multihash]:
     """Where a copy of the source may end: a block with data."""
-    links = walk(source.remote, source.remote.head())
+    links = iterate_blocks(source.remote, source.remote.head())
     return [link.name for link in links if isinstance(link.block.event, AddData)]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from dagster_versioned.errors import IntegrityError, StoreUnavailable
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
-from dagster_versioned.odf.blocks.block_iterator import Link, walk
+from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.blocks.events import (
     AddData,
     ExecuteTransform,
@@ -26,7 +26,7 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.sharing.transfer import pull
-from dagster_versioned.odf.verification.report import DatasetReport, Finding, VerificationReport
+from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, VerificationReport
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from dagster_versioned.tables.project import Project
@@ -48,7 +48,7 @@ def check(graph: Graph, *, again: bool = False) -> VerificationReport:
     return verify(graph.named.remote, resolve=graph.resolve, replay=replay if again else None)
 
 
-def only_finding(report: VerificationReport) -> tuple[DatasetReport, Finding]:
+def only_finding(report: VerificationReport) -> tuple[DatasetReport, ChainFinding]:
     (found,) = [(dataset, finding) for dataset in report.datasets for finding in dataset.findings]
     return found
 
@@ -138,7 +138,7 @@ def test_two_hundred_changed_bytes_of_each_file_are_found_and_attributed(graph: 
 def slices(served: Served) -> list[tuple[Link, Path]]:
     """The blocks with data, the first one first, and their files."""
     found: list[tuple[Link, Path]] = []
-    for link in walk(served.remote, served.remote.head()):
+    for link in iterate_blocks(served.remote, served.remote.head()):
         event = link.block.event
         if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
             found.append((link, served.folder / f"data/{event.new_data.physical_hash}"))
@@ -185,7 +185,7 @@ def test_what_stands_in_the_place_of_a_file_and_is_none_is_named(graph: Graph, t
 
 
 def test_what_lies_before_a_broken_block_is_said_to_be_unchecked(graph: Graph) -> None:
-    links = list(walk(graph.readings.remote, graph.readings.remote.head()))
+    links = list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))
     (graph.readings.folder / f"blocks/{links[2].name}").unlink()
     dataset, finding = only_finding(check(graph))
     assert (finding.subject, finding.block, finding.sequence_number) == ("block", links[2].name, 3)
@@ -194,14 +194,14 @@ def test_what_lies_before_a_broken_block_is_said_to_be_unchecked(graph: Graph) -
 
 
 def test_a_head_that_somebody_else_knows_otherwise_is_found(graph: Graph) -> None:
-    links = list(walk(graph.readings.remote, graph.readings.remote.head()))
+    links = list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))
     report = verify(graph.readings.remote, head=links[1].name)
     assert any(finding.subject == "head" for finding in report.datasets[0].findings)
     assert verify(graph.readings.remote, head=links[0].name).ok
 
 
 def test_a_chain_that_was_cut_off_is_found_by_the_signature_and_by_what_was_made_of_it(graph: Graph) -> None:
-    links = list(walk(graph.readings.remote, graph.readings.remote.head()))
+    links = list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))
     (graph.readings.folder / "refs/head").write_text(str(links[1].name))
     findings = {finding.subject: dataset for dataset in check(graph).datasets for finding in dataset.findings}
     assert findings["signature"].dataset_id == graph.readings.dataset_id
@@ -298,7 +298,7 @@ def test_a_log_that_leads_readers_elsewhere_than_the_chain_is_found(
 
 def rewritten(served: Served, number: int, change: Any) -> None:
     """Forge a block, and every block after it, as whoever serves them can; the owner's key they do not have."""
-    links = list(walk(served.remote, served.remote.head()))[::-1]
+    links = list(iterate_blocks(served.remote, served.remote.head()))[::-1]
     head: Multihash | None = None
     for link in links:
         block = link.block
@@ -372,7 +372,7 @@ def test_a_run_that_left_out_records_of_the_block_that_it_took_is_found(graph: G
 
 
 def test_a_run_that_took_an_earlier_block_than_the_one_before_it_is_found(graph: Graph) -> None:
-    own, earlier = graph.hot.state, list(walk(graph.readings.remote, graph.readings.remote.head()))[1]
+    own, earlier = graph.hot.state, list(iterate_blocks(graph.readings.remote, graph.readings.remote.head()))[1]
     assert own is not None
     known = own.inputs[graph.readings.dataset_id]
     taken = ExecuteTransformInput(graph.readings.dataset_id, known.block_hash, earlier.name, known.offset, None)

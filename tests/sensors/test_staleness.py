@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dagster_versioned.sensors.plan import Decision, plan, runs_of
 from dagster_versioned.tables.documents.head import Held
-from dagster_versioned.tables.staleness import Built, CellHead, Finding, Need, TableHeads, find
+from dagster_versioned.tables.staleness import Built, CellHead, Need, StaleCell, TableHeads, find
 
 UP = ("HOUSE", "up")
 
@@ -163,7 +163,7 @@ def test_states_differ_just_if_what_they_depend_on_does(one, other):
 
 def stale(name, partition=None, **options):
     plain = {"changes": (), "is_new": False, "absent": "", "held": None, "unreadable": None, "state": name, "since": ""}
-    return (name, partition), Finding(**{**plain, **options})
+    return (name, partition), StaleCell(**{**plain, **options})
 
 
 def decide(*findings, above=None, running=(), tried=()):

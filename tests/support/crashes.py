@@ -19,7 +19,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.sample_update import SampleUpdate
 from support.executioner import NEVER, Ended, Executioner, forking
 from support.frames import numbered
@@ -307,6 +307,6 @@ def announce_collection(
         by=None,
         why=None,
     )
-    draft = Draft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
+    draft = CommitDraft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
     table.commit_as_migration(lambda state, timestamp: draft)
     return collection

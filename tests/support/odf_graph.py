@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.odf.blocks.arrow_schema import encode_schema
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
-from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -171,7 +171,7 @@ def result(own: ChainState, taken: ExecuteTransformInput, source: RemoteDataset,
     assert transform is not None
     rows = pa.concat_tables(
         pq.read_table(source.store.url(f"data/{link.block.event.new_data.physical_hash}"))
-        for link in reversed(list(walk(source, taken.new_block_hash, until=taken.prev_block_hash)))
+        for link in reversed(list(iterate_blocks(source, taken.new_block_hash, until=taken.prev_block_hash)))
         if isinstance(link.block.event, AddData | ExecuteTransform) and link.block.event.new_data is not None
     )
     with duckdb.connect() as connection:

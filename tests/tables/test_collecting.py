@@ -26,7 +26,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from support.remote_store import RemoteStore
 from support.stores import contents
 
@@ -277,7 +277,7 @@ def open_collection(
         by=None,
         why=None,
     )
-    draft = Draft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
+    draft = CommitDraft(kind.upper(), [], {"collect": collection.to_json()}, announces=False)
     table.commit_as_migration(lambda state, timestamp: draft)
     return collection
 

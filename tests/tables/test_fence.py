@@ -223,7 +223,7 @@ class TestAtTheNewPlace:
         for use in (lambda p: p.table("t").write(NEW), lambda p: p.table("new").write(NEW), lambda p: p.pin("p", "t")):
             with pytest.raises(ProjectMoved, match="not finished arriving"):
                 use(project(new))
-        governed = Project("P", LocalStore(new), custody=Governed(new, new))
+        governed = Project("P", LocalStore(new), placement_authority=Governed(new, new))
         governed.table("t").write(NEW)
         governed.table("new").write(NEW)
         governed.pin("p", "t")
@@ -249,7 +249,7 @@ class TestStaleReaders:
         project(old).table("t").write(OLD)
         raise_fence(project(old), mark(old, new))
         copied(old, new).table("t").write(NEW)
-        return Project("P", LocalStore(old), custody=Governed(old, new))
+        return Project("P", LocalStore(old), placement_authority=Governed(old, new))
 
     def test_a_governed_reader_reads_on_at_the_new_place_and_is_told(self, moved, caplog):
         table = moved.table("t")
@@ -298,7 +298,7 @@ def test_governance_is_asked_before_anything_is_written(old, new, change):
     project(old).table("t").write(OLD)
     project(old).table("t").write(NEW)
     counting = CountingStore(LocalStore(old))
-    governed = Project("P", counting, custody=Governed(old, new))
+    governed = Project("P", counting, placement_authority=Governed(old, new))
     before = contents(LocalStore(old))
     with pytest.raises(ProjectMoved, match="not here"):
         change(governed)

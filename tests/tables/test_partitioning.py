@@ -122,7 +122,7 @@ def test_the_key_of_a_moment_is_the_one_that_dagster_gives(schedule: str, wall: 
     )
     key = ours.keys_of(pa.chunked_array([pa.array([moment], pa.timestamp("us", "UTC"))]), "t")[0].as_py()
     window = theirs.time_window_for_partition_key(key)
-    assert not ours.strangers([key])
+    assert not ours.unknown_keys([key])
     assert window.start.strftime(str(ours.format)) == key
     # Where clocks are set back, one key names what is two hours.
     assert window.start.replace(tzinfo=None) <= moment.replace(tzinfo=None)
@@ -141,4 +141,4 @@ def test_windows_that_begin_irregularly_need_a_format_and_give_no_key() -> None:
     quarters = Partitioning.time_windows("0 0 1 */3 *", key_format="%Y-%m-%d")
     with pytest.raises(InvalidInput, match="neither hourly"):
         quarters.keys_of(pa.chunked_array([pa.array([datetime(2026, 1, 1)])]), "day")
-    assert quarters.strangers(["2026-01-01", "x"]) == ["x"]
+    assert quarters.unknown_keys(["2026-01-01", "x"]) == ["x"]

@@ -21,7 +21,7 @@ _ABSOLUTE = re.compile(r"/|s3[an]?:/")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ExternalFiles:
     """Where a table's files may be: below ``roots``, URIs as stores tell them, of which the first is its own folder.
 
     Without any, absolute paths are refused altogether; that is how tables are written to.
@@ -62,11 +62,11 @@ class Reach:
         return None
 
 
-NOWHERE = Reach()
+NOWHERE = ExternalFiles()
 
 
 class ReachingStore(StoreWrapper):
-    """The store of a table's folder, which also reads the objects that `Reach` admits, by their absolute paths.
+    """The store of a table's folder, which also reads the objects that `ExternalFiles` admits, by their absolute paths.
 
     Everything else, and each write, is that folder's. The roots are stores of their own, each of which refuses symbolic
     links that lead out of it.
@@ -75,7 +75,7 @@ class ReachingStore(StoreWrapper):
     def __init__(self, store: ObjectStore, allowed: Sequence[ObjectStore]) -> None:
         super().__init__(store)
         self._allowed = tuple(allowed)
-        self.reach = Reach((store.uri, *(one.uri for one in allowed)))
+        self.reach = ExternalFiles((store.uri, *(one.uri for one in allowed)))
 
     def subfolder(self, path: str) -> "ReachingStore":
         return ReachingStore(self._store.subfolder(path), self._allowed)
@@ -114,7 +114,7 @@ class ReachingStore(StoreWrapper):
         return (self._store, *self._allowed)[number], below
 
 
-def reaching(store: ObjectStore, allow: Sequence[str] = (), *, profile: str | None = None) -> ObjectStore:
+def with_external_files(store: ObjectStore, allow: Sequence[str] = (), *, profile: str | None = None) -> ObjectStore:
     """The store of a table's folder for reading it, with files that its log names by absolute paths.
 
     Those in the folder are always read; those below a root of ``allow`` (URIs) as well. Raises `InvalidInput` for a URI
@@ -125,7 +125,7 @@ def reaching(store: ObjectStore, allow: Sequence[str] = (), *, profile: str | No
     return ReachingStore(store, [open_store(uri, profile=profile) for uri in allow])
 
 
-def reach_of(store: ObjectStore) -> Reach:
+def reach_of(store: ObjectStore) -> ExternalFiles:
     """What a store reads by absolute paths."""
     return store.reach if isinstance(store, ReachingStore) else NOWHERE
 

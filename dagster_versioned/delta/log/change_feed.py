@@ -1,6 +1,6 @@
 """The change data feed of a table: which rows of which files each commit added, changed and took away.
 
-Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is read from them alone; of any other, the
+Protocol: *Add CDC File*, *Change Data Files*. A commit with change data files is read from those; of any other, the
 added and removed files are the inserted and deleted rows, but for a file that only got another deletion vector: that
 is the difference of the two. Commits that changed no data (``dataChange`` false) have none.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 
 from dagster_versioned.delta.actions import Add, Cdc, DeletionVector, Metadata, PartitionValues, Remove
 from dagster_versioned.delta.features import column_mapping
-from dagster_versioned.delta.files.external_files import Reach, reach_of
+from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.log.commits import Commit, commit_key, list_log, read_commits
 from dagster_versioned.delta.log.history import listed_commits, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
@@ -223,7 +223,7 @@ def _timed(commits: list[Commit]) -> Iterator[tuple[Commit, int]]:
         before = time
 
 
-def _changes_of(commit: Commit, time: int, reach: Reach) -> Iterator[ChangedFile]:
+def _changes_of(commit: Commit, time: int, reach: ExternalFiles) -> Iterator[ChangedFile]:
     if commit.cdcs:
         for cdc in commit.cdcs:
             key = _key(cdc, commit, reach)
@@ -259,7 +259,7 @@ def _merged_nothing(info: Mapping[str, Any]) -> bool:
     return all(str(counts.get(name)) == "0" for name in names)
 
 
-def _key(action: Add | Remove | Cdc, commit: Commit, reach: Reach) -> str:
+def _key(action: Add | Remove | Cdc, commit: Commit, reach: ExternalFiles) -> str:
     try:
         return reach.admitted(action.path)
     except LogCorrupt as error:
@@ -269,7 +269,7 @@ def _key(action: Add | Remove | Cdc, commit: Commit, reach: Reach) -> str:
 def _file(
     commit: Commit,
     time: int,
-    reach: Reach,
+    reach: ExternalFiles,
     change: Literal["insert", "delete"],
     action: Add | Remove,
     deletion_vector: DeletionVector | None,

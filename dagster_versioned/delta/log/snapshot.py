@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Protocol, Txn
 from dagster_versioned.delta.features import column_mapping, reader_features, require_read
-from dagster_versioned.delta.files.external_files import NOWHERE, Reach, reach_of
+from dagster_versioned.delta.files.external_files import NOWHERE, ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import (
     FILES,
     TOMBSTONES,
@@ -63,7 +63,7 @@ class Snapshot:
     tombstones: pa.Table = field(repr=False)
     timestamp_ms: int
     commit_sha256: str | None
-    reach: Reach = NOWHERE
+    reach: ExternalFiles = NOWHERE
 
     @property
     def is_versioned(self) -> bool:
@@ -273,7 +273,7 @@ def _state_of(store: ObjectStore, checkpoint: CheckpointFiles, content: Checkpoi
     )
 
 
-def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: Reach) -> Snapshot:
+def _advanced(base: _State, changes: Changes, checked: Snapshot | None, reach: ExternalFiles) -> Snapshot:
     """Apply ``changes`` to ``base`` and check the result; ``checked`` is the snapshot ``base`` was, if any."""
     expected = base.version + 1
     for header in changes.headers:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta.log.change_feed import plan_changes
 from dagster_versioned.delta_tables.change_feed import Place, change_scans, place
 from dagster_versioned.engines.spark.read import read
@@ -25,7 +25,7 @@ def read_changes(
     s3_scheme: str | None = None,
 ) -> "DataFrame":
     """What the commits from ``start`` to ``end`` changed, as `change_feed.read_changes` has it, in no order."""
-    store = reaching(open_store(uri, profile=profile), allow, profile=profile)
+    store = with_external_files(open_store(uri, profile=profile), allow, profile=profile)
     plan = plan_changes(store, place(start), None if end is None else place(end))
     recorded, derived = (read(scan, session, s3_scheme=s3_scheme) for scan in change_scans(store, plan, columns))
     return recorded.unionAll(derived)

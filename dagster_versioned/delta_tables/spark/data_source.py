@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
-from dagster_versioned.delta.files.external_files import reaching
+from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta_tables.change_feed import feed_scan
 from dagster_versioned.delta_tables.spark.data_source_tasks import TableReader
 from dagster_versioned.engines.scan import Scan
@@ -95,7 +95,7 @@ class ReadOptions:
         )
 
     def store(self) -> ObjectStore:
-        return reaching(open_store(self.uri, profile=self.profile), self.allow, profile=self.profile)
+        return with_external_files(open_store(self.uri, profile=self.profile), self.allow, profile=self.profile)
 
 
 def _range(options: Mapping[str, str]) -> "tuple[Place, Place | None]":

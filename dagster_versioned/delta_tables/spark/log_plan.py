@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Action, Metadata, Protocol
-from dagster_versioned.delta.files.external_files import Reach, reach_of
+from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, identities
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import candidates
@@ -30,7 +30,7 @@ from dagster_versioned.delta.log.replay import Header, read_changes
 from dagster_versioned.delta.log.snapshot import Snapshot, snapshot_head
 from dagster_versioned.delta.paths import Column
 from dagster_versioned.delta_tables.change_feed import place
-from dagster_versioned.delta_tables.spark.write import in_words
+from dagster_versioned.delta_tables.spark.write import translate_spark_errors
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -93,12 +93,12 @@ class LogPlan:
     def collected(self) -> Snapshot:
         """The whole snapshot, in this process. Raises `LogCorrupt` for what the tasks find in the log."""
         live = self.live()
-        with in_words():
+        with translate_spark_errors():
             return replace(live, tombstones=self.tombstones.toArrow().cast(TOMBSTONES))
 
     def live(self) -> Snapshot:
         """The snapshot but for its tombstones, in this process; for callers that know there are few files."""
-        with in_words():
+        with translate_spark_errors():
             return replace(self.head, files=self.files.toArrow().cast(FILES))
 
     def narrowed(self, condition: str | None) -> "LogPlan":
@@ -198,7 +198,7 @@ def _plan(session: "SparkSession", store: ObjectStore, segment: LogSegment) -> L
 
     head, actions, tasks, commits = _begin(session, store, segment)
     base = _frame(session, store, tasks).where("headers is null")
-    with in_words():
+    with translate_spark_errors():
         _require_distinct(_frame(session, store, tasks, identities_only=True), segment.checkpoint)
         if segment.checkpoint is not None and segment.commits and segment.checkpoint.version in segment.checksums:
             protocol = next(action for action in actions if isinstance(action, Protocol))
@@ -226,7 +226,7 @@ def _begin(
     """The head of the plan, what the checkpoint says of other things than files, its tasks, and the commits."""
     actions, tasks = _checkpoint_tasks(store, segment.checkpoint) if segment.checkpoint else ((), [])
     commits = _frame(session, store, _commit_tasks(segment)).persist()
-    with in_words():
+    with translate_spark_errors():
         headers = [
             pickle.loads(bytes(row[0])) for row in commits.where("headers is not null").select("headers").collect()
         ]
@@ -234,7 +234,7 @@ def _begin(
 
 
 def _figures(files: "DataFrame", protocol: Protocol, metadata: Metadata) -> Checksum:
-    with in_words():
+    with translate_spark_errors():
         row = files.selectExpr(
             "count(path)",
             "coalesce(sum(size), 0)",
@@ -360,7 +360,7 @@ def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
         yield _rows(table)
 
 
-def _refusals(paths: Column, reach: Reach) -> "pa.Array[Any]":
+def _refusals(paths: Column, reach: ExternalFiles) -> "pa.Array[Any]":
     """Why a path may not be read if it is live in the end, in the form of our errors in a Python worker; else null."""
     try:
         reach.confine(paths)
@@ -369,7 +369,7 @@ def _refusals(paths: Column, reach: Reach) -> "pa.Array[Any]":
     return pa.nulls(len(paths), pa.string())
 
 
-def _refusal(path: str, reach: Reach) -> str | None:
+def _refusal(path: str, reach: ExternalFiles) -> str | None:
     try:
         reach.admitted(path)
     except VersionedError as error:

@@ -29,11 +29,11 @@ from dagster_versioned.delta_tables.spark.write import (
     SparkWrites,
     cardinality,
     copied_columns,
-    in_words,
     places_of,
     refuse_identity,
     require_all,
     row_counts,
+    translate_spark_errors,
 )
 
 
@@ -46,7 +46,7 @@ class SparkRowEngine(SparkWrites):
     def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
         from pyspark.sql import functions as sf
 
-        with in_words():
+        with translate_spark_errors():
             positions = places_of(rows.columns, target.snapshot.schema)
             refuse_identity(target, positions)
             wanted = spark_schema(target.snapshot.schema)
@@ -73,7 +73,7 @@ class SparkRowEngine(SparkWrites):
             )
 
     def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
-        with in_words():
+        with translate_spark_errors():
             return changed(self, target, files, change)
 
     def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
@@ -81,7 +81,7 @@ class SparkRowEngine(SparkWrites):
 
         files = [add for group in groups for add in group]
         of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-        with in_words():
+        with translate_spark_errors():
             located = self.located(target, files, ids=True)
             table = pa.table({"_file": pa.array(range(len(files)), pa.int32()), "_group": pa.array(of, pa.int32())})
             grouped = located.join(sf.broadcast(self._session.createDataFrame(table)), sf.col(FILE) == sf.col("_file"))
@@ -97,6 +97,6 @@ class SparkRowEngine(SparkWrites):
     def violations(self, target: Target, check: str) -> int:
         from pyspark.sql import functions as sf
 
-        with in_words():
+        with translate_spark_errors():
             rows = self.located(target, to_adds(target.snapshot.files))
             return rows.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()

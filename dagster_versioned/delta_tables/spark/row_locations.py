@@ -29,7 +29,9 @@ PREFIX = "__versioned_"
 FILE, ROW, ROW_ID, ROW_VERSION = (PREFIX + name for name in ("file", "row", "id", "version"))
 
 
-def located_rows(session: "SparkSession", target: Target, files: Sequence[Add], *, ids: bool = False) -> "DataFrame":
+def rows_with_locations(
+    session: "SparkSession", target: Target, files: Sequence[Add], *, ids: bool = False
+) -> "DataFrame":
     """The rows of ``files`` that are not deleted: the table's columns by their names, then `FILE` and `ROW`.
 
     ``ids`` asks for `ROW_ID` and `ROW_VERSION` as well, where the table tracks rows. Raises `IntegrityError`.
@@ -37,7 +39,7 @@ def located_rows(session: "SparkSession", target: Target, files: Sequence[Add], 
     tracked = _tracked(target) if ids else ()
     scan = _scan(target, files)
     if not files:
-        return session.createDataFrame([], located_schema(scan.schema, tracked))
+        return session.createDataFrame([], row_locations_schema(scan.schema, tracked))
     check_files(scan)
     here = scan.store.local_path(files[0].key) is not None
     if not here and runs_here(session):
@@ -50,7 +52,7 @@ def located_rows(session: "SparkSession", target: Target, files: Sequence[Add], 
     from dagster_versioned.delta_tables.spark.row_locations_source import located_through_executors
 
     bases = tuple((add.base_row_id, add.default_row_commit_version) for add in files)
-    return located_through_executors(session, scan, bases, tracked, located_schema(scan.schema, tracked))
+    return located_through_executors(session, scan, bases, tracked, row_locations_schema(scan.schema, tracked))
 
 
 def scan_of(target: Target, add: Add) -> Scan:
@@ -81,7 +83,7 @@ def _tracked(target: Target) -> tuple[str, ...]:
     return () if tracking is None else (tracking.materialized_row_id, tracking.materialized_row_commit_version)
 
 
-def located_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":
+def row_locations_schema(schema: StructType, tracked: tuple[str, ...]) -> "spark_types.StructType":
     """The schema of located rows; ``tracked`` are the columns of files that hold what rows keep."""
     added = [StructField(FILE, "integer"), StructField(ROW, "long")]
     added += [StructField(name, "long") for name in (ROW_ID, ROW_VERSION)[: len(tracked)]]
@@ -140,7 +142,7 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         first = len(stored.fields)
         columns.append(sf.coalesce(sf.col(f"_c{first}"), sf.col("_base") + sf.col("_row")))
         columns.append(sf.coalesce(sf.col(f"_c{first + 1}"), sf.col("_default")))
-    return rows.select(*columns).toDF(*located_schema(scan.schema, tracked).names)
+    return rows.select(*columns).toDF(*row_locations_schema(scan.schema, tracked).names)
 
 
 def _bare(uri: str) -> str:

@@ -30,7 +30,7 @@ Bases = Sequence[tuple[int | None, int | None]]
 def located_through_executors(
     session: "SparkSession", scan: Scan, bases: Bases, tracked: tuple[str, ...], schema: "spark_types.StructType"
 ) -> "DataFrame":
-    """`located.located_rows`, one task a file."""
+    """`located.rows_with_locations`, one task a file."""
     with pickled_by_value():
         session.dataSource.register(LocatedSource)
         described = base64.b64encode(cloudpickle.dumps((scan, bases, tracked))).decode()

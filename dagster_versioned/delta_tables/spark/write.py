@@ -19,7 +19,14 @@ from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_row
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.delta_tables.spark import task as delta_task
-from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW, ROW_ID, ROW_VERSION, located_rows, scan_of
+from dagster_versioned.delta_tables.spark.row_locations import (
+    FILE,
+    ROW,
+    ROW_ID,
+    ROW_VERSION,
+    rows_with_locations,
+    scan_of,
+)
 from dagster_versioned.delta_tables.spark.rules import (
     Completed,
     refuse_broken,
@@ -51,7 +58,7 @@ class SparkWrites:
         self._session = session
 
     def located(self, target: Target, files: Sequence[Add], *, ids: bool = False) -> "DataFrame":
-        return located_rows(self._session, target, files, ids=ids)
+        return rows_with_locations(self._session, target, files, ids=ids)
 
     def run(
         self,
@@ -217,7 +224,7 @@ def _key(action: Add | Cdc) -> str:
 
 
 @contextmanager
-def in_words() -> Generator[None]:
+def translate_spark_errors() -> Generator[None]:
     """Within it, what Spark raises about SQL or values becomes `InvalidInput`, and our own errors what they were."""
     from pyspark.errors import PySparkException
 

@@ -15,7 +15,7 @@ from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
 from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
-from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.engines.scan import Scan
@@ -39,19 +39,21 @@ class ArrowEngine:
     def accepts(self, frame: object) -> bool:
         return family_of(type(frame)) is not None
 
-    def contents(self, frame: Any, options: WriteOptions) -> Contents | None:
+    def contents(self, frame: Any, options: WriteOptions) -> RowsSummary | None:
         """What the frame says; ``None`` for record batch readers and lazy frames."""
         table = in_memory(frame)
         if table is None:
             return None
         schema, batches = self._rows(table, options)
-        tally = _Tally(schema, self._row_order(options))
+        tally = _RowsSummarizer(schema, self._row_order(options))
         for batch in batches:
             tally.update(batch)
         refuse_no_rows(tally.nrow, allow_empty=options.allow_empty)
         return tally.finish()
 
-    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
+    def write(
+        self, frame: Any, staging: Staging, options: WriteOptions, contents: RowsSummary | None = None
+    ) -> StagedParts:
         """Write the frame in one pass; memory is bounded for readers and lazy frames that are not to be sorted.
 
         Values are checked as they pass: one that cannot be stored ends the write when it is met, with nothing but
@@ -62,16 +64,16 @@ class ArrowEngine:
             rows = _table(batches, schema)
             contents = contents or self.measure(rows, schema)
             refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
-            return Written(contents, tuple(partitioned_parts(rows, schema, staging.directory(), options)))
+            return StagedParts(contents, tuple(partitioned_parts(rows, schema, staging.directory(), options)))
         writer = PartWriter(schema, staging.directory(), options)
         try:
             if contents is None:
-                contents = _write_and_tally(batches, writer, _Tally(schema, self._row_order(options)), options)
+                contents = _write_and_tally(batches, writer, _RowsSummarizer(schema, self._row_order(options)), options)
             else:
                 for batch in batches:
                     writer.write(batch)
             refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
-            return Written(contents, tuple(writer.close()))
+            return StagedParts(contents, tuple(writer.close()))
         except BaseException:
             writer.abort()
             raise
@@ -99,9 +101,9 @@ class ArrowEngine:
         """The columns of the schema in its types."""
         return _table(conform_all(frame.to_batches(), schema), schema)
 
-    def measure(self, frame: Any, schema: StructType) -> Contents:
+    def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows say, computed here."""
-        tally = _Tally(schema, "ignored")
+        tally = _RowsSummarizer(schema, "ignored")
         for batch in conform_all(frame.to_batches(max_chunksize=BATCH_ROWS), schema):
             tally.update(batch)
         return tally.finish()
@@ -121,13 +123,13 @@ class ArrowEngine:
             units = base.schema.select(matching.on)
             matching = replace(matching, gone=_table(conform_all(matching.gone.to_batches(), units), units))
 
-        def write(rows: pa.Table) -> Written:
+        def write(rows: pa.Table) -> StagedParts:
             settled = replace(options, allow_empty=True, columns=tuple(rows.column_names))
             given = matching.given if rows is incoming else None
             known = given if given is not None and given.schema == base.schema else None
             return self.write(rows, staging, settled, known)
 
-        def measure(rows: pa.Table) -> Contents:
+        def measure(rows: pa.Table) -> RowsSummary:
             return self.measure(rows, base.schema)
 
         return merge_tables(
@@ -168,8 +170,8 @@ class ArrowEngine:
         return schema, batches
 
 
-class _Tally:
-    """Computes `Contents` from the rows as they pass."""
+class _RowsSummarizer:
+    """Computes `RowsSummary` from the rows as they pass."""
 
     def __init__(self, schema: StructType, row_order: RowOrder) -> None:
         self._schema = schema
@@ -182,13 +184,13 @@ class _Tally:
         self._null_counts = [count + batch.column(i).null_count for i, count in enumerate(self._null_counts)]
         self.nrow += batch.num_rows
 
-    def finish(self) -> Contents:
-        return Contents(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
+    def finish(self) -> RowsSummary:
+        return RowsSummary(self._schema, self.nrow, tuple(self._null_counts), self._digest.finish())
 
 
 def _write_and_tally(
-    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _Tally, options: WriteOptions
-) -> Contents:
+    batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _RowsSummarizer, options: WriteOptions
+) -> RowsSummary:
     """Write while another thread digests; what waits for it is at most as large as a row group."""
     waiting: deque[tuple[Future[None], int]] = deque()
     waiting_bytes = 0

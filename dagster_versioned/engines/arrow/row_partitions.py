@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dagster_versioned.engines.frames import in_memory, stream
 from dagster_versioned.engines.row_order import TAKE_ROWS
-from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, strangers
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, unknown_keys
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def _split_table(table: pa.Table, partitions: RowPartitions, allow_empty: bool) 
     codes = partitions.of_rows(values, walls)
     alien = np.flatnonzero(codes < 0)
     shown = [table.column(column.name).take(alien[:1000]).to_pylist() for column in partitions.columns]
-    found = strangers(shown, [1] * min(len(alien), 1000))
+    found = unknown_keys(shown, [1] * min(len(alien), 1000))
     if len(alien) > 1000:
         found["other values"] = len(alien) - 1000
     counts = np.bincount(codes[codes >= 0], minlength=len(partitions.keys))

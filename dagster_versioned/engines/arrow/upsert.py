@@ -13,7 +13,7 @@ from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, ChangeType
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.arrow.scan import read_table
 from dagster_versioned.engines.join_key import join_key
-from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.upsert import (
     EXAMPLES,
@@ -54,8 +54,8 @@ def merge_tables(
     frame: pa.Table,
     base: Scan,
     matching: Matching,
-    write: Callable[[pa.Table], Written],
-    measure: Callable[[pa.Table], Contents],
+    write: Callable[[pa.Table], StagedParts],
+    measure: Callable[[pa.Table], RowsSummary],
     *,
     vectors: bool,
     writes_feed: bool,
@@ -66,7 +66,7 @@ def merge_tables(
     _check_frame(frame, keys, matching)
     matches = _matches(frame, keys, base, matching)
     remaining: list[pa.Table] = []
-    before: list[Contents] = []
+    before: list[RowsSummary] = []
     replaced: set[str] = set()
     deleted: dict[str, Positions] = {}
     updated: list[Rows] = []
@@ -104,7 +104,7 @@ def merge_tables(
     new = np.flatnonzero(comes)
     comes[changed] = True
 
-    def changes() -> Written:
+    def changes() -> StagedParts:
         come = [_feed_rows(_taken(frame, changed), "update_postimage"), _feed_rows(_taken(frame, new), "insert")]
         return write(pa.concat_tables([*feed, *come]))
 
@@ -125,10 +125,10 @@ def _feed_rows(rows: pa.Table, kind: ChangeType) -> pa.Table:
     return rows.append_column(CHANGE_TYPE, cast("Any", pa.repeat(kind, rows.num_rows)))
 
 
-def _sum(schema: StructType, all_of: Sequence[Contents]) -> Contents:
+def _sum(schema: StructType, all_of: Sequence[RowsSummary]) -> RowsSummary:
     total = nothing(schema)
     for contents in all_of:
-        total = Upsert(frozenset(), nothing(schema), Written(contents, ()), 0, 0).contents(total)
+        total = Upsert(frozenset(), nothing(schema), StagedParts(contents, ()), 0, 0).contents(total)
     return total
 
 

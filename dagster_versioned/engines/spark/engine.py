@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines.parts import Contents, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session, kept
@@ -44,11 +44,13 @@ class SparkEngine:
             base.__module__.startswith("pyspark.sql") and base.__name__ == "DataFrame" for base in type(frame).__mro__
         )
 
-    def contents(self, frame: Any, options: WriteOptions) -> Contents | None:
+    def contents(self, frame: Any, options: WriteOptions) -> RowsSummary | None:
         """``None``: a Spark frame is a plan, and asking what it says would compute it twice."""
         return None
 
-    def write(self, frame: Any, staging: Staging, options: WriteOptions, contents: Contents | None = None) -> Written:
+    def write(
+        self, frame: Any, staging: Staging, options: WriteOptions, contents: RowsSummary | None = None
+    ) -> StagedParts:
         return write(frame, staging, options, options.resolved_row_order(self.default_row_order))
 
     def schema(self, frame: Any, options: WriteOptions) -> StructType:
@@ -82,7 +84,7 @@ class SparkEngine:
             )
         )
 
-    def measure(self, frame: Any, schema: StructType) -> Contents:
+    def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows say, computed by the frame's session."""
         from dagster_versioned.engines.spark.upsert import measure
 
@@ -109,7 +111,7 @@ class SparkEngine:
         def read_here(scan: Scan) -> "DataFrame":
             return read(scan, frame.sparkSession, check=self._check, s3_scheme=self._s3_scheme)
 
-        def write_here(rows: "DataFrame") -> Written:
+        def write_here(rows: "DataFrame") -> StagedParts:
             settled = replace(options, allow_empty=True, columns=tuple(rows.columns))
             return write(rows, staging, settled, "ignored")
 

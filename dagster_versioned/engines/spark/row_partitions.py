@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, strangers
+from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, unknown_keys
 from dagster_versioned.engines.spark.session import kept
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _check(
     counts = np.bincount(codes[codes >= 0], weights=rows[codes >= 0], minlength=len(partitions.keys))
     alien = np.flatnonzero(codes < 0)
     shown = [_shown(column, wall).take(alien).to_pylist() for column, (_, wall) in zip(values, normal, strict=True)]
-    partitions.check(counts, strangers(shown, rows[alien].tolist()), allow_empty=allow_empty)
+    partitions.check(counts, unknown_keys(shown, rows[alien].tolist()), allow_empty=allow_empty)
 
 
 def _shown(values: "pa.ChunkedArray[Any]", wall: bool | None) -> "pa.ChunkedArray[Any]":

@@ -20,7 +20,7 @@ from dagster_versioned.engines.samples import (
     SampleChanges,
     SampleHash,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
     refuse_bad_ids,
     refuse_equal_names,
     refuse_nested_ids,
@@ -81,7 +81,7 @@ def with_provenance(plan: SamplePlan, samples: "DataFrame") -> "DataFrame":
 # --- what is expected ------------------------------------------------------------------------------------------------
 
 
-def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "DataFrame":
+def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: "DataFrame") -> "DataFrame":
     """The upstream's columns by their new names, and its data versions by field, each in a column of its own."""
     what = f"Upstream {upstream.name!r}"
     require_columns(what, frame.columns, [*upstream.rename, DATA_VERSION_BY_FIELD])
@@ -107,7 +107,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: "DataFrame") -> "Data
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
-def _grouped(plan: SamplePlan, upstream: Upstream, table: "DataFrame") -> "DataFrame":
+def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: "DataFrame") -> "DataFrame":
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     names = [version_column(member, upstream.name) for member in upstream.fields]
     order = [column(name).alias(f"i{i}") for i, name in enumerate(upstream.ids)]
@@ -294,7 +294,7 @@ def any_null(ids: Sequence[str]) -> "Column":
     return reduce(lambda left, right: left | right, (column(name).isNull() for name in ids))
 
 
-def _names(upstream: Upstream, frame: "DataFrame") -> list[str]:
+def _names(upstream: UpstreamSamples, frame: "DataFrame") -> list[str]:
     versions = {version_column(member, upstream.name) for member in upstream.fields}
     return [name for name in frame.columns if name not in versions]
 

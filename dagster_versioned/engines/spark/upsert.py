@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
-from dagster_versioned.engines.parts import Contents, Written
+from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
@@ -44,7 +44,7 @@ def merge_frames(
     base: Scan,
     matching: Matching,
     read: "Callable[[Scan], DataFrame]",
-    write: "Callable[[DataFrame], Written]",
+    write: "Callable[[DataFrame], StagedParts]",
     *,
     vectors: bool,
     writes_feed: bool,
@@ -57,7 +57,7 @@ def merge_frames(
     if not base.files:
         written = write(new.toDF(*base.schema.names))
         return Upsert(frozenset(), nothing(base.schema), written, written.contents.nrow, 0)
-    unchanged = Upsert(frozenset(), nothing(base.schema), Written(nothing(base.schema), ()), 0, 0)
+    unchanged = Upsert(frozenset(), nothing(base.schema), StagedParts(nothing(base.schema), ()), 0, 0)
     given = new.count() if matching.given is None else matching.given.nrow
     if not given and (matching.gone is None or matching.gone.isEmpty()) and not matching.rewrite:
         return unchanged
@@ -93,7 +93,7 @@ def merge_frames(
             before = measure(reduce(lambda one, other: one.unionAll(other), gone).toDF(*base.schema.names), base.schema)
         written = write(rows.toDF(*base.schema.names))
 
-    def changes() -> Written:
+    def changes() -> StagedParts:
         differing = joined.where(sf.col(_MATCHED) & sf.col(_DIFFERS))
         feed = {
             "update_postimage": new.join(differing.select(*keys), keys, "left_semi"),
@@ -239,7 +239,7 @@ def _examples(rows: "DataFrame", key: Sequence[str]) -> str:
     return as_examples([dict(zip(key, row, strict=True)) for row in found])
 
 
-def measure(frame: "DataFrame", schema: StructType) -> Contents:
+def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
     """What the rows say without an order, computed by the session's executors."""
 
     # A plain function, because Spark asks for its argument count and wants no other callable.
@@ -255,4 +255,4 @@ def measure(frame: "DataFrame", schema: StructType) -> Contents:
         bag.merge(*report.lanes)
     null_counts = [sum(counts) for counts in zip(*(report.null_counts for report in reports), strict=True)]
     digest = bag.finish()
-    return Contents(schema, digest.nrow, tuple(null_counts or [0] * len(schema.fields)), digest)
+    return RowsSummary(schema, digest.nrow, tuple(null_counts or [0] * len(schema.fields)), digest)

@@ -135,7 +135,7 @@ class Task:
         first = self.options.first_ordinal + partition * ORDINALS_PER_TASK
         options = replace(self.options, first_ordinal=first)
         writer = PartWriter(self.schema, directory, options, make_parents=False)
-        tally = _Tally(self.schema, self.row_order)
+        tally = _RowsSummarizer(self.schema, self.row_order)
         try:
             # Encoding releases the GIL and so does most of hashing: the two run side by side while the JVM goes on.
             with ThreadPoolExecutor(1) as encoder:
@@ -159,7 +159,7 @@ class Task:
 
     def _run_by_values(self, batches: Iterator[pa.RecordBatch], partition: int, directory: Path) -> TaskReport:
         """The rows of one combination of values after the other; all rows of a combination are in one task."""
-        tally = _Tally(self.schema, self.row_order)
+        tally = _RowsSummarizer(self.schema, self.row_order)
         parts: list[Part] = []
         waiting: list[pa.RecordBatch] = []
         size = 0
@@ -205,7 +205,7 @@ class _WideRow(Exception):
     """A row for which Spark needs smaller batches."""
 
 
-class _Tally:
+class _RowsSummarizer:
     """What the rows say, whatever their parts."""
 
     def __init__(self, schema: StructType, row_order: RowOrder) -> None:
@@ -289,7 +289,7 @@ def with_lanes(
 
 def tallied(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
     """One report of what the rows of a task say without an order, and of no parts."""
-    tally = _Tally(schema, "ignored")
+    tally = _RowsSummarizer(schema, "ignored")
     for batch in conform_all(_renamed(batches, schema), schema):
         tally.update(batch)
     yield _result(tally.report(0, 0).to_bytes(), None)

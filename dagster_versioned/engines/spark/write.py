@@ -12,7 +12,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.partition_values import require_partition_columns
-from dagster_versioned.engines.parts import MEBIBYTE, Contents, Part, RowOrder, WriteOptions, Written
+from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import pickled_by_value
@@ -44,7 +44,7 @@ _LANES = ("_lane0", "_lane1")
 _FLOATING = ("float", "double")
 
 
-def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order: RowOrder) -> Written:
+def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order: RowOrder) -> StagedParts:
     """Write a classic or Connect frame; see `Engine.write`.
 
     Only parts whose report was collected are returned: what failed, cancelled or speculative attempts leave in the
@@ -61,7 +61,7 @@ def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order
         reports = _run(rows, task)
     contents = _contents(schema, reports, row_order)
     refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
-    return Written(contents, tuple(_parts(reports, schema, staging, options, row_order)))
+    return StagedParts(contents, tuple(_parts(reports, schema, staging, options, row_order)))
 
 
 # --- before: the frame as the tasks want it --------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _collected_narrow(rows: "DataFrame", task: Task) -> "list[Row] | None":
 # --- after: one version out of many tasks ----------------------------------------------------------------------------
 
 
-def _contents(schema: StructType, reports: list[tuple[TaskReport, bytes | None]], row_order: RowOrder) -> Contents:
+def _contents(schema: StructType, reports: list[tuple[TaskReport, bytes | None]], row_order: RowOrder) -> RowsSummary:
     arrow = schema_to_arrow(schema)
     null_counts = [0] * len(schema.fields)
     for report, _ in reports:
@@ -184,7 +184,7 @@ def _contents(schema: StructType, reports: list[tuple[TaskReport, bytes | None]]
     else:
         texts = [report.sequence for report, _ in reports]
         digest = RowsDigest.parse(texts[0]) if texts and texts[0] is not None else SequenceDigest(arrow).finish()
-    return Contents(schema, digest.nrow, tuple(null_counts), digest)
+    return RowsSummary(schema, digest.nrow, tuple(null_counts), digest)
 
 
 def _parts(

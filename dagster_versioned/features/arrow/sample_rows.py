@@ -24,7 +24,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
     refuse_other_samples,
     require_columns,
     require_plain_columns,
@@ -212,7 +212,7 @@ def finished_samples(
     return finished(plan, asked, samples_of(plan, samples, asked, every=every))
 
 
-def _read(plan: SamplePlan, upstream: Upstream, rows: pa.RecordBatchReader, units: pa.Table | None) -> pa.Table:
+def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReader, units: pa.Table | None) -> pa.Table:
     """The upstream's columns by their new names, in those rows that are of the units if any are given."""
     names = [name for name in rows.schema.names if not name.startswith(SYSTEM_PREFIX)]
     renamed = upstream.renamed(names)

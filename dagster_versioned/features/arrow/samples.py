@@ -20,7 +20,7 @@ from dagster_versioned.engines.samples import (
     SampleChanges,
     SampleHash,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
     refuse_bad_ids,
     refuse_equal_names,
     refuse_nested_ids,
@@ -62,7 +62,7 @@ def resolve_samples(plan: SamplePlan, samples: pa.Table, current: pa.Table | Non
 # --- what is expected ------------------------------------------------------------------------------------------------
 
 
-def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table:
+def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: pa.Table) -> pa.Table:
     """The upstream's columns by their new names, and its data versions by field, each in a column of its own."""
     what = f"Upstream {upstream.name!r}"
     require_columns(what, frame.column_names, [*upstream.rename, DATA_VERSION_BY_FIELD])
@@ -81,7 +81,7 @@ def _prepared(plan: SamplePlan, upstream: Upstream, frame: pa.Table) -> pa.Table
     return _grouped(plan, upstream, table) if upstream.grouped else table
 
 
-def filtered(upstream: Upstream, table: pa.Table) -> pa.Table:
+def filtered(upstream: UpstreamSamples, table: pa.Table) -> pa.Table:
     """The rows of an upstream, by their new names, that pass its filter."""
     side = "upstream"
     named = table.rename_columns([stored(side, name) for name in table.column_names])
@@ -114,7 +114,7 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
     return _versioned(plan, rows.select(list(range(len(columns)))), fields)
 
 
-def _grouped(plan: SamplePlan, upstream: Upstream, table: pa.Table) -> pa.Table:
+def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: pa.Table) -> pa.Table:
     """The table with each version replaced by that of the group: the hash of all, in the order of the ids."""
     on, order = (", ".join(map(quoted, names)) for names in (upstream.on, upstream.ids))
     names = [version_column(member, upstream.name) for member in upstream.fields]
@@ -272,7 +272,7 @@ def _position(frame: pa.Table, column: str, member: str) -> int:
     return kind.get_field_index(member) if pa.types.is_struct(kind) else -1
 
 
-def _version_columns(upstream: Upstream) -> set[str]:
+def _version_columns(upstream: UpstreamSamples) -> set[str]:
     return {version_column(member, upstream.name) for member in upstream.fields}
 
 

@@ -24,7 +24,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
     SamplePlan,
-    Upstream,
+    UpstreamSamples,
     refuse_other_samples,
     require_columns,
     require_plain_columns,
@@ -274,7 +274,7 @@ def members_of(frame: "DataFrame", column: str) -> list[str]:
     return list(members)
 
 
-def _read(plan: SamplePlan, upstream: Upstream, rows: "DataFrame", units: "DataFrame | None") -> "DataFrame":
+def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: "DataFrame", units: "DataFrame | None") -> "DataFrame":
     """The upstream's columns by their new names, in those rows that are of the units if any are given."""
     known = [name for name in rows.columns if not name.startswith(SYSTEM_PREFIX)]
     renamed = upstream.renamed(known)

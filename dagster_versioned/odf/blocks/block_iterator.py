@@ -29,7 +29,7 @@ class Link:
     size: int
 
 
-def walk(blocks: Blocks, head: Multihash, *, until: Multihash | None = None) -> Iterator[Link]:
+def iterate_blocks(blocks: Blocks, head: Multihash, *, until: Multihash | None = None) -> Iterator[Link]:
     """The blocks from ``head`` back to the first one, or to ``until``, which is left out.
 
     Sequence numbers fall by one from block to block, so no chain can go on for ever. Raises `ChainCorrupt` for a chain
@@ -89,7 +89,7 @@ def _back_from(blocks: Blocks, head: Multihash) -> Iterator[Link | ChainState]:
     if (known := _states.get(head)) is not None:
         yield known
         return
-    for link in walk(blocks, head):
+    for link in iterate_blocks(blocks, head):
         yield link
         before = link.block.prev_block_hash
         if before is not None and (known := _states.get(before)) is not None:

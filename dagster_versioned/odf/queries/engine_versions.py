@@ -12,7 +12,7 @@ import orjson
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.engines.spark.session import default_session
 from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt
-from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import ExecuteTransform
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -55,7 +55,7 @@ def deprecate_engines(
         raise InvalidInput(f"{table.name} is no history of events, so no engine made it. Nothing was recorded.")
     dataset = RemoteDataset(table.store)
     versions: set[str] = set()
-    for link in reversed(list(walk(dataset, Multihash.parse(end.head)))):
+    for link in reversed(list(iterate_blocks(dataset, Multihash.parse(end.head)))):
         if not isinstance(link.block.event, ExecuteTransform):
             continue
         if replay(dataset, link.block, inputs, session) != link.block.event:

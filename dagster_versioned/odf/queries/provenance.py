@@ -14,7 +14,7 @@ from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.engines.spark.session import running
 from dagster_versioned.engines.sql import database
 from dagster_versioned.errors import VersionNotFound
-from dagster_versioned.odf.blocks.block_iterator import Link, state_at, walk
+from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform, Timestamp, TransformSql
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.event_blocks import columns_of
@@ -132,7 +132,7 @@ def _bringing(dataset: RemoteDataset, head: Multihash, offset: int) -> tuple[Lin
 
 
 def _with_data(dataset: RemoteDataset, head: Multihash) -> Iterator[tuple[Link, DataSlice]]:
-    for link in walk(dataset, head):
+    for link in iterate_blocks(dataset, head):
         event = link.block.event
         if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None:
             yield link, event.new_data

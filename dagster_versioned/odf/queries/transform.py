@@ -24,7 +24,7 @@ from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput,
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.blocks.block import Block
-from dagster_versioned.odf.blocks.block_iterator import state_at, walk
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import (
     AddData,
     DatasetKind,
@@ -270,7 +270,7 @@ class QueryRun:
         """Whether everything is computed and compared: the query is another than before, or columns of an input are."""
         if self.own is None:
             return False
-        chain = walk(self.dataset, self.own.head)
+        chain = iterate_blocks(self.dataset, self.own.head)
         last = next((link for link in chain if isinstance(link.block.event, ExecuteTransform)), None)
         if last is None:
             return False
@@ -345,7 +345,7 @@ def _taken(one: InputAt, own: ChainState | None) -> ExecuteTransformInput:
     is_new = state.head != known.block_hash
     if is_new and known.block_hash is not None:
         try:
-            for _ in walk(one.dataset, state.head, until=known.block_hash):
+            for _ in iterate_blocks(one.dataset, state.head, until=known.block_hash):
                 pass
         except ChainCorrupt as error:
             raise InvalidInput(
@@ -418,7 +418,7 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
         raise ChainCorrupt(f"The dataset {state.seed.dataset_id} has no schema by block {state.head}.")
     known, slices = _known_slices.get(state.seed.dataset_id, (None, ()))
     later: list[DataSlice] = []
-    for link in walk(dataset, state.head):
+    for link in iterate_blocks(dataset, state.head):
         if link.name == known:
             break
         event = link.block.event

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform, stored_schema
-from dagster_versioned.engines.parts import Contents, Part
+from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice
@@ -64,7 +64,7 @@ def pulled_slice(
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return SliceFile(
         part=Part(sha256, data_slice.size, rows_digest.nrow, 0, statistics, staged, key=name),
-        contents=Contents(stored, rows_digest.nrow, tuple(nulls.tolist()), rows_digest),
+        contents=RowsSummary(stored, rows_digest.nrow, tuple(nulls.tolist()), rows_digest),
         inserted=appended,
         updated=corrected,
         removed=retracted,

@@ -11,7 +11,7 @@ Subject = Literal["head", "signature", "block", "slice", "checkpoint", "input", 
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChainFinding:
     """What is not as it is claimed to be: which kind of thing, which block says so, and how they differ.
 
     ``key`` is the file, where it is one. ``records_match`` marks a slice whose bytes are other ones, but whose records
@@ -50,7 +50,7 @@ class DatasetReport:
     files: int
     bytes: int
     replayed: int
-    findings: tuple[Finding, ...]
+    findings: tuple[ChainFinding, ...]
     unchecked: tuple[str, ...]
 
     @property

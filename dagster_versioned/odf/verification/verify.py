@@ -33,7 +33,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.odf.blocks.arrow_schema import decode_schema
 from dagster_versioned.odf.blocks.block import Block
-from dagster_versioned.odf.blocks.block_iterator import Link, walk
+from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -54,7 +54,7 @@ from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.odf.manifest import to_document
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
-from dagster_versioned.odf.verification.report import DatasetReport, Finding, Subject, VerificationReport
+from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, Subject, VerificationReport
 from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY, chain_head
 from dagster_versioned.tables.parts import SLICES
 
@@ -176,7 +176,7 @@ class _Verification:
         self,
         inputs: Mapping[DatasetId, _Checked | None],
         checked: _Checked,
-        findings: Sequence[Finding],
+        findings: Sequence[ChainFinding],
         unchecked: list[str],
     ) -> bool:
         """Whether what the runs read is what it claims to be: else what they gave would say nothing."""
@@ -189,11 +189,11 @@ class _Verification:
             return True
         return False
 
-    def _check_runs(self, checked: _Checked, schemas: Mapping[Multihash, bytes]) -> tuple[int, list[Finding]]:
+    def _check_runs(self, checked: _Checked, schemas: Mapping[Multihash, bytes]) -> tuple[int, list[ChainFinding]]:
         """Do every recorded run again, and read its slice: a block may be right of records that the file has not."""
         assert self._replay is not None
         assert self._resolve is not None
-        findings: list[Finding] = []
+        findings: list[ChainFinding] = []
         runs = [link for link in checked.links if isinstance(link.block.event, ExecuteTransform)]
         for link in reversed(runs):
             event = link.block.event
@@ -225,7 +225,7 @@ class _Chain:
     """A chain that was walked and validated, as far as it can be; the first block comes last in ``links``."""
 
     def __init__(self, dataset: RemoteDataset, expected: DatasetId | None, head: Multihash | None) -> None:
-        self.findings: list[Finding] = []
+        self.findings: list[ChainFinding] = []
         self.unchecked: list[str] = []
         self.links: list[Link] = []
         self.states: dict[Multihash, ChainState] = {}
@@ -239,7 +239,7 @@ class _Chain:
         self.dataset_id = seed.dataset_id if isinstance(seed, Seed) else expected
         if expected not in (None, self.dataset_id):
             problem = f"the dataset there is {self.dataset_id}, not {expected}"
-            self.findings.append(Finding("head", self.head, None, REF_KEY, problem))
+            self.findings.append(ChainFinding("head", self.head, None, REF_KEY, problem))
         self._validate()
         self.signed = self._signed()
 
@@ -264,30 +264,30 @@ class _Chain:
         try:
             named = self._dataset.head()
         except _WRONG as error:
-            self.findings.append(Finding("head", None, None, REF_KEY, str(error)))
+            self.findings.append(ChainFinding("head", None, None, REF_KEY, str(error)))
             if known is None:
                 self.unchecked.append("all of it: there is no head to begin with")
             return known
         if known is not None and named != known:
             problem = f"it names {named}, and the last block is {known}"
-            self.findings.append(Finding("head", None, None, REF_KEY, problem))
+            self.findings.append(ChainFinding("head", None, None, REF_KEY, problem))
         return known or named
 
     def _walk(self, head: Multihash) -> None:
         """Follow the chain to its first block, or to the last that can be read."""
         asked, dataset = head, self._dataset
 
-        class Asked:
+        class FollowedBlocks:
             def block(self, name: Multihash) -> tuple[bytes, Block]:
                 nonlocal asked
                 asked = name
                 return dataset.block(name)
 
         try:
-            self.links.extend(walk(Asked(), head))
+            self.links.extend(iterate_blocks(FollowedBlocks(), head))
         except _WRONG as error:
             number = self.links[-1].block.sequence_number - 1 if self.links else None
-            self.findings.append(Finding("block", asked, number, f"{BLOCKS}{asked}", str(error)))
+            self.findings.append(ChainFinding("block", asked, number, f"{BLOCKS}{asked}", str(error)))
             self.unchecked.append(f"block {number if number is not None else asked} and all before it")
 
     def _validate(self) -> None:
@@ -331,12 +331,12 @@ class _Chain:
                 return signature.head
         except _WRONG as error:
             problem = str(error)
-        self.findings.append(Finding("signature", self.head, None, SIGNATURE_KEY, problem))
+        self.findings.append(ChainFinding("signature", self.head, None, SIGNATURE_KEY, problem))
         return None
 
 
-def _finding(subject: Subject, link: Link, key: str, problem: str, *, records_match: bool = False) -> Finding:
-    return Finding(subject, link.name, link.block.sequence_number, key, problem, records_match)
+def _finding(subject: Subject, link: Link, key: str, problem: str, *, records_match: bool = False) -> ChainFinding:
+    return ChainFinding(subject, link.name, link.block.sequence_number, key, problem, records_match)
 
 
 def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
@@ -391,10 +391,10 @@ def _check_files(
     files: Sequence[tuple[Link, StoredFile]],
     schemas: Mapping[Multihash, bytes],
     progress: Progress,
-) -> list[Finding]:
+) -> list[ChainFinding]:
     """Compare every slice and checkpoint with what its block says of it."""
     done, total = 0, sum(file.size for _, file in files)
-    findings: list[Finding] = []
+    findings: list[ChainFinding] = []
     with ThreadPoolExecutor(_READERS) as readers:
         problems = readers.map(partial(_file_problem, dataset), [file for _, file in files])
         for (link, file), problem in zip(files, problems, strict=True):
@@ -471,12 +471,12 @@ def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Mul
     return digest.digest()
 
 
-def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[Finding]:
+def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[ChainFinding]:
     """Whether readers of a table's log are led to the slices of the chain, all of them, and to nothing else."""
     slices = {file.key: (link, file) for link, file in files if file.key.startswith(SLICES)}
     listed = {add.key: add for add in log.adds()}
     for key in sorted(listed.keys() - slices.keys()):
-        yield Finding("log", None, None, key, "the log lists it among the events, and no block names it")
+        yield ChainFinding("log", None, None, key, "the log lists it among the events, and no block names it")
     for key, (link, file) in slices.items():
         add = listed.get(key)
         if add is None:
@@ -487,13 +487,13 @@ def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Store
     try:
         expected = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
     except InvalidInput as error:
-        yield Finding("log", None, None, "", str(error))
+        yield ChainFinding("log", None, None, "", str(error))
         return
     found = {field.name: field.type for field in log.schema.fields}
     renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
     if found != expected or renamed:
         names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
-        yield Finding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
+        yield ChainFinding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
 
 
 # --- inputs and runs -------------------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Store
 
 def _check_inputs(
     link: Link, event: ExecuteTransform, inputs: Mapping[DatasetId, _Checked | None]
-) -> Iterator[Finding]:
+) -> Iterator[ChainFinding]:
     """Whether the blocks that a run took are blocks of its inputs, with records that far."""
     for entry in event.query_inputs:
         known = inputs.get(entry.dataset_id)

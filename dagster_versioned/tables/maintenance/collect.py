@@ -29,7 +29,7 @@ from dagster_versioned.tables.maintenance.lease import Lease, owner, wait_until_
 from dagster_versioned.tables.maintenance.protection import Protectors, with_own_parents
 from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
 from dagster_versioned.tables.state import StateCache, TableState
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 
 MIN_AGE = timedelta(days=7)
 PATHS_PER_INTENT = 1000
@@ -159,7 +159,7 @@ class _Intent:
         self._by = by
         self._why = why
 
-    def draft(self, state: TableState | None, _: int) -> Draft | None:
+    def draft(self, state: TableState | None, _: int) -> CommitDraft | None:
         """The next log entry, or ``None`` where nothing is to be collected."""
         assert state is not None  # a collector is made from a state
         self.planned = self._plan(state)
@@ -178,7 +178,7 @@ class _Intent:
             by=self._by,
             why=self._why,
         )
-        return Draft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
+        return CommitDraft(self._kind.upper(), [], {"collect": self.collection.to_json()}, announces=False)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class Collector:
         self,
         store: ObjectStore,
         cache: StateCache,
-        commit: Callable[[Callable[[TableState | None, int], Draft | None]], TableState | None],
+        commit: Callable[[Callable[[TableState | None, int], CommitDraft | None]], TableState | None],
         protectors: Protectors,
     ) -> None:
         self._store = store
@@ -392,21 +392,21 @@ class Collector:
         """Commit that a collection ended; ``False`` where somebody else did."""
         finished = replace(collection, done=True, cancelled=cancelled, paths=frozenset(), versions=())
 
-        def draft(state: TableState | None, _: int) -> Draft | None:
+        def draft(state: TableState | None, _: int) -> CommitDraft | None:
             if state is None or all(one.id != collection.id for one in state.history.open_collections):
                 return None  # somebody finished it meanwhile
             forgets = () if cancelled else self._unneeded(state, collection.paths)
             info = {"collect": finished.to_json()}
-            return Draft(collection.kind.upper(), [], info, announces=False, forgets=forgets)
+            return CommitDraft(collection.kind.upper(), [], info, announces=False, forgets=forgets)
 
         return self._commit(draft) is not None
 
     def _forget_others(self, kind: Kind) -> None:
         """End the tombstones that earlier collections left, or that other programs' checkpoints brought back."""
 
-        def draft(state: TableState | None, _: int) -> Draft | None:
+        def draft(state: TableState | None, _: int) -> CommitDraft | None:
             unneeded = self._unneeded(state) if state is not None else ()
-            return Draft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
+            return CommitDraft(kind.upper(), [], announces=False, forgets=unneeded) if unneeded else None
 
         # Looked at first: the log may be closed for a move by now, and a collection that ended has not failed by that.
         while self._unneeded(self._cache.require()) and self._commit(draft) is not None:

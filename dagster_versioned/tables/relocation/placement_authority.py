@@ -5,7 +5,7 @@ from typing import Protocol
 from dagster_versioned.storage.object_store import ObjectStore
 
 
-class Custody(Protocol):
+class PlacementAuthority(Protocol):
     """What a project asks when it is governed (seed 003, "Role-aware reads"). Both answers are read live."""
 
     def check_write(self) -> None:

@@ -15,7 +15,7 @@ from dagster_versioned.tables.documents.head import TableHead, head_key, read_he
 from dagster_versioned.tables.relocation.migration_mark import MOVE, MigrationMark, migration_of, moved, read_mark
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import Draft, DraftOf
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -60,7 +60,7 @@ class Whereabouts:
             mark = self.mark_of(state)
             if mark is None or mark.state == "arriving":
                 return state
-        store = self._project.custody.relocated() if self._project.custody is not None else None
+        store = self._project.placement_authority.relocated() if self._project.placement_authority is not None else None
         if store is not None:
             logger.warning(
                 "%s is not at %s any more: it is read at %s. Bring your registry up to date: dagster-versioned gov "
@@ -72,7 +72,12 @@ class Whereabouts:
             return MovedTo(self._project.at(store))
         if state is None and mark is not None:
             raise moved(self._project.store.uri, mark)
-        if state is not None and mark is not None and mark.id != self._warned_of and self._project.custody is None:
+        if (
+            state is not None
+            and mark is not None
+            and mark.id != self._warned_of
+            and self._project.placement_authority is None
+        ):
             self._warned_of = mark.id
             logger.warning(
                 "%s was moved, or is being moved, from %s to %s: what is read here ends with log version %d.",
@@ -108,10 +113,10 @@ class Whereabouts:
         self._arrived = migration
         return None
 
-    def unfenced(self, draft: DraftOf) -> DraftOf:
+    def unfenced(self, draft: PlanCommit) -> PlanCommit:
         """The draft, which is asked only where no migration has ended the log."""
 
-        def checked(state: TableState | None, timestamp: int) -> Draft | None:
+        def checked(state: TableState | None, timestamp: int) -> CommitDraft | None:
             mark = None if state is None else self.mark_of(state)
             if mark is not None and self._project.is_barred_by(mark):
                 raise moved(self._project.store.uri, mark)
@@ -122,7 +127,7 @@ class Whereabouts:
         return checked
 
     @contextmanager
-    def telling_of_the_fence(self) -> Generator[None]:
+    def explain_fence(self) -> Generator[None]:
         """Where the log cannot be read in the block, say that the project was moved, if that is why."""
         try:
             yield

@@ -10,7 +10,7 @@ from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
-from dagster_versioned.engines.parts import Contents, Part, Written
+from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert, grown_schema, nothing
@@ -22,10 +22,10 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import change_key
 from dagster_versioned.tables.read import scan_of
-from dagster_versioned.tables.write.write import Base, Description, Proposal, Repetition
+from dagster_versioned.tables.write.write import HeadParts, PendingWrite, Repetition, VersionDescription
 
 
-class Addition(Proposal):
+class Addition(PendingWrite):
     """Rows on their way into the head of a table, or of one of its partitions, as `TableOptions.mode` says.
 
     What comes of them depends on the head, so it is computed anew where that has moved. ``frame`` is pinned
@@ -35,7 +35,7 @@ class Addition(Proposal):
     def __init__(
         self,
         partition: str | None,
-        description: Description,
+        description: VersionDescription,
         frame: Any,
         engine: Engine,
         staging: Staging,
@@ -49,14 +49,14 @@ class Addition(Proposal):
         self._options = options
         self._write_options = options.write_options(partition)
         self._schema = engine.schema(frame, self._write_options)
-        self._measured: Contents | None = None
+        self._measured: RowsSummary | None = None
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
-        self._changes: Callable[[], Written] | None = None
+        self._changes: Callable[[], StagedParts] | None = None
         super().__init__(partition, description, nothing(self._schema), "ignored", None, _never)
 
     @property
-    def _given(self) -> Contents:
+    def _given(self) -> RowsSummary:
         """What the frame says."""
         if self._measured is None:
             self._measured = self._engine.measure(self._frame, self._schema)
@@ -72,7 +72,7 @@ class Addition(Proposal):
             return Repetition.SAME_ROWS
         return Repetition.OTHER_ROWS if self._mode == "append" else None
 
-    def onto(self, base: Base) -> tuple[Add, ...]:
+    def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known.
 
         Raises `EmptyTable`, and `CommitConflict` after a foreign commit.
@@ -91,7 +91,7 @@ class Addition(Proposal):
             self._changes = None
         return self.change_files
 
-    def _add_to(self, base: Base) -> tuple[Add, ...]:
+    def _add_to(self, base: HeadParts) -> tuple[Add, ...]:
         if not self._options.allow_empty:
             refuse_no_rows(self._given.nrow, allow_empty=False)
         known = None if base.head is None else _recorded_schema(base.head)
@@ -123,18 +123,18 @@ class Addition(Proposal):
         return tuple(without_deleted(add) for add in base.parts if add.key not in upsert.replaced)
 
     @staticmethod
-    def _switches(base: Base) -> tuple[bool, ...]:
+    def _switches(base: HeadParts) -> tuple[bool, ...]:
         return tuple(is_set(base.properties, key) for key in (DELETION_VECTORS, CHANGE_FEED))
 
     def _schema_beside(self, known: StructType | None) -> StructType:
         """The schema of the version, beside rows with this one."""
         return grown_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType, given: Contents | None) -> Matching | None:
+    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> Matching | None:
         """Which rows go; ``None`` where they all stay."""
         return Matching(self._options.merge_key, given=given) if self._mode == "merge" else None
 
-    def _upsert(self, scan: Scan, base: Base, matching: Matching | None) -> Upsert:
+    def _upsert(self, scan: Scan, base: HeadParts, matching: Matching | None) -> Upsert:
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),
@@ -155,18 +155,18 @@ class Addition(Proposal):
         return frame if same else self._engine.widened(frame, schema)
 
 
-def contents_of(head: Version | None, scan: Scan, engine: Engine) -> Contents:
+def contents_of(head: Version | None, scan: Scan, engine: Engine) -> RowsSummary:
     """What the head says under the schema of the scan: as it recorded, unless it did so under another."""
     if head is None:
         return nothing(scan.schema)
     digest = RowsDigest.parse(head.facts.digest)
     if digest.kind == "bag-xxh64x2" and _recorded_schema(head) == scan.schema:
-        return Contents(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
+        return RowsSummary(scan.schema, digest.nrow, tuple(head.facts.null_counts), digest)
     with engine.pinned(engine.read(scan)) as rows:
         return engine.measure(rows, scan.schema)
 
 
-def _require_own(base: Base) -> None:
+def _require_own(base: HeadParts) -> None:
     if base.foreign is not None:
         raise CommitConflict(
             f"Another program changed the table with log version {base.foreign.log_version}, so nobody knows what rows "

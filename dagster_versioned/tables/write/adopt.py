@@ -17,7 +17,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.table_actions import table_actions, version_domain
 
 
@@ -36,7 +36,7 @@ class Adoption:
         self._by = by
         self._message = message
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry, or ``None`` where no foreign commit with files came after the head.
 
         Raises `InvalidInput` for a table with partitions, whose foreign files belong to none of them.
@@ -88,7 +88,7 @@ class Adoption:
         )
         entry = VersionEntry.of(identity, facts, "full")
         record = TableRecord.of(state.snapshot)
-        return Draft(
+        return CommitDraft(
             operation="ADOPT",
             actions=[
                 *table_actions(state, state.snapshot.schema, timestamp),

@@ -97,11 +97,11 @@ def _check_partitions(taken: Taken, record: TableRecord, state: TableState) -> N
         if not known.means_the_same(given):
             raise _overlap(taken, f"the partitions of {taken.name} are {known}, and those of this write {given}")
         return
-    if known is not None and (strange := known.strangers(keys)):
+    if known is not None and (strange := known.unknown_keys(keys)):
         raise _overlap(taken, f"the partitions of {taken.name} are {known}, and {shown(strange)} is none of them")
     if known is None and given is not None:
         others = [key for key in heads if key is not None]
-        if strange := given.strangers(others):
+        if strange := given.unknown_keys(others):
             raise _overlap(taken, f"the partitions of this write are {given}, but the table has {shown(strange)}")
 
 

@@ -24,7 +24,7 @@ _OBEYED = ("changeDataFeed", "checkConstraints")
 
 
 @dataclass(frozen=True)
-class Draft:
+class CommitDraft:
     """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
 
     ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
@@ -39,7 +39,7 @@ class Draft:
     forgets: Sequence[str] = ()
 
 
-DraftOf = Callable[[TableState | None, int], Draft | None]
+PlanCommit = Callable[[TableState | None, int], CommitDraft | None]
 """The draft of a state at the end of the log and the timestamp of the next entry; ``None``: nothing is to be done."""
 
 
@@ -55,7 +55,7 @@ def next_timestamp(state: TableState | None) -> int:
 def commit(
     store: ObjectStore,
     cache: StateCache,
-    draft: DraftOf,
+    draft: PlanCommit,
     announce: Callable[[int], None],
     engine_info: str,
     *,
@@ -115,7 +115,7 @@ def _refuse_foreign_rules(transaction: Transaction) -> None:
         refuse_row_rules(read.protocol, read.metadata, _OBEYED)
 
 
-def _commit_info(drafted: Draft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
+def _commit_info(drafted: CommitDraft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:
     previous = {"prev": state.snapshot.commit_sha256} if state else {}
     return {
         # The draft says in its facts when the version was made, so it is the draft's time that is committed.

@@ -23,7 +23,7 @@ from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import Dropped, TableRecord
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.table_actions import dropped_domains, dropped_info, version_domain
 from dagster_versioned.tables.write.write import CollectionInProgress
 
@@ -52,7 +52,7 @@ class Drop:
         self._why = why
         self.dropped: tuple[Version, ...] = ()
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry. Raises `VersionNotFound`, `TableNotFound`, `HeldHead` and `InvalidInput`."""
         assert state is not None  # the caller asked for the table's state first
         record = refuse_dropped(self._table, state)
@@ -65,7 +65,7 @@ class Drop:
         else:
             adds = tuple(chain.from_iterable(parts_by_partition(state.snapshot, self._partitions).values()))
             after = record
-        return Draft(
+        return CommitDraft(
             operation="DROP" if self._partitions is None else "DROP PARTITION",
             actions=[
                 *(add.removed(timestamp) for add in adds),
@@ -112,7 +112,7 @@ class Restoration:
         self._writer = writer
         self._by = by
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry, ``None`` where the table is not dropped. Raises as `VersionedTable.restore` does."""
         assert state is not None  # the caller asked for the table's state first
         record = TableRecord.of(state.snapshot)
@@ -161,7 +161,7 @@ class Restoration:
         shas = {str(e.identity.partition): e.metadata_sha for e in entries if e.identity.partition is not None}
         was = TableRecord.of(before).partitioning
         after = replace(record, partitioning=was, since=state.log_version + 1, dropped=None)
-        return Draft(
+        return CommitDraft(
             operation="RESTORE",
             actions=[
                 *(replace(add, data_change=True) for add in adds),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.part_order import ordinal_of
-from dagster_versioned.engines.parts import Contents, Part, Written
+from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Upsert, nothing
 from dagster_versioned.errors import CommitConflict
@@ -20,8 +20,8 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.addition import contents_of
-from dagster_versioned.tables.write.commit import Draft, DraftOf
-from dagster_versioned.tables.write.write import Base, Description, Proposal, Repetition, Writing
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
+from dagster_versioned.tables.write.write import HeadParts, PendingWrite, Repetition, TableWrite, VersionDescription
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class SliceFile:
     """A file of events, staged: what it says, and what its events do to rows."""
 
     part: Part
-    contents: Contents
+    contents: RowsSummary
     inserted: int
     updated: int
     removed: int
@@ -54,22 +54,22 @@ class EventSlice:
 
     base: str | None
     file: SliceFile | None
-    contents: Contents
+    contents: RowsSummary
     entry: ChainEntry | None
     given: str | None = None
 
 
-class SliceProposal(Proposal):
+class PendingSlice(PendingWrite):
     """A slice on its way to the end of a history."""
 
     appends_events = True
 
-    def __init__(self, events: EventSlice, description: Description, staging: Staging) -> None:
+    def __init__(self, events: EventSlice, description: VersionDescription, staging: Staging) -> None:
         super().__init__(None, description, events.contents, "ignored", None, _never)
         self.events = events
         self._staging = staging
         self._digest = events.given or events.contents.digest.text
-        self._onto: Base | None = None
+        self._onto: HeadParts | None = None
         self._kept: tuple[Add, ...] = ()
 
     def repeats(self, own: Version) -> Repetition | None:
@@ -83,14 +83,14 @@ class SliceProposal(Proposal):
         is_same = known is not None and known.digest == self._digest
         return Repetition.SAME_ROWS if is_same else Repetition.OTHER_ROWS
 
-    def onto(self, base: Base) -> tuple[Add, ...]:
+    def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """All parts of the head, which stay. Raises `CommitConflict` after a foreign commit."""
         if base != self._onto:
             _require_own(base)
             given, file = self.events.contents, self.events.file
             ordinal = 1 + max(map(ordinal_of, base.parts), default=-1)
             parts = () if file is None else (replace(file.part, ordinal=ordinal),)
-            self._written = Written(given, parts)
+            self._written = StagedParts(given, parts)
             before = contents_of(base.head, scan_of(self._staging.store, given.schema, base.parts), ArrowEngine())
             upsert = Upsert(frozenset(), nothing(given.schema), self._written, given.nrow, 0)
             self.contents = upsert.contents(before)
@@ -100,14 +100,14 @@ class SliceProposal(Proposal):
         return self._kept
 
 
-def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> DraftOf:
+def chained(writing: TableWrite, proposal: PendingSlice, store: ObjectStore) -> PlanCommit:
     """The draft that commits a slice together with its blocks, which are put before.
 
     Raises `CommitConflict` where the chain's head is another than the slice was computed from.
     """
     events = proposal.events
 
-    def draft(state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(state: TableState | None, timestamp: int) -> CommitDraft | None:
         known = chain_head(state.snapshot) if state is not None else None
         found = known.head if known is not None else None
         if found != events.base:
@@ -123,7 +123,7 @@ def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> Dr
             store.put(f"{BLOCKS}{name}", data)
         block = {"block": entry.end.head}
         if drafted is None:
-            return Draft("ADD BLOCK", [entry.end.action()], block)
+            return CommitDraft("ADD BLOCK", [entry.end.action()], block)
         return replace(
             drafted,
             actions=[*drafted.actions, entry.end.action()],
@@ -134,7 +134,7 @@ def chained(writing: Writing, proposal: SliceProposal, store: ObjectStore) -> Dr
     return draft
 
 
-def _require_own(base: Base) -> None:
+def _require_own(base: HeadParts) -> None:
     if base.foreign is not None:
         raise CommitConflict(
             f"Another program added files to the history with log version {base.foreign.log_version}, of which its "
@@ -147,5 +147,5 @@ def _named(block: str | None) -> str:
     return "no block" if block is None else f"block {block[:20]}…"
 
 
-def _never() -> Written:
+def _never() -> StagedParts:
     raise AssertionError("The events were not put onto a head yet.")

@@ -17,7 +17,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.sample_update import SampleUpdate, described_whole, propose_update
-from dagster_versioned.tables.write.write import Description, Proposal
+from dagster_versioned.tables.write.write import PendingWrite, VersionDescription
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -84,12 +84,12 @@ def describe(
     code_version: str | None,
     message: str | None,
     options: TableOptions,
-) -> Description:
+) -> VersionDescription:
     """What a write says of one version. Raises `InvalidInput`."""
     if isinstance(asset_key, str):  # which tuple() would take apart, letter by letter
         raise InvalidInput(f"asset_key must be the parts of a key: [{asset_key!r:.100}]. Nothing was written.")
     kind: TableType = options.table_type or ("derived" if parents else "imported")
-    return Description(
+    return VersionDescription(
         asset_key=tuple(asset_key),
         table_type=kind,
         parents=tuple(upstream.parent for upstream in parents),
@@ -103,13 +103,13 @@ def describe(
 def propose(
     frame: Any,
     partition: str | None,
-    description: Description,
+    description: VersionDescription,
     staging: Staging,
     options: TableOptions,
     constraints: Mapping[str, str],
     pinned: ExitStack,
     table_schema: Callable[[], StructType | None] = lambda: None,
-) -> Proposal:
+) -> PendingWrite:
     """The frame as a proposal, which can be used until ``pinned`` is closed.
 
     ``table_schema`` gives the table's, for columns of the frame that have no type.
@@ -130,7 +130,7 @@ def propose(
     contents = engine.contents(frame, write_options)
     written = None if contents is not None else engine.write(frame, staging, write_options)
     known = contents if contents is not None else written.contents  # pyright: ignore[reportOptionalMemberAccess]
-    return Proposal(
+    return PendingWrite(
         partition,
         description,
         known,

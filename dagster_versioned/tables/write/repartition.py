@@ -28,9 +28,9 @@ from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.read import check_parts, row_order_of, scan_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
-from dagster_versioned.tables.write.write import Description, Ended, Writing
+from dagster_versioned.tables.write.write import Ended, TableWrite, VersionDescription
 
 Same = Literal["same"]
 """The partitions that there are; only types change."""
@@ -61,7 +61,7 @@ class Parted:
 
     state: TableState
     frames: Mapping[str | None, pa.Table]
-    descriptions: Mapping[str | None, Description]
+    descriptions: Mapping[str | None, VersionDescription]
     sources: Mapping[str | None, Sequence[Version]]
     options: TableOptions
 
@@ -115,7 +115,7 @@ def part(
         for key, piece in known[version]:
             pieces[key].append(piece)
             sources[key].append(version)
-    if isinstance(partitioning, Partitioning) and (strange := partitioning.strangers(str(key) for key in pieces)):
+    if isinstance(partitioning, Partitioning) and (strange := partitioning.unknown_keys(str(key) for key in pieces)):
         raise InvalidInput(
             f"Rows of {table} would be of {shown(strange)}, which is none of the {partitioning}. Nothing was changed. "
             "Name a column of dates or timestamps, or of such keys."
@@ -132,14 +132,14 @@ def part(
     )
 
 
-class Repartitioning(Writing):
+class Repartitioning(TableWrite):
     """The write that ends every partition that there is, and begins those of another definition, in one commit."""
 
     operation = "REPARTITION"
     parted: Parted
     partitioning: Partitioning | None
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry. Raises `Overtaken` where the table has other versions than those that were read."""
         assert state is not None  # its rows were read
         if _current(state) != _current(self.parted.state) or state.history.unadopted is not None:
@@ -166,8 +166,8 @@ class Repartitioning(Writing):
         timestamp: int,
         properties: Mapping[str, str],
         record: Sequence[DomainMetadata],
-    ) -> Draft | None:
-        return Draft(self.operation, record, announces=False)
+    ) -> CommitDraft | None:
+        return CommitDraft(self.operation, record, announces=False)
 
 
 def _current(state: TableState) -> dict[str | None, int]:
@@ -283,7 +283,7 @@ def _column(rows: pa.Table, name: str) -> "pa.ChunkedArray[Any]":
     return rows.column(name)
 
 
-def _described(versions: Sequence[Version]) -> Description:
+def _described(versions: Sequence[Version]) -> VersionDescription:
     """The description of a version that is made of the rows of others: what they share, and where all come from."""
     identities = [version.identity for version in versions]
     first = identities[0]
@@ -291,7 +291,7 @@ def _described(versions: Sequence[Version]) -> Description:
     same_custom = all(one.custom == first.custom for one in identities)
     parents = dict.fromkeys(parent for one in identities for parent in one.parents)
     sources = dict.fromkeys(source for one in identities for source in one.source_lineage)
-    return Description(
+    return VersionDescription(
         asset_key=tuple(first.asset_key),
         table_type="derived" if any(one.table_type == "derived" for one in identities) else "imported",
         parents=tuple(parents),

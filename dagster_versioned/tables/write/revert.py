@@ -19,7 +19,7 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.drop import refuse_dropped
 from dagster_versioned.tables.write.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
@@ -39,7 +39,7 @@ class Reversion:
         self._hold_because = hold_because
         self.change: Literal["full", "metadata_only"] = "full"
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry, or ``None`` where the target is the head and nothing is to be held.
 
         Raises `ExpiredVersion` where its bytes are not kept any more.
@@ -100,7 +100,7 @@ class Reversion:
             schema = union_of_versions(state.snapshot.schema, schema)
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
-        return Draft(
+        return CommitDraft(
             operation="REVERT",
             actions=[
                 *table_actions(

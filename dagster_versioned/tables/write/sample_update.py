@@ -9,7 +9,7 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.parts import Contents
+from dagster_versioned.engines.parts import RowsSummary
 from dagster_versioned.engines.samples import require_columns
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, require_key
@@ -19,7 +19,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.sample_schema import updated_schema
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
-from dagster_versioned.tables.write.write import Base, Description, Proposal
+from dagster_versioned.tables.write.write import HeadParts, PendingWrite, VersionDescription
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class SampleUpdate:
 def propose_update(
     update: SampleUpdate,
     partition: str | None,
-    description: Description,
+    description: VersionDescription,
     staging: Staging,
     options: TableOptions,
     constraints: Mapping[str, str],
     pinned: ExitStack,
-) -> Proposal:
+) -> PendingWrite:
     """The update as a proposal, which can be used until ``pinned`` is closed. Raises `InvalidInput`."""
     described = _described(update, description, options)
     engine = engine_for(update.frame)
@@ -79,8 +79,8 @@ def propose_update(
 
 
 def described_whole(
-    update: SampleUpdate, description: Description, options: TableOptions
-) -> tuple[Description, TableOptions]:
+    update: SampleUpdate, description: VersionDescription, options: TableOptions
+) -> tuple[VersionDescription, TableOptions]:
     """The description of an update that is all that there is, and how its frame is written: as a set of rows.
 
     It was computed from no version, so it goes onto any. Raises `InvalidInput`.
@@ -89,7 +89,7 @@ def described_whole(
     return _described(update, description, options), as_set
 
 
-def _described(update: SampleUpdate, description: Description, options: TableOptions) -> Description:
+def _described(update: SampleUpdate, description: VersionDescription, options: TableOptions) -> VersionDescription:
     """The description with what the update says. Raises `InvalidInput` for options that it cannot keep."""
     _require_set(options)
     if both := sorted(options.custom.keys() & update.custom.keys()):
@@ -107,7 +107,7 @@ class _Update(Addition):
         self,
         update: SampleUpdate,
         partition: str | None,
-        description: Description,
+        description: VersionDescription,
         engine: Engine,
         staging: Staging,
         options: TableOptions,
@@ -134,7 +134,7 @@ class _Update(Addition):
     def repeats(self, own: Version) -> None:
         """Never: an earlier attempt has moved the head, from which this one was computed then."""
 
-    def onto(self, base: Base) -> tuple[Add, ...]:
+    def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """See `Addition.onto`. Raises `CommitConflict` where the head is another than that of the update."""
         found = base.head.metadata_sha if base.head is not None else None
         if found != self._update.base:
@@ -148,7 +148,7 @@ class _Update(Addition):
     def _schema_beside(self, known: StructType | None) -> StructType:
         return updated_schema(known or self._schema, self._schema)
 
-    def _matching(self, known: StructType | None, schema: StructType, given: Contents | None) -> Matching:
+    def _matching(self, known: StructType | None, schema: StructType, given: RowsSummary | None) -> Matching:
         retyped = known is not None and known.fields != schema.fields[: len(known.fields)]
         update = self._update
         return Matching(update.ids, "ids", update.on, update.gone, rewrite=retyped, given=given)

@@ -14,7 +14,7 @@ from dagster_versioned.delta.log.change_feed import FEED
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
-from dagster_versioned.engines.parts import Contents, Part, RowOrder, Written
+from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
@@ -51,7 +51,7 @@ from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.belonging import Taken, record_after
-from dagster_versioned.tables.write.commit import Draft
+from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.table_actions import (
     add_of,
@@ -69,7 +69,7 @@ REUSE_WINDOW = 64
 
 
 @dataclass(frozen=True)
-class Description:
+class VersionDescription:
     """What describes a version besides its data; all of it is part of the identity."""
 
     asset_key: tuple[str, ...]
@@ -116,7 +116,7 @@ class CollectionInProgress(Exception):
 
 
 @dataclass(frozen=True)
-class Base:
+class HeadParts:
     """What a proposal meets: the head, its parts, the last foreign commit since then, if any, and the properties that
     the table is to have."""
 
@@ -126,7 +126,7 @@ class Base:
     properties: Mapping[str, str]
 
 
-class Proposal:
+class PendingWrite:
     """One frame on its way to be a version of a table, or of one of its partitions.
 
     ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed. The
@@ -143,11 +143,11 @@ class Proposal:
     def __init__(
         self,
         partition: str | None,
-        description: Description,
-        contents: Contents,
+        description: VersionDescription,
+        contents: RowsSummary,
         row_order: RowOrder,
-        written: Written | None,
-        write: Callable[[], Written],
+        written: StagedParts | None,
+        write: Callable[[], StagedParts],
         single_part: bool = False,
     ) -> None:
         self.partition = partition
@@ -166,7 +166,7 @@ class Proposal:
         """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
         return None
 
-    def onto(self, base: Base) -> tuple[Add, ...] | None:
+    def onto(self, base: HeadParts) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
         return None
 
@@ -197,14 +197,14 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Planned:
+class WritePlan:
     """What becomes of one proposal on one state.
 
     ``entry`` is ``None`` where nothing changes; then ``unchanged`` is the version that the frame already is.
     ``fresh`` are the keys of parts, and of files of their deletion vectors, that need their final name first.
     """
 
-    proposal: Proposal
+    proposal: PendingWrite
     entry: VersionEntry | None = None
     unchanged: Version | None = None
     repetition: Repetition | None = None
@@ -244,7 +244,7 @@ class _Met:
     """What the proposals of one draft meet in a state: looked up for all of them at once, however many there are."""
 
     def __init__(
-        self, store: ObjectStore, state: TableState | None, proposals: Sequence[Proposal], columns: Sequence[str]
+        self, store: ObjectStore, state: TableState | None, proposals: Sequence[PendingWrite], columns: Sequence[str]
     ) -> None:
         self._store = store
         self._state = state
@@ -268,7 +268,7 @@ class _Met:
         found = self._foreign
         return found if head is not None and found is not None and found.log_version > head.log_version else None
 
-    def parts_of_equal_version(self, proposal: Proposal) -> tuple[Add, ...] | None:
+    def parts_of_equal_version(self, proposal: PendingWrite) -> tuple[Add, ...] | None:
         """The parts of the newest version that says the same as a proposal, if they are all still there."""
         return next((adds for adds in self._equal(proposal) if not self._lacks(adds)), None)
 
@@ -277,7 +277,7 @@ class _Met:
             return any(add.identity in self._missing for add in adds)
         return bool(missing_parts(self._store, adds))
 
-    def _equal(self, proposal: Proposal) -> Iterator[tuple[Add, ...]]:
+    def _equal(self, proposal: PendingWrite) -> Iterator[tuple[Add, ...]]:
         """The parts of each recent version that says the same, newest first."""
         if self._state is None:
             return
@@ -307,7 +307,7 @@ class _Met:
         return self._parts[log_version].get(partition, ())
 
 
-class Writing:
+class TableWrite:
     """One write of one or more partitions: the draft that `commit` runs against each new state.
 
     Guarantees: a proposal that equals the head makes no entry, and heals parts that are lost; what is added exists
@@ -322,7 +322,7 @@ class Writing:
         self,
         store: ObjectStore,
         staging: Staging,
-        proposals: Sequence[Proposal],
+        proposals: Sequence[PendingWrite],
         writer: Writer,
         options: TableOptions,
         satisfied: Mapping[str, str],
@@ -341,11 +341,11 @@ class Writing:
         self._writer = writer
         self._run = run
         self._author = author
-        self.planned: tuple[Planned, ...] = ()
+        self.planned: tuple[WritePlan, ...] = ()
         self._made: dict[int, Mapping[str | None, Version]] = {}
         """The versions of the commits that earlier attempts made."""
 
-    def draft(self, state: TableState | None, timestamp: int) -> Draft | None:
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry against a state, or ``None`` where every proposal is the head already."""
         history = state.history if state else History([])
         self._made = {}
@@ -366,7 +366,7 @@ class Writing:
         staying = _staying(state, changing, ended)
         schema = _merged_schema(state, changing, staying=staying)
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
-        return Draft(
+        return CommitDraft(
             operation=self.operation,
             actions=[
                 *table_actions(
@@ -389,7 +389,7 @@ class Writing:
             parameters={"mode": "Overwrite"},
         )
 
-    def _promote(self, plans: Sequence[Planned], history: History) -> None:
+    def _promote(self, plans: Sequence[WritePlan], history: History) -> None:
         """Give what is fresh its final names: of several partitions at once."""
         if len(plans) < 2:
             for plan in plans:
@@ -414,7 +414,7 @@ class Writing:
         timestamp: int,
         properties: Mapping[str, str],
         record: Sequence[DomainMetadata],
-    ) -> Draft | None:
+    ) -> CommitDraft | None:
         """The draft where every proposal is the head already."""
         return _configuring(state, timestamp, properties)
 
@@ -429,7 +429,7 @@ class Writing:
             self._began,
         )
 
-    def _changes(self, changing: Sequence[Planned], properties: Mapping[str, str], history: History) -> list[Cdc]:
+    def _changes(self, changing: Sequence[WritePlan], properties: Mapping[str, str], history: History) -> list[Cdc]:
         """The files that tell what the commit changed, in place: all of it, or none where its parts say the same.
 
         Else rows that were updated, or are in another part now, would look as if they had been deleted, and others
@@ -443,7 +443,7 @@ class Writing:
             proposal.promote(self._staging, tuple(files), history)
         return [cdc_of(key, part, proposal.partition) for proposal, files in files_of for key, part in files.items()]
 
-    def _properties(self, state: TableState | None, changing: Sequence[Planned]) -> dict[str, str]:
+    def _properties(self, state: TableState | None, changing: Sequence[WritePlan]) -> dict[str, str]:
         """The table's properties after the write, once its other rows satisfy the constraints among them.
 
         Raises `InvalidInput` where they do not, and `CommitConflict` where others were added meanwhile.
@@ -469,7 +469,7 @@ class Writing:
         return properties
 
     def _partition_columns(
-        self, state: TableState | None, changing: Sequence[Planned], schema: StructType, *, staying: bool
+        self, state: TableState | None, changing: Sequence[WritePlan], schema: StructType, *, staying: bool
     ) -> tuple[str, ...]:
         """The table's partition columns after the write. Raises `InvalidInput` where others, or others of their types,
         have rows that stay."""
@@ -490,7 +490,7 @@ class Writing:
                 )
         return columns
 
-    def _plan(self, proposal: Proposal, state: TableState | None, met: _Met, timestamp: int) -> Planned:
+    def _plan(self, proposal: PendingWrite, state: TableState | None, met: _Met, timestamp: int) -> WritePlan:
         history = state.history if state else History([])
         current = met.parts(proposal.partition)
         head = history.heads.get(proposal.partition)
@@ -498,9 +498,9 @@ class Writing:
         own = self._own_commit(proposal, state)
         # Rows that were added are in the head, though the version that added them may not be kept any more.
         if own is not None and (repetition := proposal.repeats(own)) is not None:
-            return Planned(proposal, unchanged=own, repetition=repetition)
+            return WritePlan(proposal, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
-        kept = proposal.onto(Base(head, current, foreign, properties))
+        kept = proposal.onto(HeadParts(head, current, foreign, properties))
         adds = met.parts_of_equal_version(proposal) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
@@ -522,7 +522,7 @@ class Writing:
         if is_own or is_head:
             lost = tuple(add.key for add in missing_parts(self._store, written))
             repetition = Repetition.SAME_ROWS if is_own else None
-            return Planned(proposal, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
+            return WritePlan(proposal, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
         if state is not None and (held := state.snapshot.domains.get(held_domain(proposal.partition))):
             raise HeldHead(_held_message(proposal.partition, held))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
@@ -540,7 +540,7 @@ class Writing:
             null_counts=proposal.contents.null_counts,
             added=proposal.added,
         )
-        return Planned(
+        return WritePlan(
             proposal,
             entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
@@ -548,7 +548,7 @@ class Writing:
             fresh=(*(add.key for add in written), *proposal.vector_files),
         )
 
-    def _own_commit(self, proposal: Proposal, state: TableState | None) -> Version | None:
+    def _own_commit(self, proposal: PendingWrite, state: TableState | None) -> Version | None:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
         if state is None or self._run is None:
             return None
@@ -575,23 +575,23 @@ class Writing:
         assert self._run is not None
         return self._run.first_run_id or self._run.run_id
 
-    def _app_id(self, proposal: Proposal) -> str:
+    def _app_id(self, proposal: PendingWrite) -> str:
         assert self._run is not None
         partition = partition_path(proposal.partition) if proposal.partition is not None else ""
         return f"dagster/{self._first_run_id}/{self._run.step_key}/{partition}"
 
-    def _txn(self, proposal: Proposal, state: TableState | None, timestamp: int) -> Txn:
+    def _txn(self, proposal: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
         return Txn(self._app_id(proposal), 0 if state is None else state.log_version + 1, timestamp)
 
 
-def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> Draft | None:
+def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> CommitDraft | None:
     """The draft that changes nothing but the table's properties, if they change."""
     assert state is not None  # a table without a log has no head that a proposal could equal
     actions = table_actions(state, state.snapshot.schema, timestamp, properties)
-    return Draft("SET TBLPROPERTIES", actions, announces=False) if actions else None
+    return CommitDraft("SET TBLPROPERTIES", actions, announces=False) if actions else None
 
 
-def _identity(proposal: Proposal, sha: str) -> Identity:
+def _identity(proposal: PendingWrite, sha: str) -> Identity:
     described, contents = proposal.description, proposal.contents
     return Identity(
         asset_key=described.asset_key,
@@ -608,7 +608,7 @@ def _identity(proposal: Proposal, sha: str) -> Identity:
     )
 
 
-def _says_the_same(version: Version, proposal: Proposal) -> bool:
+def _says_the_same(version: Version, proposal: PendingWrite) -> bool:
     """Whether a version of equal digest is the same data under the same schema."""
     if version.raw is None:
         return False
@@ -652,7 +652,7 @@ def _held_message(partition: str | None, configuration: str) -> str:
     )
 
 
-def _staying(state: TableState | None, changing: Sequence[Planned], ended: Ended) -> bool:
+def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: Ended) -> bool:
     """Whether the table keeps versions that the commit neither replaces nor ends."""
     if state is None:
         return False
@@ -660,7 +660,7 @@ def _staying(state: TableState | None, changing: Sequence[Planned], ended: Ended
     return not set(state.history.heads) <= gone
 
 
-def _merged_schema(state: TableState | None, changing: Sequence[Planned], *, staying: bool) -> StructType:
+def _merged_schema(state: TableState | None, changing: Sequence[WritePlan], *, staying: bool) -> StructType:
     """The table's schema after the commit: the frame's, or, for partitions, the union of all partitions'."""
     if not changing and state is not None:
         return state.snapshot.schema
