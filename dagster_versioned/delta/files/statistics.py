@@ -113,13 +113,10 @@ def to_json(statistics: Mapping[str, Any]) -> str:
     return text(statistics)
 
 
-_DECODER = json.JSONDecoder(parse_float=Decimal)
-
-
 def parse(text: str) -> dict[str, Any]:
     """Parse ``add.stats``; numbers with a fraction or an exponent come as `Decimal`. Raises `LogCorrupt`."""
     try:
-        value = _DECODER.decode(text)
+        value = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError) as error:
         raise LogCorrupt(f"The statistics {text!r:.100} are not JSON: {error}.") from error
     if not isinstance(value, dict):
