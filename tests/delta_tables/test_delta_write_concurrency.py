@@ -191,7 +191,7 @@ def test_a_stream_that_breaks_off_leaves_nothing(tmp_path):
 
 
 def test_rows_that_break_a_rule_leave_nothing_of_the_rows_before_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("dagster_versioned.delta_tables.arrow.write.FILE_BYTES", 1)
+    monkeypatch.setattr("dagster_versioned.delta_tables.arrow.row_engine.FILE_BYTES", 1)
     place = tmp_path / "table"
     write_delta(str(place), pa.table({"id": [0]}), properties={"delta.constraints.small": "id < 5"})
     before = files_of(place)

@@ -9,7 +9,7 @@ from tenacity import retry, retry_if_exception_message, stop_after_attempt
 from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables.arrow import delete_from, write_delta
 from dagster_versioned.delta_tables.read import read_delta
-from dagster_versioned.delta_tables.spark import data_source, register
+from dagster_versioned.delta_tables.spark import data_source_tasks, register
 
 pytestmark = pytest.mark.spark
 
@@ -90,8 +90,8 @@ def test_a_schema_of_other_types_is_refused(session, tmp_path):
 def test_small_files_share_a_task(session, tmp_path, monkeypatch):
     appended(tmp_path, *[numbers(i, i + 1) for i in range(5)])
     assert load(session, tmp_path).rdd.getNumPartitions() == 1
-    files = [data_source.ScanFile(str(i), size) for i, size in enumerate([10, 60 << 20, 1, 2, 65 << 20])]
-    sizes = [[file["size"] for file in task.value] for task in data_source.partitions_of(files)]
+    files = [data_source_tasks.ScanFile(str(i), size) for i, size in enumerate([10, 60 << 20, 1, 2, 65 << 20])]
+    sizes = [[file["size"] for file in task.value] for task in data_source_tasks.partitions_of(files)]
     assert sizes == [[10], [60 << 20], [1, 2], [65 << 20]]
 
 
@@ -291,6 +291,6 @@ def test_a_frame_that_breaks_a_rule_or_asks_for_more_is_refused_in_words(session
     writer = session.range(9).write.format("versioned").mode("append")
     with pytest.raises(Exception, match="rows break the constraint 'small': id < 3"):
         writer.save(uri)
-    with pytest.raises(Exception, match=r"no option 'mergeschema'.*engines.spark.write_delta"):
+    with pytest.raises(Exception, match=r"no option 'mergeschema'.*delta_tables.spark.write_delta"):
         writer.option("mergeSchema", "true").save(uri)
     assert sorted(path.name for path in tmp_path.rglob("*.parquet")) == before

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Add, Cdc, DeletionVector
-from dagster_versioned.delta_tables.spark import data_source
+from dagster_versioned.delta_tables.spark import data_source_tasks
 from dagster_versioned.delta_tables.spark.data_source import ReadOptions
 from dagster_versioned.delta_tables.spark.data_source_tasks import partitions_of
 from dagster_versioned.delta_tables.spark.log_tail import StreamOptions
@@ -53,7 +53,7 @@ def test_files_of_a_task_come_back():
         ScanFile("b", 6, deletion_vector=vector, kept=vector),
     ]
     (task,) = partitions_of(files)
-    found = [data_source._file(one) for one in task.value]
+    found = [data_source_tasks._file(one) for one in task.value]
     assert found == files
 
 
