@@ -28,7 +28,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 class Table:
     """The Delta table in a folder.
 
-    Rows are read and written by the engines (`engines.arrow.engine.read_delta`, `engines.spark.read_delta` and their
+    Rows are read and written by `delta_tables` (`arrow.read_delta`, `spark.read_delta` and their
     siblings); this is the log below them. Nothing is read before it is asked for. Whatever changes the table commits
     one version and returns its number; when others commit meanwhile it is repeated on top of them where that means the
     same, and else raises `CommitConflict`. What cannot be done raises `InvalidInput`, and nothing was written then.

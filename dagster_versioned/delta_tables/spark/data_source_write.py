@@ -35,7 +35,7 @@ class WriteJob:
 
     Mode ``append`` adds rows and creates the table where there is none, ``overwrite`` replaces every row. Columns are
     found by name whatever their case. Expressions of the table (constraints, defaults, generated columns) are evaluated
-    by DuckDB in the tasks. Everything else, and tables with identity columns, are for `engines.spark.write_delta`.
+    by DuckDB in the tasks. Everything else, and tables with identity columns, are for `delta_tables.spark.write_delta`.
     """
 
     uri: str
