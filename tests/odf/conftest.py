@@ -1,4 +1,4 @@
-"""A dataset that a test may do with as it likes."""
+"""A dataset that a test may do with as it likes, and Spark."""
 
 import shutil
 from dataclasses import replace
@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.odf_graph import Served, root_of
+from support.spark import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture(scope="session")

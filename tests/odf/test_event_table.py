@@ -463,7 +463,7 @@ def test_keys_that_are_null_or_repeated_in_a_dump(planes: EventTable, project: P
 
 def test_dumps_out_of_order(planes: EventTable):
     three_years(planes)
-    with pytest.raises(InvalidInput, match="what it tells is past"):
+    with pytest.raises(InvalidInput, match="it is outdated"):
         planes.write(dump((1, 100)), event_time=year(2014))
     assert rows_of(planes.current()) == [(1, 120), (3, 10)]
 
