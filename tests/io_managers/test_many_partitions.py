@@ -8,7 +8,11 @@ from support.many_days import Days
 
 @pytest.fixture(scope="module")
 def few_and_many(tmp_path_factory):
-    return [Days(tmp_path_factory.mktemp("days"), count) for count in (20, 40)]
+    both = [Days(tmp_path_factory.mktemp("days"), count) for count in (20, 40)]
+    for days in both:
+        days.run("daily")
+        days.run("copy")
+    return both
 
 
 @pytest.mark.parametrize(
