@@ -124,6 +124,7 @@ def test_the_tombstones_of_a_collection_that_may_still_be_cancelled_stay(
     before = tombstones(table)
     store = Stepped(table.project.store)
     store.shared["before"] = lambda call: store.die() if call.verb == "delete" and ".parquet" in call.key else None
+    # Between the intent and the deletion there is no public step at which another collection could begin.
     run = collect.Collector._run  # pyright: ignore[reportPrivateUsage]
 
     def and_then_another_begins(*args: Any) -> Any:

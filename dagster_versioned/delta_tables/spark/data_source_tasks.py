@@ -59,4 +59,5 @@ def partitions_of(files: Iterable[ScanFile]) -> list[InputPartition]:
 
 def _file(plain: Mapping[str, Any]) -> ScanFile:
     vectors = {name: DeletionVector(**plain[name]) for name in _VECTORS if plain[name] is not None}
+    # The members are those that `asdict` took from a `ScanFile`, of which the mapping has lost the types.
     return ScanFile(**{**plain, **vectors})  # pyright: ignore[reportArgumentType]
