@@ -74,6 +74,12 @@ class RowsDigest:
         return cls(cast("DigestKind", kind), value, int(nrow))
 
 
+def digest_kind(text: str) -> DigestKind:
+    """The kind of the digest whose `RowsDigest.text` this is. Raises `InvalidInput` for one that there is not."""
+    kind = text.partition(":")[0]
+    return cast("DigestKind", kind) if kind in _LENGTH else RowsDigest.parse(text).kind
+
+
 @dataclass(slots=True)
 class BagDigest:
     """A running ``bag-xxh64x2`` of rows with this schema.

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any, cast
 
 import pyarrow as pa
@@ -24,7 +25,8 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 _HEADS_AT_ONCE = 16
 _CHUNK = 8 * 1024 * 1024
-_NAMED_BY_SHA = re.compile(r"(?:.*/)?([0-9a-f]{64})\.parquet")
+_NAMED_BY_SHA = re.compile(r"(?:^|/)([0-9a-f]{64})\.parquet\Z")
+_LENGTH_OF_NAME = 64 + len("/.parquet")
 
 
 SLICES = "data/"
@@ -55,7 +57,7 @@ def part_sha(add: Add | Cdc) -> str | None:
 
 def named_sha(key: str) -> str | None:
     """The SHA-256 that the bytes of a part, or of a file of changes, must have by its name."""
-    named = _NAMED_BY_SHA.fullmatch(key)
+    named = _NAMED_BY_SHA.search(key[-_LENGTH_OF_NAME:])
     return named[1] if named else None
 
 
@@ -149,13 +151,13 @@ def parts_by_partition(
     """
     refuse_foreign_features(snapshot)
     files = snapshot.files
-    grouped: dict[str | None, list[Add]] = {}
+    grouped: dict[str | None, tuple[Add, ...]] = {}
     if partitions is not None:
         files = files.filter(pc.is_in(_tag(files, PARTITION_TAG), value_set=pa.array(partitions, pa.string())))
-        grouped = {partition: [] for partition in partitions}
-    for add in sorted(to_adds(files), key=part_order):
-        grouped.setdefault(partition_of(add), []).append(add)
-    return {partition: tuple(adds) for partition, adds in grouped.items()}
+        grouped = dict.fromkeys(partitions, ())
+    for partition, adds in groupby(sorted(to_adds(files), key=part_order), partition_of):
+        grouped[partition] = grouped.get(partition, ()) + tuple(adds)
+    return grouped
 
 
 class LiveParts:

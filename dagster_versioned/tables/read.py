@@ -13,8 +13,8 @@ from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
-from dagster_versioned.errors import ExpiredVersion, IntegrityError, LogCorrupt
-from dagster_versioned.identity.digest import RowsDigest
+from dagster_versioned.errors import ExpiredVersion, IntegrityError
+from dagster_versioned.identity.digest import digest_kind
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions
@@ -132,7 +132,7 @@ def row_order_of(version: Version) -> RowOrder:
     """Whether the order of the version's rows is part of its identity: the kind of its digest says so."""
     raw = version.raw
     digest = raw["facts"].get("digest") if raw is not None else None
-    kind = RowsDigest.parse(digest if isinstance(digest, str) else version.facts.digest).kind
+    kind = digest_kind(digest if isinstance(digest, str) else version.facts.digest)
     return "significant" if kind == "seq-sha256" else "ignored"
 
 
@@ -143,7 +143,8 @@ def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns
             key=confined_key(add.path),
             size=add.size,
             sha256=part_sha(add),
-            num_records=_num_records(add),
+            # Statistics are optional, so whatever is wrong with them stops no read.
+            num_records=statistics.num_records(add.stats),
             partition_values=add.partition_values,
             deletion_vector=add.deletion_vector,
             vector_sha=vector_sha_of(add),
@@ -151,15 +152,3 @@ def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns
         for add in adds
     )
     return Scan(store, schema, files, tuple(columns) if columns is not None else None)
-
-
-def _num_records(add: Add) -> int | None:
-    """How many rows a part says it has, with those that are deleted.
-
-    Its statistics are optional, so whatever is wrong with them stops no read.
-    """
-    try:
-        count = statistics.parse(add.stats).get("numRecords") if add.stats else None
-    except LogCorrupt:
-        return None
-    return count if type(count) is int and count >= 0 else None

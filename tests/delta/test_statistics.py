@@ -11,7 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 
-from dagster_versioned.delta.files.statistics import from_parquet_metadata, merge, parse, to_json, upper_bound
+from dagster_versioned.delta.files.statistics import (
+    from_parquet_metadata,
+    merge,
+    num_records,
+    parse,
+    to_json,
+    upper_bound,
+)
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 
@@ -195,3 +202,26 @@ def test_json_round_trips(values: dict[str, Any]) -> None:
 def test_what_is_no_statistics_is_refused(text: str) -> None:
     with pytest.raises(LogCorrupt, match="statistics"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (None, None),
+        ("", None),
+        ("{}", None),
+        ('{"numRecords":3}', 3),
+        ('{"numRecords":0,"minValues":{"x":NaN}}', 0),
+        ('{"numRecords":1,"minValues":{"x":123456789012345678901234567890}}', 1),
+        ('{"numRecords":9223372036854775807}', 2**63 - 1),
+        ('{"numRecords":9223372036854775808}', None),
+        ('{"numRecords":-1}', None),
+        ('{"numRecords":true}', None),
+        ('{"numRecords":2.0}', None),
+        ('{"numRecords":1,"numRecords":2}', 2),
+        ("[3]", None),
+        ("no JSON", None),
+    ],
+)
+def test_the_number_of_rows_is_taken_from_any_statistics(text: str | None, rows: int | None) -> None:
+    assert num_records(text) == rows
