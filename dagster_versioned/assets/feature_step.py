@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import dagster as dg
-from dagster._core.execution.plan.outputs import StepOutputHandle
 from pydantic import Field
 
 from dagster_versioned.assets.feature_report import increment_metadata
 from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
+from dagster_versioned.dagster_internals import AssetGraph
 from dagster_versioned.errors import GovernanceError, StorageError, VersionedError
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import dagster as dg
-from dagster._core.events import EngineEventData
-from dagster._core.execution.stats import StepEventStatus
-from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
+from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventData, StepEventStatus
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
 from dagster_versioned.tables.lineage import Upstream
 
 if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
+    from dagster_versioned.dagster_internals import StepExecutionContext
 
 Versions = dict[dg.AssetKey, tuple[Upstream, ...]]
 

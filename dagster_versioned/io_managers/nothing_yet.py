@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import dagster as dg
 import pyarrow as pa
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, plain
 from dagster_versioned.engines.arrow.engine import ArrowEngine
@@ -13,7 +12,7 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.frames import to_frame
 
 if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
+    from dagster_versioned.dagster_internals import StepExecutionContext
 
 
 def without_none(annotation: Any) -> tuple[Any, bool]:
@@ -49,5 +48,5 @@ def _made_by_run(context: dg.InputContext, step: "StepExecutionContext | None") 
     definition = step.run_partitions_def
     if definition is None or not step.has_partition_key_range:
         return frozenset()
-    with partition_loading_context(dynamic_partitions_store=step.instance):
+    with dg.partition_loading_context(dynamic_partitions_store=step.instance):
         return frozenset(definition.get_partition_keys_in_range(step.partition_key_range))

@@ -16,7 +16,7 @@ from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
 
 if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
+    from dagster_versioned.dagster_internals import StepExecutionContext
 
 
 def parents_of(

@@ -44,7 +44,7 @@ from dagster_versioned.tables.write.sample_update import SampleUpdate
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
+    from dagster_versioned.dagster_internals import StepExecutionContext
 
 PIN_TAG = "dagster_versioned/pin/"
 """Prefix of a run tag that pins a table, whose name follows, to a version."""

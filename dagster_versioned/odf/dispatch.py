@@ -11,6 +11,7 @@ def event_engine_for(frame_type: type) -> EventEngine:
         from dagster_versioned.odf.arrow.events import ArrowEvents
 
         return ArrowEvents()
+    from dagster_versioned.engines.spark.catalyst import is_classic
     from dagster_versioned.odf.spark.events import SparkEvents
 
-    return SparkEvents(counts=frame_type.__module__.startswith("pyspark.sql.classic"))
+    return SparkEvents(counts=is_classic(frame_type))

@@ -13,15 +13,14 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 import dagster as dg
-from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluation
-from dagster._core.storage.asset_check_execution_record import (
+
+from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
+from dagster_versioned.dagster_internals import (
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
 )
-from dagster._core.storage.dagster_run import RunRecord
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_START_TAG, PARTITION_NAME_TAG
-
-from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
 from dagster_versioned.sensors.runs import CLOCKS
 from dagster_versioned.tables.staleness import SHORT, cell_text
 
@@ -111,7 +110,7 @@ class BlockingChecks:
         log = _Log(instance, running, {one for of_check in executed.values() for one in of_check})
         for check, of_check in asked.items():
             known = self._known[check]
-            found: Mapping[Reading, AssetCheckEvaluation] = {}
+            found: Mapping[Reading, dg.AssetCheckEvaluation] = {}
             if check in newest:
                 found, known.open = log.evaluations(check, of_check, newest[check])
             known.verdicts = {**known.verdicts, **{one: _hindrance(check, one, found.get(one)) for one in of_check}}
@@ -129,8 +128,8 @@ class _Log:
         self._instance = instance
         self._storage = instance.event_log_storage
         self._running = running
-        self._runs: dict[str, RunRecord] = {}
-        self._by_run: dict[str, list[AssetCheckEvaluation]] = {}
+        self._runs: dict[str, dg.RunRecord] = {}
+        self._by_run: dict[str, list[dg.AssetCheckEvaluation]] = {}
         self._lookups = LOOKUPS
         last = self._last_made(readings)
         self._last = {one: made for one, made in last.items() if _is_since(made, one)}
@@ -140,9 +139,9 @@ class _Log:
 
     def evaluations(
         self, check: dg.AssetCheckKey, readings: Sequence[Reading], newest: AssetCheckExecutionRecord
-    ) -> tuple[Mapping[Reading, AssetCheckEvaluation], Collection[Reading]]:
+    ) -> tuple[Mapping[Reading, dg.AssetCheckEvaluation], Collection[Reading]]:
         """The newest evaluation of each version that has one, and the versions of which that is not the last word."""
-        found: dict[Reading, AssetCheckEvaluation] = {}
+        found: dict[Reading, dg.AssetCheckEvaluation] = {}
         executions = [newest]
         unsettled = self._match(executions, readings, found)
         pages, is_whole = 1 + len(readings) // PAGE, False
@@ -169,7 +168,7 @@ class _Log:
         self,
         executions: Sequence[AssetCheckExecutionRecord],
         readings: Sequence[Reading],
-        found: dict[Reading, AssetCheckEvaluation],
+        found: dict[Reading, dg.AssetCheckEvaluation],
     ) -> set[Reading]:
         """Find the first execution that is about each version; those of which one that may be is still to end."""
         missing = [reading for reading in readings if reading not in found]
@@ -179,7 +178,7 @@ class _Log:
         unsettled: set[Reading] = set()
         for execution in executions:
             evaluation = execution.evaluation
-            if not isinstance(evaluation, AssetCheckEvaluation):
+            if not isinstance(evaluation, dg.AssetCheckEvaluation):
                 if execution.run_id in self._running:
                     unsettled.update(missing)
                     unsettled -= found.keys()
@@ -212,7 +211,7 @@ class _Log:
     def _seen_by(
         self,
         execution: AssetCheckExecutionRecord,
-        evaluation: AssetCheckEvaluation,
+        evaluation: dg.AssetCheckEvaluation,
         readings: Sequence[Reading],
         by_partition: Mapping[str | None, Sequence[Reading]],
     ) -> list[Reading]:
@@ -237,14 +236,16 @@ class _Log:
             about = readings if partition is None else [*wholes, *by_partition.get(partition, ())]
         return [one for one in about if saw(one)]
 
-    def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> AssetCheckEvaluation | None:
+    def _of_run(self, check: dg.AssetCheckKey, reading: Reading) -> dg.AssetCheckEvaluation | None:
         """What the check found in the newest run that made a version and evaluated it."""
         for made in filter(lambda one: one.run_id, self._made[reading]):
             if made.run_id not in self._by_run:
                 kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
                 records = self._storage.get_records_for_run(made.run_id, of_type=kind).records
                 events = [one.event_log_entry.get_dagster_event().event_specific_data for one in records]
-                self._by_run[made.run_id] = [one for one in reversed(events) if isinstance(one, AssetCheckEvaluation)]
+                self._by_run[made.run_id] = [
+                    one for one in reversed(events) if isinstance(one, dg.AssetCheckEvaluation)
+                ]
             for evaluation in self._by_run[made.run_id]:
                 is_of_it = reading.partition is None or evaluation.partition in (None, reading.partition)
                 if evaluation.asset_check_key == check and is_of_it:
@@ -333,7 +334,7 @@ def _made(record: dg.EventLogRecord) -> _Made:
     )
 
 
-def _hindrance(check: dg.AssetCheckKey, reading: Reading, evaluation: AssetCheckEvaluation | None) -> str | None:
+def _hindrance(check: dg.AssetCheckKey, reading: Reading, evaluation: dg.AssetCheckEvaluation | None) -> str | None:
     if evaluation is None:
         return f"check {check.name} has not judged {reading}"
     if evaluation.passed or evaluation.severity is not dg.AssetCheckSeverity.ERROR:

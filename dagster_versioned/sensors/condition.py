@@ -6,9 +6,8 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 import orjson
-from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
+from dagster_versioned.dagster_internals import AssetGraph, AssetGraphView
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 
 from dagster_versioned.assets.feature_definition import FEATURE_KEY
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, VERSION_KEY, metadata_by_upstream, plain
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_result
 from dagster_versioned.assets.graph.places import Place, Places
+from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.staleness import Missing
 

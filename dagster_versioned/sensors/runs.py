@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
-from dagster._core.storage.tags import (
+
+from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
+    FINISHED_STATUSES,
+    NOT_FINISHED_STATUSES,
     PARTITION_NAME_TAG,
     WILL_RETRY_TAG,
 )

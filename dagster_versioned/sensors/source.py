@@ -5,13 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.asset_key import CoercibleToAssetKey
-from dagster._core.definitions.asset_selection import CoercibleToAssetSelection
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from dagster_versioned.assets.graph.inputs import URI_KEY
 from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
 from dagster_versioned.assets.graph.places import Place, Places
+from dagster_versioned.dagster_internals import DATA_VERSION_TAG, CoercibleToAssetKey, CoercibleToAssetSelection
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import SOURCE_KEY

@@ -8,14 +8,15 @@ from typing import Any, cast
 
 import dagster as dg
 import orjson
-from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.storage.tags import (
+
+from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
+    BaseAssetGraph,
+    CoercibleToAssetSelection,
+    RequiredNeighborsAssetSelection,
 )
-
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import Unit, units_of

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetNode
+
+from dagster_versioned.dagster_internals import AssetNode
 
 VERSION_KEY = "dagster_versioned/version"
 """`AssetIn` metadata that pins the input to a version, spelled as in `VersionedTable.read`."""

@@ -3,8 +3,8 @@
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
+
+from dagster_versioned.dagster_internals import BaseAssetGraph, UpstreamPartitionsResult
 
 
 def reads_whole(mapping: dg.PartitionMapping) -> bool:

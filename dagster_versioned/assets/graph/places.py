@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 
 from dagster_versioned.assets.graph.inputs import URI_KEY, plain
+from dagster_versioned.dagster_internals import AssetGraph, AssetNode
 from dagster_versioned.errors import InvalidName
 from dagster_versioned.identity.names import TableName, table_name_of
 from dagster_versioned.resources.project import ProjectResource

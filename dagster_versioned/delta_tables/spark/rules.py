@@ -14,6 +14,7 @@ from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import PREFIX
 from dagster_versioned.engines.spark.assignment import quoted, spelled
+from dagster_versioned.engines.spark.catalyst import is_classic
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
 
@@ -151,7 +152,7 @@ def _numbered(rows: "DataFrame", columns: Mapping[str, IdentityColumn]) -> "tupl
 def _cores(rows: "DataFrame") -> int:
     """How many tasks can run at once, or a guess at it."""
     session = rows.sparkSession
-    if type(rows).__module__.startswith("pyspark.sql.classic"):
+    if is_classic(type(rows)):
         return session.sparkContext.defaultParallelism
     return min(16, int(session.conf.get("spark.sql.shuffle.partitions") or 1))
 

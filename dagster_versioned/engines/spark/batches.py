@@ -9,11 +9,12 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.row_size import fixed_size
+from dagster_versioned.engines.spark.catalyst import is_classic, optimized_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +39,7 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     from pyspark.sql import functions as sf
 
     session = rows.sparkSession
-    if not type(rows).__module__.startswith("pyspark.sql.classic") or not _pinned_threads():
+    if not is_classic(type(rows)) or not _pinned_threads():
         return None
     if session.conf.get(_MAX_BYTES, None) is not None:
         return None
@@ -55,9 +56,7 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
 
 def takes_all_batches(result: "DataFrame") -> bool:
     """Whether the last node of the query is the only one that gets batches: others may have wider rows."""
-    # The plan that will run, so it is not made in vain.
-    plan = str(cast("Any", result)._jdf.queryExecution().optimizedPlan().toString())
-    return not _PYTHON.search(plan.partition("\n")[2])
+    return not _PYTHON.search(optimized_text(result).partition("\n")[2])
 
 
 @contextmanager

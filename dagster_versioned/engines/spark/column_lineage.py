@@ -6,20 +6,17 @@ a source, which `as_source` has marked by an alias. What decides which rows ther
 join, the keys of a group) is no origin of a column's values.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+from dagster_versioned.engines.spark.catalyst import JavaError, Json, nodes_of, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MARK = "__dv__"
 """Prefix of the alias of a frame that is a source; Spark keeps the names of columns computed from it as they were."""
-
-Json = Mapping[str, Any]
 
 _EXPRESSIONS = {"Project": "projectList", "Aggregate": "aggregateExpressions", "Window": "windowExpressions"}
 """Members that hold what a node computes."""
@@ -52,11 +49,9 @@ def column_lineage(frame: "DataFrame") -> dict[str, list[Origin]]:
     right, and may be less than all there is.
     """
     try:
-        plan: Any = cast("Any", frame)._jdf.queryExecution().analyzed()
-        nodes: Sequence[Json] = json.loads(plan.toJSON())
-        tree, _ = _node(nodes, 0)
+        tree, _ = _node(nodes_of(plan_of(frame)), 0)
         return _Lineage(tree).of_columns()
-    except (AttributeError, IndexError, KeyError, Py4JError, RecursionError, TypeError, ValueError):
+    except (AttributeError, IndexError, JavaError, KeyError, RecursionError, TypeError, ValueError):
         return {}
 
 

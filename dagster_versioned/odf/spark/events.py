@@ -10,6 +10,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.catalyst import JavaError
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
@@ -179,11 +180,9 @@ def _nulls(like: "DataFrame") -> "DataFrame":
 
 
 def _rows(observed: "Observation") -> int:
-    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
-
     try:
         return observed.get["rows"]
-    except Py4JError:
+    except JavaError:
         return 0  # It is left out of the plan where there is nothing to count.
 
 

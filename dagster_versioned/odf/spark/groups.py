@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.catalyst import PlanBuilder, attribute_id, frame_of, items, plan_of
 from dagster_versioned.engines.spark.samples import column
-from dagster_versioned.odf.spark.query import frame_of, is_map, plan_of
+from dagster_versioned.odf.spark.query import is_map
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,7 +41,7 @@ class Groups:
                 return None
             above += [plan] if plan.nodeName() not in _NAMES else []
             plan = plan.child()
-        keys = _items(plan.groupingExpressions())
+        keys = items(plan.groupingExpressions())
         if not keys or not is_map(plan.child(), inputs):
             return None
         columns = [_column_of(key, plan, above) for key in keys]
@@ -58,9 +59,10 @@ class Groups:
         """
         same = [self._same(column(f"{_KEY}{i}"), i, times) for i in range(len(self.columns))]
         rows = self._keyed(session).join(keys, reduce(_and, same), "left_semi")
-        plan = self.node.withNewChildren(_seq(session, [plan_of(rows)]))
+        build = PlanBuilder(session)
+        plan = build.above(self.node, [plan_of(rows)])
         for node in reversed(self.above):
-            plan = node.withNewChildren(_seq(session, [plan]))
+            plan = build.above(node, [plan])
         return plan
 
     def held(self, held: "DataFrame", keys: "DataFrame", names: Mapping[str, str], times: Sequence[str]) -> "DataFrame":
@@ -76,46 +78,29 @@ class Groups:
 
     def _keyed(self, session: "SparkSession") -> "DataFrame":
         """The rows that the plan groups, with their keys."""
-        expressions = cast("Any", session)._jvm.org.apache.spark.sql.catalyst.expressions
-        none, empty = cast("Any", session)._jvm.scala.Option.empty(), _seq(session, [])
-        named = [
-            expressions.Alias(key, f"{_KEY}{i}", expressions.NamedExpression.newExprId(), empty, none, empty)
-            for i, key in enumerate(_items(self.node.groupingExpressions()))
-        ]
+        build = PlanBuilder(session)
+        keys = items(self.node.groupingExpressions())
+        named = [build.alias(key, f"{_KEY}{i}") for i, key in enumerate(keys)]
         below = self.node.child()
-        columns = _seq(session, [*_items(below.output()), *named])
-        project = cast("Any", session)._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, below)
-        return frame_of(session, project)
+        return frame_of(session, build.project([*items(below.output()), *named], below))
 
 
 def _column_of(key: Any, node: Any, above: Sequence[Any]) -> str | None:
     """The column of the result that is a key, and nothing else."""
     ids = {
         one.exprId().id()
-        for one in _items(node.aggregateExpressions())
+        for one in items(node.aggregateExpressions())
         if (one.child() if one.nodeName() == "Alias" else one).semanticEquals(key)
     }
     for plan in reversed(above):
         if plan.nodeName() == "Project":
             ids = {
                 one.exprId().id()
-                for one in _items(plan.projectList())
-                if _id(one.child() if one.nodeName() == "Alias" else one) in ids
+                for one in items(plan.projectList())
+                if attribute_id(one.child() if one.nodeName() == "Alias" else one) in ids
             }
     root = above[0] if above else node
-    return next((one.name() for one in _items(root.output()) if one.exprId().id() in ids), None)
-
-
-def _id(expression: Any) -> int | None:
-    return expression.exprId().id() if expression.nodeName() == "AttributeReference" else None
-
-
-def _items(items: Any) -> list[Any]:
-    return [items.apply(at) for at in range(items.size())]
-
-
-def _seq(session: "SparkSession", items: Sequence[Any]) -> Any:
-    return cast("Any", session)._jvm.PythonUtils.toSeq(list(items))
+    return next((one.name() for one in items(root.output()) if one.exprId().id() in ids), None)
 
 
 def _and(one: "Column", other: "Column") -> "Column":

@@ -8,13 +8,13 @@ rows are grouped. Source: seed 002 ("Provenance": by propagating provenance data
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.catalyst import PlanBuilder, attribute_id, children, frame_of, items, plan_of
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import UnsupportedFeature
-from dagster_versioned.odf.spark.query import children, frame_of, plan_of
 from dagster_versioned.odf.spark.transform import OFFSET, OPERATION, Transform, positional
 from dagster_versioned.odf.transform_query import ColumnOrigin, InputHistory, RowOrigin, TransformQuery
 from dagster_versioned.tables.event_history import EventColumns
@@ -64,9 +64,7 @@ class _Why:
 
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
         self._own = own
-        self._jvm = cast("Any", own)._jvm
-        self._logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        self._parser = cast("Any", own)._jsparkSession.sessionState().sqlParser()
+        self._build = PlanBuilder(own)
         self._inputs = {name.casefold(): name for name in inputs}
         self._tables: dict[int, Any] = {}
         self._numbers = count()
@@ -77,7 +75,7 @@ class _Why:
         if (name := input_of(plan, self._inputs)) is not None:
             literal = name.replace("'", "\\'")
             why = f"array(struct('{literal}' AS input, `{OFFSET}` AS offset))"
-            return self._with(plan.child().projectList(), plan.child().child(), why)
+            return self._with(items(plan.child().projectList()), plan.child().child(), why)
         if kind == "WithCTE":
             *definitions, below = children(plan)
             self._tables |= {one.id(): one.child() for one in definitions}
@@ -88,7 +86,7 @@ class _Why:
             return self.node(plan.child())
         if kind == "Project":
             below, why = self.node(plan.child())
-            return self._with(plan.projectList(), below, f"`{why}`")
+            return self._with(items(plan.projectList()), below, f"`{why}`")
         if kind in ("Aggregate", "Distinct"):
             return self._grouped(plan)
         if kind == "Join":
@@ -97,67 +95,59 @@ class _Why:
             return self._united(plan)
         if kind in _KEPT:
             below, why = self.node(plan.child())
-            return plan.withNewChildren(self._seq([below])), why
+            return self._build.above(plan, [below]), why
         raise _refused(kind)
 
-    def _with(self, columns: Any, below: Any, why: str) -> tuple[Any, str]:
+    def _with(self, columns: Sequence[Any], below: Any, why: str) -> tuple[Any, str]:
         name, added = self._added(why)
-        return self._logical.Project(self._seq([*_items(columns), added]), below), name
+        return self._build.project([*columns, added], below), name
 
     def _grouped(self, plan: Any) -> tuple[Any, str]:
         below, why = self.node(plan.child())
         name, added = self._added(f"flatten(collect_list(`{why}`))")
         if plan.nodeName() == "Aggregate":
-            columns = self._seq([*_items(plan.aggregateExpressions()), added])
+            columns = self._build.sequence([*items(plan.aggregateExpressions()), added])
             return plan.copy(plan.groupingExpressions(), columns, below, plan.hint()), name
-        columns = _items(plan.child().output())
-        none = self._jvm.scala.Option.empty()
-        return self._logical.Aggregate(self._seq(columns), self._seq([*columns, added]), below, none), name
+        columns = items(plan.child().output())
+        return self._build.aggregate(columns, [*columns, added], below), name
 
     def _joined(self, plan: Any) -> tuple[Any, str]:
         if (kind := plan.joinType().sql()) == "LEFT SEMI":
             # There is no telling rows of the right that were met from others.
             raise _refused("a semi join")
         (left, one), (right, other) = map(self.node, children(plan))
-        joined = plan.withNewChildren(self._seq([left, right]))
+        joined = self._build.above(plan, [left, right])
         if kind == "LEFT ANTI":
             return joined, one
         # The side that an outer join has no row of, has none to tell of.
         sides = [f"coalesce(`{a}`, slice(`{b}`, 1, 0))" for a, b in ((one, other), (other, one))]
-        return self._with(plan.output(), joined, f"concat({', '.join(sides)})")
+        return self._with(items(plan.output()), joined, f"concat({', '.join(sides)})")
 
     def _united(self, plan: Any) -> tuple[Any, str]:
         common = f"\N{SECTION SIGN}why{next(self._numbers)}"
         parts: list[Any] = []
         for child in children(plan):
             below, why = self.node(child)
-            same = self._parser.parseExpression(f"`{why}` AS `{common}`")
-            parts.append(self._logical.Project(self._seq([*_items(child.output()), same]), below))
-        return plan.withNewChildren(self._seq(parts)), common
+            same = self._build.expression(f"`{why}` AS `{common}`")
+            parts.append(self._build.project([*items(child.output()), same], below))
+        return self._build.above(plan, parts), common
 
     def _renamed(self, reference: Any) -> tuple[Any, str]:
         """The definition of a common table expression, under the identities that a reference to it gives columns."""
         definition = self._tables[reference.cteId()]
         below, why = self.node(definition)
-        pairs = zip(_items(definition.output()), _items(reference.output()), strict=True)
+        pairs = zip(items(definition.output()), items(reference.output()), strict=True)
         aliases = [
-            self._jvm.org.apache.spark.sql.catalyst.expressions.Alias(
-                one, other.name(), other.exprId(), self._seq([]), self._jvm.scala.Option.empty(), self._seq([])
-            )
-            if one.exprId().id() != other.exprId().id()
-            else one
+            self._build.alias(one, other.name(), other.exprId()) if one.exprId().id() != other.exprId().id() else one
             for one, other in pairs
         ]
-        renamed, name = self._with(self._seq(aliases), below, f"`{why}`")
+        renamed, name = self._with(aliases, below, f"`{why}`")
         # Resolved now: Spark gives a relation that is there twice other identities only below what is resolved.
         return plan_of(frame_of(self._own, renamed)), name
 
     def _added(self, why: str) -> tuple[str, Any]:
         name = f"\N{SECTION SIGN}why{next(self._numbers)}"
-        return name, self._parser.parseExpression(f"{why} AS `{name}`")
-
-    def _seq(self, items: Sequence[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(list(items))
+        return name, self._build.expression(f"{why} AS `{name}`")
 
 
 class _Columns:
@@ -175,7 +165,7 @@ class _Columns:
     def of_result(self) -> tuple[ColumnOrigin, ...]:
         """The origin of each column of the result."""
         origins: list[ColumnOrigin] = []
-        for attribute in _items(self._plan.output()):
+        for attribute in items(self._plan.output()):
             sources, expression = self._of(attribute)
             origins.append(ColumnOrigin(attribute.name(), tuple(sorted(sources)), expression))
         return tuple(origins)
@@ -185,7 +175,7 @@ class _Columns:
         found = {self._leaves[key]} if key in self._leaves else set[tuple[str, str]]()
         text: str | None = None
         for expression in self._computed.get(key, []):
-            below = [self._of(one) for one in _items(expression.references().toSeq())]
+            below = [self._of(one) for one in items(expression.references().toSeq())]
             found = found.union(*(sources for sources, _ in below))
             if expression.nodeName() != "AttributeReference":
                 text = expression.sql()
@@ -196,13 +186,13 @@ class _Columns:
     def _enter(self, plan: Any) -> None:
         if (name := input_of(plan, self.inputs)) is not None:
             hidden = (OFFSET, OPERATION)
-            output = [one for one in _items(plan.child().output()) if one.name() not in hidden]
+            output = [one for one in items(plan.child().output()) if one.name() not in hidden]
             self._leaves |= {one.exprId().id(): (name, one.name()) for one in output}
             return
         for child in children(plan):
             self._enter(child)
         for attribute, expression in self._made_by(plan):
-            if attribute.exprId().id() != _id(expression):
+            if attribute.exprId().id() != attribute_id(expression):
                 self._computed.setdefault(attribute.exprId().id(), []).append(expression)
 
     def _made_by(self, plan: Any) -> Iterator[tuple[Any, Any]]:
@@ -210,17 +200,17 @@ class _Columns:
         match plan.nodeName():
             case "Project" | "Aggregate" as kind:
                 columns = plan.projectList() if kind == "Project" else plan.aggregateExpressions()
-                yield from ((one, one.child()) for one in _items(columns) if one.nodeName() == "Alias")
+                yield from ((one, one.child()) for one in items(columns) if one.nodeName() == "Alias")
             case "Generate":
-                yield from ((one, plan.generator()) for one in _items(plan.generatorOutput()))
+                yield from ((one, plan.generator()) for one in items(plan.generatorOutput()))
             case "Union":
-                first, *others = (_items(child.output()) for child in children(plan))
+                first, *others = (items(child.output()) for child in children(plan))
                 for other in others:
                     yield from zip(first, other, strict=True)
             case "CTERelationDef":
                 self._tables[plan.id()] = plan
             case "CTERelationRef":
-                yield from zip(_items(plan.output()), _items(self._tables[plan.cteId()].output()), strict=True)
+                yield from zip(items(plan.output()), items(self._tables[plan.cteId()].output()), strict=True)
             case _:
                 pass
 
@@ -241,10 +231,10 @@ def _steps(plan: Any, inputs: Mapping[str, str]) -> list[str]:
             on = f" on {condition.get().sql()}" if condition.isDefined() else ""
             step = f"{plan.joinType().sql().lower()} join{on}"
         case "Aggregate":
-            by = ", ".join(one.sql() for one in _items(plan.groupingExpressions()))
+            by = ", ".join(one.sql() for one in items(plan.groupingExpressions()))
             step = f"group by {by}" if by else "group all"
         case "Project":
-            step = f"select {', '.join(one.sql() for one in _items(plan.projectList()))}"
+            step = f"select {', '.join(one.sql() for one in items(plan.projectList()))}"
         case "Generate":
             step = f"generate {plan.generator().sql()}"
         case _:
@@ -264,11 +254,3 @@ def _refused(kind: str) -> UnsupportedFeature:
         f"Rows cannot be followed through {kind}, of which the query makes use; nothing was explained. Followed are "
         "rows of projections, filters, joins, groups and unions."
     )
-
-
-def _id(expression: Any) -> int | None:
-    return expression.exprId().id() if expression.nodeName() == "AttributeReference" else None
-
-
-def _items(items: Any) -> list[Any]:
-    return [items.apply(at) for at in range(items.size())]

@@ -6,13 +6,22 @@ They are analysed, and run, in a session of their own: it sees the inputs and no
 same wherever it is replayed. Source: seed 002 ("Query": deterministic, pure, stream/batch agnostic).
 """
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from dagster_versioned.engines.spark.catalyst import (
+    Json,
+    Plan,
+    analysed,
+    children,
+    frame_of,
+    has_plans,
+    nodes_of,
+    parsed,
+)
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.odf.transform_query import QueryKind, TransformQuery
 
@@ -93,8 +102,6 @@ _OTHERS = "org.apache.spark.sql.catalyst.expressions."
 _SPECIAL = re.compile(r"\s*(epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _TIMES = {"DATE", "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ", "TIMESTAMPTZ"}
 
-Json = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class AnalysedQuery:
@@ -104,7 +111,7 @@ class AnalysedQuery:
     is to run in one task, over rows in a known order.
     """
 
-    plan: Any
+    plan: Plan
     kind: QueryKind
     in_order: bool
 
@@ -115,7 +122,7 @@ class AnalysedQuery:
 
 def query_session(session: "SparkSession") -> "SparkSession":
     """A session for the queries of one transform. Raises `UnsupportedFeature` for one of Spark Connect."""
-    if not hasattr(session, "_jsparkSession"):
+    if not has_plans(session):
         raise UnsupportedFeature(
             "SQL transforms are analysed on Spark's plan, which the client of Spark Connect does not have. Nothing was "
             "written. Run them with a classic session."
@@ -134,19 +141,6 @@ def in_one_task(session: "SparkSession") -> None:
         session.conf.set(name, value)
 
 
-def frame_of(session: "SparkSession", plan: Any) -> "DataFrame":
-    """A frame of an analysed plan, of whatever session, in this one."""
-    from pyspark.sql.classic.dataframe import DataFrame
-
-    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, plan), session)
-
-
-def plan_of(frame: "DataFrame") -> Any:
-    """The analysed plan of a frame."""
-    return cast("Any", frame)._jdf.queryExecution().analyzed()
-
-
 def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
     """Analyse a query over the views of a `query_session`, which are its inputs and have their names.
 
@@ -161,7 +155,7 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
     for step in query.steps:
         plan = _analysed(session, step.query)
         found = _Reading(step.query, views, query.inputs)
-        found.read(json.loads(plan.toJSON()))
+        found.read(nodes_of(plan))
         if not plan.deterministic():
             raise _refused(step.query, "it has an expression that is not deterministic", "Leave it out.")
         whole, in_order = whole or found.whole, in_order or found.in_order
@@ -175,17 +169,13 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
 def _analysed(session: "SparkSession", text: str) -> Any:
     from pyspark.errors import PySparkException
 
-    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
     try:
-        parsed = inner.sessionState().sqlParser().parsePlan(text)
+        plan = parsed(session, text)
         # These would run as they are analysed.
-        if parsed.nodeName() in ("CompoundBody", "SingleStatement") or "ExecuteImmediate" in parsed.nodeName():
+        if plan.nodeName() in ("CompoundBody", "SingleStatement") or "ExecuteImmediate" in plan.nodeName():
             raise _refused(text, "it is a script", "Write a query: SELECT …")
         _refuse_computed_early(text)
-        skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
-        analysed = inner.sessionState().executePlan(parsed, skip)
-        analysed.assertAnalyzed()
-        return analysed.analyzed()
+        return analysed(session, plan)
     except PySparkException as error:
         message = " ".join(str(error).partition("\n\n==")[0].partition("JVM stacktrace")[0].split())
         raise _refused(
@@ -332,12 +322,6 @@ def is_map(plan: Any, inputs: Sequence[str]) -> bool:
         return True
     below = children(plan)
     return plan.nodeName() in _MAP_NODES and len(below) == 1 and is_map(below[0], inputs)
-
-
-def children(plan: Any) -> list[Any]:
-    """The nodes below a node of a plan."""
-    found = plan.children()
-    return [found.apply(at) for at in range(found.size())]
 
 
 def _kind(part: Json) -> str:

@@ -7,10 +7,11 @@ those that are new appended. So rows that came late correct what was recorded be
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.catalyst import PlanBuilder, children, frame_of, items, plan_of
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.event_sql import EVENT_TIME, EVENTS, Operation, current
@@ -18,10 +19,7 @@ from dagster_versioned.odf.spark.groups import Groups
 from dagster_versioned.odf.spark.query import (
     AnalysedQuery,
     analyse,
-    children,
-    frame_of,
     in_one_task,
-    plan_of,
     query_session,
 )
 from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO, InputHistory, QueryKind, TransformQuery
@@ -252,7 +250,7 @@ class _Carrying:
     """A plan that makes each row of one row, with the offset and the operation of the event that each is made of."""
 
     def __init__(self, own: "SparkSession", inputs: Sequence[str]) -> None:
-        self._own, self._jvm = own, cast("Any", own)._jvm
+        self._own, self._build = own, PlanBuilder(own)
         self._inputs = {name.casefold() for name in inputs}
         self._tables: dict[int, Any] = {}
         """Definitions of common table expressions by their id; in such a plan, each is referred to once."""
@@ -265,8 +263,7 @@ class _Carrying:
         kind = plan.nodeName()
         if kind == "View" and plan.desc().identifier().table().casefold() in self._inputs:
             below = plan.child().child()
-            output = below.output()
-            both = [one for one in map(output.apply, range(output.size())) if one.name() in (OFFSET, OPERATION)]
+            both = [one for one in items(below.output()) if one.name() in (OFFSET, OPERATION)]
             return self._project(plan.child(), below, both), both
         if kind == "WithCTE":
             *definitions, child = children(plan)
@@ -280,11 +277,10 @@ class _Carrying:
             return below, both
         if kind == "Project":
             return self._project(plan, below, both), both
-        return plan.withNewChildren(self._jvm.PythonUtils.toSeq([below])), both
+        return self._build.above(plan, [below]), both
 
     def _project(self, plan: Any, below: Any, both: Sequence[Any]) -> Any:
-        columns = plan.projectList()
-        return plan.copy(self._jvm.PythonUtils.toSeq([*map(columns.apply, range(columns.size())), *both]), below)
+        return plan.copy(self._build.sequence([*items(plan.projectList()), *both]), below)
 
 
 def _events(rows: "DataFrame", width: int) -> "DataFrame":

@@ -1,0 +1,54 @@
+"""All that this package takes of Dagster beside its public interface.
+
+What each is relied on for is written down in ``tests/test_upstream_characterization.py``, which names it where a new
+release has it no more.
+"""
+
+from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.definitions.asset_key import CoercibleToAssetKey
+from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
+from dagster._core.events import EngineEventData
+from dagster._core.execution.context.system import StepExecutionContext
+from dagster._core.execution.plan.outputs import StepOutputHandle
+from dagster._core.execution.stats import StepEventStatus
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+    RETRY_NUMBER_TAG,
+    WILL_RETRY_TAG,
+)
+
+__all__ = [
+    "ASSET_PARTITION_RANGE_END_TAG",
+    "ASSET_PARTITION_RANGE_START_TAG",
+    "DATA_VERSION_TAG",
+    "FINISHED_STATUSES",
+    "NOT_FINISHED_STATUSES",
+    "PARTITION_NAME_TAG",
+    "RETRY_NUMBER_TAG",
+    "WILL_RETRY_TAG",
+    "AssetCheckExecutionRecord",
+    "AssetCheckExecutionRecordStatus",
+    "AssetGraph",
+    "AssetGraphView",
+    "AssetNode",
+    "BaseAssetGraph",
+    "CoercibleToAssetKey",
+    "CoercibleToAssetSelection",
+    "EngineEventData",
+    "RequiredNeighborsAssetSelection",
+    "StepEventStatus",
+    "StepExecutionContext",
+    "StepOutputHandle",
+    "UpstreamPartitionsResult",
+]
