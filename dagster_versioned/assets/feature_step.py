@@ -16,10 +16,10 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 from dagster_versioned.tables.write.write import WriteResult
 
 Body = Callable[[Increment[Any] | None], Any]

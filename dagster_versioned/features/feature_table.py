@@ -33,12 +33,12 @@ from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment, SampleRows, SamplesToCompute
 from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_schema import updated_schema
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,8 @@ from dagster_versioned.tables.relocation.migration_mark import (
     put_mark,
 )
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.table_actions import table_actions
-from dagster_versioned.tables.write.write import CollectionInProgress
 
 logger = logging.getLogger("dagster_versioned")
 

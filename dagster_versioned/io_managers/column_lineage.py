@@ -6,7 +6,7 @@ import dagster as dg
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for
-from dagster_versioned.tables.write.sample_update import SampleUpdate
+from dagster_versioned.features.sample_update import SampleUpdate
 
 
 def as_source(frame: Any, asset_key: dg.AssetKey) -> Any:

@@ -12,6 +12,7 @@ from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.feature_table import UpstreamFiles
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import note, run_of
@@ -40,7 +41,6 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:

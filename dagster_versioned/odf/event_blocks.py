@@ -26,12 +26,12 @@ from dagster_versioned.odf.blocks.events import (
     Timestamp,
 )
 from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.event_slice import ChainEntry
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.slice_file import Slice, slice_schema
 from dagster_versioned.tables.documents.chain_head import ChainHead
 from dagster_versioned.tables.event_history import Append, EventColumns, EventHistory, Ledger, Snapshot
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.event_slice import ChainEntry
 
 
 @dataclass(frozen=True)

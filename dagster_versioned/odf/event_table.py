@@ -46,6 +46,7 @@ from dagster_versioned.odf.event_blocks import (
     new_watermark,
     vocabulary,
 )
+from dagster_versioned.odf.event_slice import EventSlice, append_events
 from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
@@ -60,7 +61,6 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.event_slice import EventSlice
 from dagster_versioned.tables.write.write import WriteResult
 
 SOURCE_NAME = "default"
@@ -230,7 +230,8 @@ class EventTable:
             base = str(ground.chain.head) if ground.chain is not None else None
             return EventSlice(base, made, contents, entry, given)
 
-        result = self.table.append_events(
+        result = append_events(
+            self.table,
             make,
             asset_key=asset_key,
             parents=parents,

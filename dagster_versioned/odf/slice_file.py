@@ -24,12 +24,12 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import StorageError, UnsupportedType
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice, OffsetInterval
+from dagster_versioned.odf.event_slice import SliceFile
 from dagster_versioned.odf.event_sql import REFUSED, EventSchema, Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.parts import SLICES
-from dagster_versioned.tables.write.event_slice import SliceFile
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _CHUNK = 8 * 1024 * 1024
@@ -182,14 +182,14 @@ class _RowsSummarizer:
         self._logical = Arrow0(arrow)
         self._bag = BagDigest(schema_to_arrow(schema.stored))
         self._null_counts = np.zeros(len(arrow), np.int64)
-        self._operations = np.zeros(len(Operation), np.int64)
+        self.operations = np.zeros(len(Operation), np.int64)
         self._latest = datetime.min.replace(tzinfo=UTC)
 
     def update(self, rows: pa.RecordBatch, events: pa.RecordBatch) -> None:
         self._logical.update(rows)
         self._bag.update(conform(rows, self._stored))
         self._null_counts += [rows.column(i).null_count for i in range(rows.num_columns)]
-        self._operations += np.bincount(cast("Any", events.column(0)).to_numpy(), minlength=len(Operation))
+        self.operations += np.bincount(cast("Any", events.column(0)).to_numpy(), minlength=len(Operation))
         latest: Any = pc.max(cast("Any", rows.column(3))).as_py()
         moment = latest if isinstance(latest, datetime) else datetime.combine(latest, time(), UTC)
         self._latest = max(self._latest, moment.astimezone(UTC))
@@ -203,7 +203,7 @@ class _RowsSummarizer:
             },
             "lanes": self._bag.lanes,
             "null_counts": self._null_counts.tolist(),
-            "operations": self._operations.tolist(),
+            "operations": self.operations.tolist(),
             "latest": self._latest,
             "logical": self._logical.digest().digest,
             "physical": physical,

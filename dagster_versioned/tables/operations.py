@@ -21,13 +21,13 @@ from dagster_versioned.tables.documents.head import (
     table_head,
 )
 from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
+from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.maintenance.protection import Protectors
 from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import PlanCommit, commit
-from dagster_versioned.tables.write.write import CollectionInProgress
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -98,27 +98,33 @@ class TableOperations:
 
     # Committing
 
-    def change(self, draft: PlanCommit, *, just_opened: bool = False) -> TableState | None:
+    def check_name_is_free(self) -> int:
+        """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
+        with self.whereabouts.explain_fence():
+            if known := self.cache.known or self.cache.refresh():
+                return known.log_version
+        self.project.check_new_table(self.name)
+        return -1
+
+    def change(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """`commit` what a user asked for: not at a place that a migration has ended."""
         with self.whereabouts.explain_fence():
             if self.name != self.asked_for:
                 raise left(self.asked_for, TableRecord.of(self.require().snapshot))
-            return self.commit(self.whereabouts.unfenced(draft), just_opened=just_opened)
+            return self.commit(self.whereabouts.unfenced(plan), just_opened=just_opened)
 
-    def commit(self, draft: PlanCommit, *, just_opened: bool = False) -> TableState | None:
-        """Commit a draft, waiting for collections in its way, and publish what follows from it."""
-        while True:
-            try:
-                engine = f"{WRITER.name}/{WRITER.version}"
-                state = commit(self.store, self.cache, draft, self._announce, engine, just_opened=just_opened)
-            except CollectionInProgress as busy:
-                self.collector().settle(busy.collection)
-                continue
-            if state is None:
-                self._resolve_unless_seen()
-            else:
-                self._publish(state)
-            return state
+    def commit(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
+        """Commit a plan, once no collection is in its way, and publish what follows from it."""
+        engine = f"{WRITER.name}/{WRITER.version}"
+        state = commit(self.store, self.cache, plan, self._announce, self._settle, engine, just_opened=just_opened)
+        if state is None:
+            self._resolve_unless_seen()
+        else:
+            self._publish(state)
+        return state
+
+    def _settle(self, collection: Collection) -> None:
+        self.collector().settle(collection)
 
     def collector(self) -> Collector:
         """What runs collections on the table, and ends those that others left open."""

@@ -35,9 +35,8 @@ from dagster_versioned.tables.documents.head import (
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
+from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import refuse_dropped
-from dagster_versioned.tables.write.write import CollectionInProgress
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project

@@ -13,14 +13,13 @@ from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
-from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import HeadReference, PinName, ShaPrefix, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
-from dagster_versioned.tables.configuration import APPEND_ONLY, constraints_of
+from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
@@ -39,18 +38,18 @@ from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.write.adopt import Adoption
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
-from dagster_versioned.tables.write.event_slice import EventSlice, PendingSlice, chained
-from dagster_versioned.tables.write.propose import (
+from dagster_versioned.tables.write.pending import PendingWrite
+from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
+from dagster_versioned.tables.write.revert import Reversion
+from dagster_versioned.tables.write.stage import (
     Parents,
     check_partitions,
     describe,
     parents_by_partition,
-    propose,
-    staged,
+    stage,
+    staging_folder,
 )
-from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
-from dagster_versioned.tables.write.revert import Reversion
-from dagster_versioned.tables.write.write import PendingWrite, Repetition, TableWrite, WriteResult
+from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,34 +75,35 @@ class VersionedTable:
 
     def __init__(self, project: "Project", name: TableName, asset_key: Sequence[str] | None = None) -> None:
         self._asset_key = tuple(asset_key) if asset_key is not None else None
-        self._operations = TableOperations(project, name)
+        self.operations = TableOperations(project, name)
+        """The table's log, followed and committed to: what the verbs of other kinds of tables are built on, too."""
 
     @property
     def name(self) -> TableName:
         """The table's name: the one that it has now, once it was read after a rename."""
-        return self._operations.name
+        return self.operations.name
 
     @property
     def project(self) -> "Project":
         """The project that the table is in; at its new place, once a migration was followed there."""
-        return self._operations.project
+        return self.operations.project
 
     @property
     def store(self) -> ObjectStore:
         """The table's own folder."""
-        return self._operations.store
+        return self.operations.store
 
     def __repr__(self) -> str:
         return f"VersionedTable({str(self.name)!r}, {self.store.uri!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
         # What is remembered stays behind: it is read again where the table is unpickled.
-        return type(self), (self.project, self._operations.asked_for, self._asset_key)
+        return type(self), (self.project, self.operations.asked_for, self._asset_key)
 
     @property
     def asset_key(self) -> tuple[str, ...]:
         """The asset that the table belongs to: as it was opened, else as recorded, else its name."""
-        return self._asset_key_of(self._operations.refresh) if self._asset_key is None else self._asset_key
+        return self._asset_key_of(self.operations.refresh) if self._asset_key is None else self._asset_key
 
     def _asset_key_of(self, state_of: Callable[[], TableState | None]) -> tuple[str, ...]:
         if self._asset_key is not None:
@@ -167,7 +167,7 @@ class VersionedTable:
         ``parents`` are those of every partition, or a mapping with each partition's own.
         """
         clock = time.monotonic()
-        is_new = self._operations.cache.known is None
+        is_new = self.operations.cache.known is None
         self.project.check_write()
         options = options or TableOptions()
         if options.history is not None:
@@ -177,22 +177,22 @@ class VersionedTable:
             )
         check_partitions(frames)
         own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
-        described_key = asset_key if asset_key is not None else self._asset_key_of(self._operations.remembered)
+        described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
         descriptions = {
             partition: describe(described_key, own_parents[partition], code_version, message, options)
             for partition in frames
         }
-        began = self._check_name_is_free()
-        with staged(self.store) as staging, ExitStack() as pinned:
+        began = self.operations.check_name_is_free()
+        with staging_folder(self.store) as staging, ExitStack() as pinned:
             constraints = self._constraints(options)
-            proposals = [
-                propose(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
+            writes = [
+                stage(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
                 for key, frame in frames.items()
             ]
             writing = TableWrite(
                 self.store,
                 staging,
-                proposals,
+                writes,
                 WRITER,
                 options,
                 constraints,
@@ -202,38 +202,8 @@ class VersionedTable:
                 began,
             )
             just_opened = is_new and time.monotonic() - clock < _JUST_NOW
-            state = self._operations.change(writing.draft, just_opened=just_opened)
-        return _results(writing, state, clock)
-
-    def append_events(
-        self,
-        make: Callable[[Staging], EventSlice],
-        *,
-        asset_key: Sequence[str] | None = None,
-        parents: Iterable[Upstream] = (),
-        code_version: str | None = None,
-        message: str | None = None,
-        options: TableOptions | None = None,
-        run: Run | None = None,
-    ) -> WriteResult:
-        """Append a slice of events and its blocks to a history, in one commit; `EventTable` is who makes them.
-
-        What ``make`` stages is discarded where nothing is committed. Raises what `write` does, and `CommitConflict`
-        where the chain has another head by then.
-        """
-        began = time.monotonic()
-        self.project.check_write()
-        given = options or TableOptions()
-        options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
-        own_parents = parents_by_partition(parents, [None], self.project.name, self.name)[None]
-        described_key = asset_key if asset_key is not None else self.asset_key
-        description = describe(described_key, own_parents, code_version, message, options)
-        self._check_name_is_free()
-        with staged(self.store) as staging:
-            proposal = PendingSlice(make(staging), description, staging)
-            writing = TableWrite(self.store, staging, [proposal], WRITER, options, {}, run, self.project.author)
-            state = self._operations.change(chained(writing, proposal, self.store))
-        return _results(writing, state, began)[0]
+            state = self.operations.change(writing.draft, just_opened=just_opened)
+        return writing.results(state, clock)
 
     def revert(
         self,
@@ -258,7 +228,7 @@ class VersionedTable:
         self._check_is_no_history("reverted")
         target = self.version(version, partition=partition)
         made = Reversion(self.store, target, WRITER, by or self.project.author, why)
-        state = self._operations.change(made.draft)
+        state = self.operations.change(made.draft)
         head = (state or self._known()).history.heads[target.partition]
         return WriteResult(made.change if state else "none", head, False, 0, time.monotonic() - began)
 
@@ -273,7 +243,7 @@ class VersionedTable:
             return CommitDraft("RELEASE", [DomainMetadata(domain, "", True)], {"held": held})
 
         self.project.check_write()
-        return self._operations.change(draft) is not None
+        return self.operations.change(draft) is not None
 
     def drop_partitions(
         self, partitions: Iterable[str], *, dry_run: bool = True, by: str | None = None, why: str | None = None
@@ -302,7 +272,7 @@ class VersionedTable:
         self.project.check_write()
         self._known()
         made = Restoration(self.name, self.store, WRITER, self.project.author)
-        return self._operations.change(made.draft) is not None
+        return self.operations.change(made.draft) is not None
 
     def repartition(
         self,
@@ -326,7 +296,7 @@ class VersionedTable:
         self._check_unless(dry_run)
         known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
         made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
-        with staged(self.store) as staging, ExitStack() as pinned:
+        with staging_folder(self.store) as staging, ExitStack() as pinned:
             for _ in range(_REPARTITIONS):
                 parted = part(self.name, self.store, self._known(), partitioning, column, types or {}, known)
                 if dry_run:
@@ -334,18 +304,18 @@ class VersionedTable:
                 for key, frame in parted.frames.items():
                     if key not in made or made[key][0] != parted.sources[key]:
                         description = parted.descriptions[key]
-                        proposal = propose(frame, key, description, staging, parted.options, {}, pinned)
-                        made[key] = parted.sources[key], proposal
-                proposals = [made[key][1] for key in parted.frames]
+                        pending = stage(frame, key, description, staging, parted.options, {}, pinned)
+                        made[key] = parted.sources[key], pending
+                writes = [made[key][1] for key in parted.frames]
                 constraints = constraints_of(parted.state.snapshot.metadata.configuration)
                 author = self.project.author
                 writing = Repartitioning(
-                    self.store, staging, proposals, WRITER, parted.options, constraints, author=author
+                    self.store, staging, writes, WRITER, parted.options, constraints, author=author
                 )
                 same = TableRecord.of(parted.state.snapshot).partitioning
                 writing.parted, writing.partitioning = parted, same if partitioning == "same" else partitioning
                 try:
-                    self._operations.change(writing.draft)
+                    self.operations.change(writing.draft)
                 except Overtaken:
                     continue
                 return parted.report(dry_run=False)
@@ -362,7 +332,7 @@ class VersionedTable:
 
         self.project.check_write()
         self._known()
-        self._operations.change(draft)
+        self.operations.change(draft)
 
     def adopt(self, *, message: str | None = None) -> WriteResult | None:
         """Give the table as a foreign commit left it an identity; ``None`` where there is nothing to adopt.
@@ -374,7 +344,7 @@ class VersionedTable:
         self.project.check_write()
         self._check_is_no_history("adopted")
         made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
-        state = self._operations.change(made.draft)
+        state = self.operations.change(made.draft)
         if state is None:
             return None
         return WriteResult("full", state.history.heads[None], False, 0, time.monotonic() - began)
@@ -383,7 +353,7 @@ class VersionedTable:
 
     def exists(self) -> bool:
         """Whether anything was ever written under this name."""
-        return self._operations.refresh() is not None
+        return self.operations.refresh() is not None
 
     def read(
         self,
@@ -424,7 +394,7 @@ class VersionedTable:
 
     def files_of(self, chosen: ChosenVersions, *, columns: Sequence[str] | None = None) -> VersionFiles:
         """The exact files of versions that were chosen."""
-        state = self._operations.cache.known or self._known()  # by which they were chosen, most often
+        state = self.operations.cache.known or self._known()  # by which they were chosen, most often
         return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
 
     def choose(
@@ -512,7 +482,7 @@ class VersionedTable:
 
         Raises `TableNotFound`, and `InvalidInput` for what is no reference.
         """
-        self._operations.follow()
+        self.operations.follow()
         return verify_table(self, version, partition, witnesses or {}, progress)
 
     # Maintenance
@@ -520,7 +490,7 @@ class VersionedTable:
     def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
         """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
         self._check_unless(dry_run)
-        report = self._operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+        report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
         return self._with_former_folders(report, min_age)
 
     def expire(
@@ -539,7 +509,7 @@ class VersionedTable:
         """
         self._check_unless(dry_run)
         self._check_is_no_history("expired")
-        return self._operations.collector().expire(
+        return self.operations.collector().expire(
             keep_last=keep_last, older_than=older_than, dry_run=dry_run, by=by or self.project.author, why=why
         )
 
@@ -563,7 +533,7 @@ class VersionedTable:
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
-        report = self._operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+        report = self.operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
         return self._with_former_folders(report, timedelta(0))
 
     def repair(self) -> None:
@@ -571,7 +541,7 @@ class VersionedTable:
 
         The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
         """
-        self._operations.repair()
+        self.operations.repair()
 
     def rename(self, to: str | Sequence[str], *, dry_run: bool = True, by: str | None = None) -> "RenameReport":
         """Give the table another name and asset key, with its history; run again, it goes on where it died.
@@ -583,14 +553,14 @@ class VersionedTable:
         from dagster_versioned.tables.rename import rename
 
         self._check_unless(dry_run)
-        return rename(self.project, self._operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
+        return rename(self.project, self.operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
 
     # What sensors ask
 
     def head(self, *, partition: str | None = None) -> HeadDocument:
         """The stored head, without reading the log, which may carry a mark of a commit in flight; that of a partition
         from the log."""
-        return self._operations.head(partition)
+        return self.operations.head(partition)
 
     def resolve(self) -> HeadDocument:
         """The head, brought up to the end of the log if a writer died between its commit and its head.
@@ -598,7 +568,7 @@ class VersionedTable:
         One that is beyond the end of the log is not of this log, and all that is derived is written again. Who may not
         write here, such as a governed reader, gets the head and writes nothing.
         """
-        return self._operations.resolve()
+        return self.operations.resolve()
 
     @property
     def state(self) -> TableState:
@@ -608,26 +578,26 @@ class VersionedTable:
     @property
     def is_void(self) -> bool:
         """Whether all that there is of the table is the fence that kept it from being created."""
-        return self._operations.whereabouts.is_void
+        return self.operations.whereabouts.is_void
 
     def replay(self) -> tuple[TableState, Sequence[Commit]]:
         """State and commits from the log alone. Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`."""
-        self._operations.arrive()
-        return self._operations.cache.replay()
+        self.operations.arrive()
+        return self.operations.cache.replay()
 
     @property
     def publisher(self) -> Publisher:
         """What writes, and knows, the derived documents."""
-        return self._operations.publisher
+        return self.operations.publisher
 
     def commit_as_migration(self, draft: PlanCommit) -> TableState | None:
         """Commit what a migration has to say, which its own fence does not stop; `fence` is who calls this."""
-        return self._operations.commit(draft)
+        return self.operations.commit(draft)
 
     # Inside
 
     def _known(self) -> TableState:
-        return self._operations.require()
+        return self.operations.require()
 
     def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
         self._check_unless(dry_run)
@@ -636,7 +606,7 @@ class VersionedTable:
         if dry_run:
             made.draft(state, 0)
         else:
-            self._operations.change(made.draft)
+            self.operations.change(made.draft)
         return DropReport(dry_run, made.dropped, sum(version.facts.size_bytes for version in made.dropped))
 
     def _with_former_folders(self, report: CollectionReport, min_age: timedelta) -> CollectionReport:
@@ -648,7 +618,7 @@ class VersionedTable:
 
     def _known_schema(self) -> StructType | None:
         """The table's columns as of a moment ago; ``None`` where it has none yet."""
-        state = self._operations.cache.known
+        state = self.operations.cache.known
         return state.snapshot.schema if state is not None and state.history.heads else None
 
     def _check_unless(self, dry_run: bool) -> None:
@@ -667,19 +637,10 @@ class VersionedTable:
         """What every row must satisfy: as the options say, else as the table does."""
         if options.constraints is not None:
             return options.constraints
-        state = self._operations.cache.known
+        state = self.operations.cache.known
         if state is None or not constraints_of(state.snapshot.metadata.configuration):
             return {}  # as of a moment ago; the draft looks again
         return constraints_of(self._known().snapshot.metadata.configuration)
-
-    def _check_name_is_free(self) -> int:
-        """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
-        operations = self._operations
-        with operations.whereabouts.explain_fence():
-            if known := operations.cache.known or operations.cache.refresh():
-                return known.log_version
-        self.project.check_new_table(self.name)
-        return -1
 
     def _select(self, state: TableState, reference: VersionLike) -> Selection:
         parsed = parse_reference(reference)
@@ -691,7 +652,7 @@ class VersionedTable:
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:
-        return state.snapshot if log_version == state.log_version else self._operations.cache.older(log_version)
+        return state.snapshot if log_version == state.log_version else self.operations.cache.older(log_version)
 
     def _parts(self, version: Version) -> tuple[Add, ...]:
         return parts_of(self._snapshot(self._known(), version.log_version), version.partition)
@@ -699,19 +660,3 @@ class VersionedTable:
     def _exactly(self, reference: VersionLike, partition: str | None) -> VersionLike:
         version = self.version(reference, partition=partition)
         return version.metadata_sha or f"@{version.log_version}"
-
-
-def _results(writing: TableWrite, state: TableState | None, began: float) -> list[WriteResult]:
-    seconds = time.monotonic() - began
-    committed = {v.partition: v for v in state.history.heads.values()} if state else {}
-    return [
-        WriteResult(
-            change=plan.entry.change if plan.entry else "none",
-            version=plan.unchanged or committed[plan.proposal.partition],
-            replayed=plan.repetition is not None,
-            bytes_uploaded=plan.proposal.bytes_uploaded,
-            seconds=seconds,
-            left_out=plan.repetition is Repetition.OTHER_ROWS,
-        )
-        for plan in writing.planned
-    ]

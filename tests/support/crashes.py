@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore
 from dagster_versioned.tables.history import Collection
@@ -20,7 +21,6 @@ from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.commit import CommitDraft
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 from support.executioner import NEVER, Ended, Executioner, forking
 from support.frames import numbered
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dagster_versioned.delta_tables.arrow import read_changes
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.samples import DATA_VERSION, DATA_VERSION_BY_FIELD, PROVENANCE, PROVENANCE_BY_FIELD
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 
 UNITS, ITEMS = range(6), range(3)
 PROPERTIES = {

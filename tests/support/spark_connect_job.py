@@ -17,12 +17,12 @@ from dagster_versioned.engines.spark import SparkEngine, default_session
 from dagster_versioned.engines.spark.source import read_through_executors
 from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
 from dagster_versioned.features.content_versions import content_versions
+from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.spark.content_versions import content_version
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.event_history import EventHistory, Snapshot
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.write.sample_update import SampleUpdate
 from support.spark import SETTINGS, round_trip, staging_in
 
 BY_ID = EventHistory(merge=Snapshot(primary_key=("id",)))

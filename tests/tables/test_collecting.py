@@ -212,7 +212,7 @@ def test_a_collection_of_a_living_process_is_waited_for(table: VersionedTable) -
         time.sleep(0.6)
         seen.append(time.monotonic())
         with lease.Lease(collection.id) as held:
-            table.project.table("flights")._operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
+            table.project.table("flights").operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
 
     thread = threading.Thread(target=finish)
     thread.start()
@@ -246,7 +246,7 @@ def test_a_version_pinned_between_plan_and_intent_cancels_the_collection(project
     pins = {"late": {"table": "flights", "version": first.metadata_sha}}
     project.data.put(".metadata/pins.json", orjson.dumps(pins))
     with lease.Lease(collection.id) as held:
-        deleted = table._operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
+        deleted = table.operations.collector()._delete_and_finish(collection, held)  # pyright: ignore[reportPrivateUsage]
     assert deleted is None
     assert table.read("pin:late").num_rows == 1
     assert table.verify().ok
@@ -466,7 +466,7 @@ def test_finishing_a_collection_spares_what_versions_need(table: VersionedTable)
     orphan = "a" * 64 + ".parquet"
     table.store.put(orphan, b"left")
     collection = open_collection(table, *needed, orphan)
-    table._operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
     assert parts(table) == set(needed)
     assert table.state.history.open_collections == ()
     assert table.verify().ok
@@ -487,13 +487,13 @@ def test_who_was_second_to_take_a_collection_over_deletes_nothing(
     def slowly(*_: object) -> bool:
         monkeypatch.setattr(collect, "wait_until_free", lambda *_: True)
         fresh = Project("NYC", table.project.store).table("flights")
-        fresh._operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+        fresh.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
         assert len(parts(table)) == 1
         table.store.put(part, data)  # a writer is about to commit it again
         return True
 
     monkeypatch.setattr(collect, "wait_until_free", slowly)
-    table._operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
     assert part in parts(table)
 
 
@@ -512,7 +512,7 @@ def test_the_lease_is_looked_at_before_each_batch(table: VersionedTable, monkeyp
             table.expire(keep_last=1, dry_run=False)
     assert len(parts(table)) == 4
     (left,) = table.state.history.open_collections
-    table._operations.collector().settle(left)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(left)  # pyright: ignore[reportPrivateUsage]
     assert len(parts(table)) == 1
 
 

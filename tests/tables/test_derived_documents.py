@@ -284,7 +284,7 @@ def test_a_slow_publisher_takes_nothing_back(project: Project) -> None:
     fast.write(numbered(2))
     fast.write(numbered(3))
     before = contents(project.store)
-    slow.publisher.publish(slow._operations.cache, overtaken)  # pyright: ignore[reportPrivateUsage]
+    slow.publisher.publish(slow.operations.cache, overtaken)
     assert contents(project.store) == before
     assert publish_head(project.data, head_key(slow.name), None, 0).log_version == 2
     assert contents(project.store) == before

@@ -230,13 +230,13 @@ def test_a_write_that_began_before_is_refused_and_writes_nothing(
     if verb == "restore":
         other.drop(dry_run=False)
         table.state  # noqa: B018 -- the writer has seen the drop
-    change = table._operations.change
+    change = table.operations.change
 
     def overtaken(draft, **given):
         other.drop(dry_run=False) if verb == "drop" else other.restore()
         return change(draft, **given)
 
-    monkeypatch.setattr(table._operations, "change", overtaken)
+    monkeypatch.setattr(table.operations, "change", overtaken)
     with pytest.raises(CommitConflict, match=rf"\({'log version 1: DROP' if verb == 'drop' else 'log version 2: RES'}"):
         table.write(more)
     assert table.state.log_version == (1 if verb == "drop" else 2)

@@ -29,7 +29,7 @@ def status_of_a_child(table: VersionedTable) -> int:
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_while_another_thread_reads_the_log_does_not_hang(table: VersionedTable) -> None:
     table.write(pa.table({"n": [1]}))
-    with table._operations.cache._lock:  # as another thread of the parent may hold it at the moment of the fork
+    with table.operations.cache._lock:  # as another thread of the parent may hold it at the moment of the fork
         assert status_of_a_child(table) == 0
     assert table.read().to_pydict() == {"n": [7]}
 

@@ -206,13 +206,13 @@ def test_a_write_in_flight_is_refused_and_writes_nothing(
     project: Project, table: VersionedTable, rows: pa.Table, more: pa.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table.write(rows)
-    change = table._operations.change
+    change = table.operations.change
 
     def overtaken(draft, **given):
         project.table("flights").rename("journeys", dry_run=False)
         return change(draft, **given)
 
-    monkeypatch.setattr(table._operations, "change", overtaken)
+    monkeypatch.setattr(table.operations, "change", overtaken)
     with pytest.raises(InvalidName, match="flights was renamed to journeys"):
         table.write(more)
     assert project.table("journeys").read().equals(rows)

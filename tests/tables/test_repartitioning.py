@@ -164,14 +164,14 @@ def test_rows_that_others_wrote_meanwhile_are_not_lost(
     project: Project, daily: VersionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = project.table("flights")
-    change, days = daily._operations.change, iter([date(2026, 10, 3), date(2026, 10, 4)])
+    change, days = daily.operations.change, iter([date(2026, 10, 3), date(2026, 10, 4)])
 
     def overtaken(draft, **given):
         if (day := next(days, None)) is not None:
             other.write(_day(day), partition=str(day), partitioning=DAYS)
         return change(draft, **given)
 
-    monkeypatch.setattr(daily._operations, "change", overtaken)
+    monkeypatch.setattr(daily.operations, "change", overtaken)
     assert daily.repartition(MONTHS, "day", dry_run=False).rows == {"2026-09-01": 2, "2026-10-01": 8}
     assert len(_rows(daily)) == 10
 
@@ -180,13 +180,13 @@ def test_rows_that_others_wrote_meanwhile_are_not_lost(
 def test_rows_that_another_program_added_meanwhile_are_not_taken_out(
     daily: VersionedTable, partitioning: Partitioning | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change = daily._operations.change
+    change = daily.operations.change
 
     def overtaken(draft, **given):
         append_as_another_program(daily, _day(date(2026, 10, 3)))
         return change(draft, **given)
 
-    monkeypatch.setattr(daily._operations, "change", overtaken)
+    monkeypatch.setattr(daily.operations, "change", overtaken)
     with pytest.raises(InvalidInput, match="Another program committed"):
         daily.repartition(partitioning, "day", dry_run=False)
     assert daily.state.log_version == 3
@@ -197,13 +197,13 @@ def test_a_write_that_began_before_is_refused_and_writes_nothing(
     project: Project, daily: VersionedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = project.table("flights")
-    change = daily._operations.change
+    change = daily.operations.change
 
     def overtaken(draft, **given):
         other.repartition(MONTHS, "day", dry_run=False)
         return change(draft, **given)
 
-    monkeypatch.setattr(daily._operations, "change", overtaken)
+    monkeypatch.setattr(daily.operations, "change", overtaken)
     with pytest.raises(CommitConflict, match="log version 3: REPARTITION"):
         daily.write(_day(date(2026, 10, 1)), partition="2026-10-01")
     assert other.read(partition="2026-10-01").num_rows == 4

@@ -14,10 +14,10 @@ from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice
+from dagster_versioned.odf.event_slice import SliceFile
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
-from dagster_versioned.tables.write.event_slice import SliceFile
 
 
 def pulled_slice(

@@ -30,6 +30,7 @@ from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
 from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -44,7 +45,6 @@ from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY, Chain
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
-from dagster_versioned.tables.write.event_slice import ChainEntry, EventSlice, SliceFile
 
 PULLED = "_staging/pull/"
 """Where what was copied waits until all of it is: a pull that was interrupted goes on from here."""
@@ -159,7 +159,7 @@ def _pull(
     slices = [(staged.slice_of(group), files_of(group[-1][0])) for group in _groups(steps)]
     for events, named in slices:
         staged.keep_checkpoints(named)
-        table.append_events(lambda _, events=events: events)
+        append_events(table, lambda _, events=events: events)
     if signature is not None and signature != own and not found.ahead:
         table.store.put(SIGNATURE_KEY, signature.document())
     staged.discard()

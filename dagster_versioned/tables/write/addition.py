@@ -22,7 +22,7 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import change_key
 from dagster_versioned.tables.read import scan_of
-from dagster_versioned.tables.write.write import HeadParts, PendingWrite, Repetition, VersionDescription
+from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, VersionDescription
 
 
 class Addition(PendingWrite):

@@ -1,8 +1,8 @@
 """The commit: one log entry, put if absent, after the head was marked; from the start again if somebody was first.
 
-Every operation that changes a table (write, revert, hold, adopt, collect) is a *draft*: a function from the state at
-the end of the log to the actions of the next entry. A draft that loses the race is computed anew from the new state,
-because what it may do, removes and links to depends on it (FORMAT.md, Conflicts).
+Every operation that changes a table (write, revert, hold, adopt, collect) is a *plan*: a function from the state at the
+end of the log to the draft of the next entry. One that loses the race is computed anew from the new state, because what
+it may do, removes and links to depends on it (FORMAT.md, Conflicts).
 """
 
 import time
@@ -16,7 +16,7 @@ from dagster_versioned.delta.features import refuse_row_rules
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
-from dagster_versioned.tables.history import MEMBER
+from dagster_versioned.tables.history import MEMBER, Collection
 from dagster_versioned.tables.state import StateCache, TableState
 
 _OBEYED = ("changeDataFeed", "checkConstraints")
@@ -39,6 +39,14 @@ class CommitDraft:
     forgets: Sequence[str] = ()
 
 
+class CollectionInProgress(Exception):
+    """A draft needs parts that an unfinished collection is about to delete; its caller waits and tries again."""
+
+    def __init__(self, collection: Collection) -> None:
+        super().__init__(collection.id)
+        self.collection = collection
+
+
 PlanCommit = Callable[[TableState | None, int], CommitDraft | None]
 """The draft of a state at the end of the log and the timestamp of the next entry; ``None``: nothing is to be done."""
 
@@ -55,27 +63,33 @@ def next_timestamp(state: TableState | None) -> int:
 def commit(
     store: ObjectStore,
     cache: StateCache,
-    draft: PlanCommit,
+    plan: PlanCommit,
     announce: Callable[[int], None],
+    settle: Callable[[Collection], object],
     engine_info: str,
     *,
     just_opened: bool = False,
 ) -> TableState | None:
-    """Commit what ``draft(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
+    """Commit what ``plan(state, timestamp)`` says; ``None`` from it ends the loop without a commit.
 
-    The first draft is made from the state that is remembered, which the put of the commit proves to be the newest one;
-    where there is none to put, or the draft is refused, the end of the log is looked at first.
+    The first plan is made from the state that is remembered, which the put of the commit proves to be the newest one;
+    where there is none to put, or the plan is refused, the end of the log is looked at first. A collection in the way
+    is waited for, or ended, by ``settle``.
     Returns the state after the commit, or ``None``. Raises `CommitConflict` after a thousand lost races, and whatever
-    ``draft`` raises; in both cases nothing was committed.
+    ``plan`` raises; in both cases nothing was committed.
     """
     state, is_newest = cache.begin(just_opened=just_opened)
     for attempt in range(MAX_ATTEMPTS):
         timestamp = next_timestamp(state)
         try:
-            drafted = draft(state, timestamp)
-        except Exception:  # any refusal, and the signal that a collection is in the way, may be of what is no more
-            if is_newest or (newer := cache.refresh()) is state:
-                raise
+            drafted = plan(state, timestamp)
+        except Exception as refused:  # any refusal may be of what is no more
+            newer = state if is_newest else cache.refresh()
+            if newer is state:
+                if not isinstance(refused, CollectionInProgress):
+                    raise
+                settle(refused.collection)
+                newer = cache.refresh()
             state, is_newest = newer, True
             continue
         if drafted is None:

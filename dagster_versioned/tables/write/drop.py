@@ -23,9 +23,8 @@ from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import Dropped, TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.table_actions import dropped_domains, dropped_info, version_domain
-from dagster_versioned.tables.write.write import CollectionInProgress
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.drop import refuse_dropped, refuse_held
-from dagster_versioned.tables.write.write import Ended, TableWrite, VersionDescription
+from dagster_versioned.tables.write.pending import VersionDescription
+from dagster_versioned.tables.write.write import Ended, TableWrite
 
 Same = Literal["same"]
 """The partitions that there are; only types change."""
@@ -152,7 +153,7 @@ class Repartitioning(TableWrite):
 
     def _ended(self, state: TableState | None) -> Ended:
         assert state is not None
-        keys = {proposal.partition for proposal in self._proposals}
+        keys = {pending.partition for pending in self._writes}
         ended = tuple(version for key, version in state.history.heads.items() if key not in keys)
         refuse_held(state, ended)
         if None in keys:  # it replaces all parts that there are

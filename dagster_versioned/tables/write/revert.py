@@ -19,11 +19,10 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.drop import refuse_dropped
 from dagster_versioned.tables.write.table_actions import retyped_refusal, table_actions, version_domain, whole_sha
-from dagster_versioned.tables.write.write import CollectionInProgress
 
 
 class Reversion:

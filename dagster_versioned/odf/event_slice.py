@@ -3,7 +3,8 @@
 What is computed from a chain's head goes onto that head, or nowhere. Source: seed 002 ("Data Slice", "Metadata Chain").
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.actions import Add
@@ -13,15 +14,22 @@ from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Upsert, nothing
 from dagster_versioned.errors import CommitConflict
-from dagster_versioned.identity.version import Added
+from dagster_versioned.identity.version import Added, Run
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import APPEND_ONLY
 from dagster_versioned.tables.documents.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.operations import WRITER
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.addition import contents_of
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
-from dagster_versioned.tables.write.write import HeadParts, PendingWrite, Repetition, TableWrite, VersionDescription
+from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, VersionDescription
+from dagster_versioned.tables.write.stage import describe, parents_by_partition, staging_folder
+from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
 
 @dataclass(frozen=True)
@@ -100,14 +108,46 @@ class PendingSlice(PendingWrite):
         return self._kept
 
 
-def chained(writing: TableWrite, proposal: PendingSlice, store: ObjectStore) -> PlanCommit:
+def append_events(
+    table: VersionedTable,
+    make: Callable[[Staging], EventSlice],
+    *,
+    asset_key: Sequence[str] | None = None,
+    parents: Iterable[Upstream] = (),
+    code_version: str | None = None,
+    message: str | None = None,
+    options: TableOptions | None = None,
+    run: Run | None = None,
+) -> WriteResult:
+    """Append a slice of events and its blocks to a history, in one commit; `EventTable` makes them.
+
+    What ``make`` stages is discarded where nothing is committed. Raises what `VersionedTable.write` does, and
+    `CommitConflict` where the chain has another head by then.
+    """
+    began = time.monotonic()
+    project, store = table.project, table.store
+    project.check_write()
+    given = options or TableOptions()
+    options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
+    own_parents = parents_by_partition(parents, [None], project.name, table.name)[None]
+    described_key = asset_key if asset_key is not None else table.asset_key
+    description = describe(described_key, own_parents, code_version, message, options)
+    table.operations.check_name_is_free()
+    with staging_folder(store) as staging:
+        pending = PendingSlice(make(staging), description, staging)
+        writing = TableWrite(store, staging, [pending], WRITER, options, {}, run, project.author)
+        state = table.operations.change(_plan(writing, pending, store))
+    return writing.results(state, began)[0]
+
+
+def _plan(writing: TableWrite, pending: PendingSlice, store: ObjectStore) -> PlanCommit:
     """The draft that commits a slice together with its blocks, which are put before.
 
     Raises `CommitConflict` where the chain's head is another than the slice was computed from.
     """
-    events = proposal.events
+    events = pending.events
 
-    def draft(state: TableState | None, timestamp: int) -> CommitDraft | None:
+    def plan(state: TableState | None, timestamp: int) -> CommitDraft | None:
         known = chain_head(state.snapshot) if state is not None else None
         found = known.head if known is not None else None
         if found != events.base:
@@ -131,7 +171,7 @@ def chained(writing: TableWrite, proposal: PendingSlice, store: ObjectStore) -> 
             parameters={"mode": "Append"},
         )
 
-    return draft
+    return plan
 
 
 def _require_own(base: HeadParts) -> None:

@@ -1,4 +1,4 @@
-"""From frames to proposals: what a write says of each, and each frame written to parts that are staged."""
+"""From frames to writes: what a write says of each, and each frame written to parts that are staged."""
 
 import logging
 import uuid
@@ -16,8 +16,7 @@ from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
-from dagster_versioned.tables.write.sample_update import SampleUpdate, described_whole, propose_update
-from dagster_versioned.tables.write.write import PendingWrite, VersionDescription
+from dagster_versioned.tables.write.pending import OwnWrite, PendingWrite, VersionDescription
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -26,7 +25,7 @@ Parents = Iterable[Upstream] | Mapping[str | None, Iterable[Upstream]]
 
 
 @contextmanager
-def staged(store: ObjectStore) -> Generator[Staging]:
+def staging_folder(store: ObjectStore) -> Generator[Staging]:
     """A staging folder of its own for one write; what is left if it cannot be deleted is garbage for vacuum."""
     staging = Staging(store, str(uuid.uuid4()))
     try:
@@ -47,10 +46,11 @@ def check_partitions(frames: Mapping[Any, Any]) -> None:
         raise InvalidInput(
             "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
         )
-    if len({isinstance(frame, SampleUpdate) for frame in frames.values()}) > 1:
+    own = [frame for frame in frames.values() if isinstance(frame, OwnWrite)]
+    if own and len(own) < len(keys):
         raise InvalidInput(
-            "One write holds a SampleUpdate and a frame that replaces a partition. Nothing was written. Write them one "
-            "after the other."
+            f"One write holds a {type(own[0]).__name__} and a frame that replaces a partition. Nothing was written. "
+            "Write them one after the other."
         )
 
 
@@ -100,7 +100,7 @@ def describe(
     )
 
 
-def propose(
+def stage(
     frame: Any,
     partition: str | None,
     description: VersionDescription,
@@ -110,15 +110,12 @@ def propose(
     pinned: ExitStack,
     table_schema: Callable[[], StructType | None] = lambda: None,
 ) -> PendingWrite:
-    """The frame as a proposal, which can be used until ``pinned`` is closed.
+    """The frame as a pending, which can be used until ``pinned`` is closed.
 
     ``table_schema`` gives the table's, for columns of the frame that have no type.
     """
-    if isinstance(frame, SampleUpdate):
-        if frame.gone is not None:
-            return propose_update(frame, partition, description, staging, options, constraints, pinned)
-        description, options = described_whole(frame, description, options)
-        frame = frame.frame
+    if isinstance(frame, OwnWrite):
+        return frame.stage(partition, description, staging, options, constraints, pinned)
     engine = engine_for(frame)
     frame = engine.typed(frame, table_schema)
     if constraints or options.mode != "replace":

@@ -19,11 +19,12 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.sample_schema import updated_schema
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.constraints import require_frame
-from dagster_versioned.tables.write.write import HeadParts, PendingWrite, VersionDescription
+from dagster_versioned.tables.write.pending import HeadParts, OwnWrite, PendingWrite, VersionDescription
+from dagster_versioned.tables.write.stage import stage
 
 
 @dataclass(frozen=True)
-class SampleUpdate:
+class SampleUpdate(OwnWrite):
     """What a table of samples lacks, and what it has too much, compared with what its upstreams say.
 
     ``frame`` has the table's columns, those of versions among them, and one row for each of its ``ids``. ``gone`` has
@@ -53,40 +54,35 @@ class SampleUpdate:
                     "written."
                 )
 
+    def stage(
+        self,
+        partition: str | None,
+        description: VersionDescription,
+        staging: Staging,
+        options: TableOptions,
+        constraints: Mapping[str, str],
+        pinned: ExitStack,
+    ) -> PendingWrite:
+        """The update as a pending write, which can be used until ``pinned`` is closed. Raises `InvalidInput`.
 
-def propose_update(
-    update: SampleUpdate,
-    partition: str | None,
-    description: VersionDescription,
-    staging: Staging,
-    options: TableOptions,
-    constraints: Mapping[str, str],
-    pinned: ExitStack,
-) -> PendingWrite:
-    """The update as a proposal, which can be used until ``pinned`` is closed. Raises `InvalidInput`."""
-    described = _described(update, description, options)
-    engine = engine_for(update.frame)
-    if not engine.accepts(update.gone):
-        raise InvalidInput(
-            f"The rows of the update are a {type(update.frame).__name__}, but its units that go are a "
-            f"{type(update.gone).__name__}. Nothing was written. Give both as frames of one kind."
-        )
-    frame = pinned.enter_context(engine.pinned(update.frame))
-    gone = pinned.enter_context(engine.pinned(update.gone))
-    require_frame(engine, frame, constraints)
-    as_set = options.model_copy(update={"mode": "merge", "merge_key": update.ids, "allow_empty": True})
-    return _Update(replace(update, frame=frame, gone=gone), partition, described, engine, staging, as_set)
-
-
-def described_whole(
-    update: SampleUpdate, description: VersionDescription, options: TableOptions
-) -> tuple[VersionDescription, TableOptions]:
-    """The description of an update that is all that there is, and how its frame is written: as a set of rows.
-
-    It was computed from no version, so it goes onto any. Raises `InvalidInput`.
-    """
-    as_set = options.model_copy(update={"row_order": "ignored", "allow_empty": True})
-    return _described(update, description, options), as_set
+        One that is all there is was computed from no version, so it goes onto any: its frame is written as a set of
+        rows.
+        """
+        described = _described(self, description, options)
+        if self.gone is None:
+            as_set = options.model_copy(update={"row_order": "ignored", "allow_empty": True})
+            return stage(self.frame, partition, described, staging, as_set, constraints, pinned)
+        engine = engine_for(self.frame)
+        if not engine.accepts(self.gone):
+            raise InvalidInput(
+                f"The rows of the update are a {type(self.frame).__name__}, but its units that go are a "
+                f"{type(self.gone).__name__}. Nothing was written. Give both as frames of one kind."
+            )
+        frame = pinned.enter_context(engine.pinned(self.frame))
+        gone = pinned.enter_context(engine.pinned(self.gone))
+        require_frame(engine, frame, constraints)
+        as_set = options.model_copy(update={"mode": "merge", "merge_key": self.ids, "allow_empty": True})
+        return _Update(replace(self, frame=frame, gone=gone), partition, described, engine, staging, as_set)
 
 
 def _described(update: SampleUpdate, description: VersionDescription, options: TableOptions) -> VersionDescription:

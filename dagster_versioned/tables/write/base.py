@@ -1,0 +1,96 @@
+"""What pending writes are compared with: the heads that they replace, and earlier versions of equal rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.errors import LogCorrupt, VersionNotFound
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.parts import missing_parts, parts_by_partition, parts_of
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write.pending import PendingWrite
+
+REUSE_WINDOW = 64
+"""How many versions back equal data is looked for (FORMAT.md, "digest")."""
+
+
+class WriteBase:
+    """The heads and earlier versions of one commit's partitions: looked up for all at once, however many there are."""
+
+    def __init__(
+        self, store: ObjectStore, state: TableState | None, writes: Sequence[PendingWrite], columns: Sequence[str]
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._columns = set(columns)
+        self._partitions = [pending.partition for pending in writes]
+        self._parts: dict[int, Mapping[str | None, tuple[Add, ...]]] = {}
+        history = state.history if state else History([])
+        heads = [head for partition in self._partitions if (head := history.heads.get(partition)) is not None]
+        self._foreign = history.foreign_since(min(head.log_version for head in heads)) if heads else None
+        self._recent = history.recent_of(self._partitions, REUSE_WINDOW)
+        candidates = [adds for pending in writes if (adds := next(self._equal(pending), None)) is not None]
+        self._looked_at = {add.identity for adds in candidates for add in adds}
+        self._missing = {add.identity for add in missing_parts(store, list(chain.from_iterable(candidates)))}
+
+    def parts(self, partition: str | None) -> tuple[Add, ...]:
+        """The parts of a partition's head."""
+        return () if self._state is None else self._parts_at(self._state.log_version, partition)
+
+    def foreign(self, head: Version | None) -> Version | None:
+        """The last foreign commit with file actions since a head."""
+        found = self._foreign
+        return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def parts_of_equal_version(self, pending: PendingWrite) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a pending, if they are all still there."""
+        return next((adds for adds in self._equal(pending) if not self._lacks(adds)), None)
+
+    def _lacks(self, adds: tuple[Add, ...]) -> bool:
+        if all(add.identity in self._looked_at for add in adds):
+            return any(add.identity in self._missing for add in adds)
+        return bool(missing_parts(self._store, adds))
+
+    def _equal(self, pending: PendingWrite) -> Iterator[tuple[Add, ...]]:
+        """The parts of each recent version that says the same, newest first."""
+        if self._state is None:
+            return
+        digest = pending.contents.digest.text
+        for version in self._recent[pending.partition]:
+            if version.digest == digest and _says_the_same(version, pending):
+                is_head = version == self._state.history.heads.get(pending.partition)
+                try:
+                    at = self._state.log_version if is_head else version.log_version
+                    adds = self._parts_at(at, pending.partition)
+                except (LogCorrupt, VersionNotFound):  # other writers clean old commits up: it is written anew
+                    continue
+                laid_out = all(set(add.partition_values) == self._columns for add in adds)
+                if laid_out and len(adds) == version.facts.part_count:
+                    yield adds
+
+    def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
+        if log_version not in self._parts:
+            assert self._state is not None
+            snapshot = self._state.snapshot
+            if log_version != snapshot.version:
+                snapshot = load_snapshot(self._store, log_version)
+            if None in self._partitions:
+                self._parts[log_version] = {None: parts_of(snapshot)}
+            else:
+                self._parts[log_version] = parts_by_partition(snapshot, [str(one) for one in self._partitions])
+        return self._parts[log_version].get(partition, ())
+
+
+def _says_the_same(version: Version, pending: PendingWrite) -> bool:
+    """Whether a version of equal digest is the same data under the same schema."""
+    if version.raw is None:
+        return False
+    identity, facts, contents = version.raw["identity"], version.raw["facts"], pending.contents
+    return (
+        identity["nrow"] == contents.nrow
+        and facts.get("null_counts", []) == list(contents.null_counts)
+        and identity["schema"] == contents.schema.to_json()
+        and not (pending.single_part and facts["part_count"] and "parquet_sha" not in facts)
+    )

@@ -1,0 +1,133 @@
+"""A frame on its way to be a version: what is known of it before anything is compared with the table."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.identity.version import Added, Parent, SourceVersion, TableType
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parts import part_key
+
+
+@dataclass(frozen=True)
+class VersionDescription:
+    """What describes a version besides its data; all of it is part of the identity."""
+
+    asset_key: tuple[str, ...]
+    table_type: TableType
+    parents: tuple[Parent, ...] = ()
+    source_lineage: tuple[SourceVersion, ...] = ()
+    code_version: str | None = None
+    message: str | None = None
+    custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Repetition(Enum):
+    """What an earlier attempt of the step committed, compared with what this one would."""
+
+    SAME_ROWS = "same rows"
+    OTHER_ROWS = "other rows"
+
+
+@dataclass(frozen=True)
+class HeadParts:
+    """What a pending meets: the head, its parts, the last foreign commit since then, if any, and the properties that
+    the table is to have."""
+
+    head: Version | None
+    parts: tuple[Add, ...]
+    foreign: Version | None
+    properties: Mapping[str, str]
+
+
+class PendingWrite:
+    """One frame on its way to be a version of a table, or of one of its partitions.
+
+    ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed. The
+    frame replaces the head; an `Addition` does not.
+    """
+
+    added: Added | None = None
+    appends_events = False
+    """Whether the frame is a slice of events, and therefore its table a history of them."""
+
+    changes_rows = False
+    """Whether the parts that come and go do not tell what became of the rows: some are in both, or were updated."""
+
+    def __init__(
+        self,
+        partition: str | None,
+        description: VersionDescription,
+        contents: RowsSummary,
+        row_order: RowOrder,
+        written: StagedParts | None,
+        write: Callable[[], StagedParts],
+        single_part: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.description = description
+        self.contents = contents
+        self.row_order: RowOrder = row_order
+        self.single_part = single_part
+        self.bytes_uploaded = 0
+        self.vector_files: Mapping[str, bytes] = {}
+        self.change_files: Mapping[str, Part] = {}
+        self._written = written
+        self._write = write
+        self._promoted: dict[str, int] = {}
+
+    def repeats(self, own: Version) -> Repetition | None:
+        """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
+        return None
+
+    def onto(self, base: HeadParts) -> tuple[Add, ...] | None:
+        """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
+        return None
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts of the frame, written now if they were not yet."""
+        if self._written is None:
+            self._written = self._write()
+        return self._written.parts
+
+    def write_changes(self) -> Mapping[str, Part]:
+        """Files, by key, that tell which rows were updated; none where parts that come and go say all there is."""
+        return {}
+
+    def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
+        """Give parts, vectors and changes their final names, unless that was done and no collection has named them
+        since."""
+        by_key = {part_key(part): part for part in self.parts()} | dict(self.change_files)
+        wanted = [
+            key for key in keys if key not in self._promoted or key in history.collected_since(self._promoted[key])
+        ]
+        staging.promote_all((by_key[key], key) for key in wanted if key in by_key)
+        for key in wanted:
+            if key in self.vector_files:
+                staging.store.put(key, self.vector_files[key])
+            if key not in self._promoted:
+                self.bytes_uploaded += by_key[key].size if key in by_key else len(self.vector_files[key])
+            self._promoted[key] = history.log_version
+
+
+class OwnWrite(ABC):
+    """What is written in place of a frame and has a way of its own onto the head: some kinds of tables have one."""
+
+    @abstractmethod
+    def stage(
+        self,
+        partition: str | None,
+        description: VersionDescription,
+        staging: Staging,
+        options: TableOptions,
+        constraints: Mapping[str, str],
+        pinned: ExitStack,
+    ) -> PendingWrite:
+        """The pending write, which can be used until ``pinned`` is closed. Raises `InvalidInput`."""
