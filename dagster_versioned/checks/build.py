@@ -11,11 +11,11 @@ from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import GovernanceError, InvalidInput, StorageError, VersionedError
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.project import Project
 
-EVERY_CHECK: tuple[VersionCheck, ...] = (
+DEFAULT_CHECKS: tuple[VersionCheck, ...] = (
     HeadIntegrity(),
     ChainValidity(),
     SchemaPolicy(),
@@ -29,7 +29,7 @@ Assets = Iterable[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset | dg.Asset
 
 def build_version_checks(
     assets: Assets,
-    checks: Sequence[VersionCheck] = EVERY_CHECK,
+    checks: Sequence[VersionCheck] = DEFAULT_CHECKS,
     *,
     resource_key: str = "io_manager",
 ) -> list[dg.AssetChecksDefinition]:
@@ -62,7 +62,7 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         # Named by what it does, so that an asset may have several of these with different checks.
         name=key.to_python_identifier("_".join(check.check_name for check in checks)),
         specs=[
-            dg.AssetCheckSpec(check.check_name, asset=key, description=check.about, blocking=check.blocking)
+            dg.AssetCheckSpec(check.check_name, asset=key, description=check.description, blocking=check.blocking)
             for check in checks
         ],
         can_subset=True,
@@ -73,11 +73,16 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         table = _project(resource, resource_key).table(key.path)
         partitioned = context.has_partition_key or context.has_partition_key_range
         partitions = frozenset(map(str, context.partition_keys)) if partitioned else None
-        look = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
+        checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         selected = {one.name for one in context.selected_asset_check_keys}
+        unreachable: list[VersionedError] = []
         for check in checks:
             if check.check_name in selected:
-                verdict = check.evaluate(look)
+                try:
+                    verdict = check.evaluate(checked)
+                except (StorageError, GovernanceError) as error:
+                    unreachable.append(error)
+                    continue
                 yield dg.AssetCheckResult(
                     passed=verdict.passed,
                     asset_key=key,
@@ -86,6 +91,8 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
                     description=verdict.text,
                     metadata=verdict.metadata,
                 )
+        if unreachable:  # after the verdicts of the others, which stand
+            raise unreachable[0]
 
     return evaluate
 

@@ -20,14 +20,14 @@ class ChainValidity(VersionCheck):
     then are left out. Reads no part.
     """
 
-    title = "chain"
-    about = "Every commit links to the one before, and Dagster's event log saw the same commits."
+    default_name = "chain"
+    description = "Every commit links to the one before, and Dagster's event log saw the same commits."
 
     witnesses: int = 100
 
-    def judge(self, look: CheckedHeads) -> Verdict:
-        state, _ = look.table.replay()
-        seen = self._seen(look)
+    def judge(self, checked: CheckedHeads) -> Verdict:
+        state, _ = checked.table.replay()
+        seen = self._seen(checked)
         found = [*_links(state.history), *_witnessed(state.history, seen), *_identities(state.history)]
         metadata = {"commits": len(state.history.records), "witnessed_commits": len(seen)}
         if not found:
@@ -43,15 +43,15 @@ class ChainValidity(VersionCheck):
             {**metadata, "problems": table_text(["where", "problem"], found)},
         )
 
-    def _seen(self, look: CheckedHeads) -> dict[int, str]:
+    def _seen(self, checked: CheckedHeads) -> dict[int, str]:
         """SHA-256 of commits by log version, from the asset's materializations."""
         if not self.witnesses:
             return {}
-        records = look.context.instance.fetch_materializations(look.asset_key, limit=self.witnesses).records
+        records = checked.context.instance.fetch_materializations(checked.asset_key, limit=self.witnesses).records
         seen: dict[int, str] = {}
         for event in (record.asset_materialization for record in records):
             match [_value(event, key) for key in (URI_KEY, LOG_VERSION_KEY, COMMIT_KEY)]:
-                case [look.table.store.uri, int(log_version), str(sha)]:
+                case [checked.table.store.uri, int(log_version), str(sha)]:
                     seen.setdefault(log_version, sha)
                 case _:
                     pass

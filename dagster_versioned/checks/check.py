@@ -12,7 +12,10 @@ import dagster as dg
 
 from dagster_versioned.dagster_internals import AssetGraph
 from dagster_versioned.errors import GovernanceError, StorageError, VersionedError
+from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 
 MAX_ROWS = 50
@@ -40,23 +43,36 @@ class CheckedHeads:
         return self.context.job_def.asset_layer.asset_graph.source_asset_graph
 
     @cached_property
+    def _state(self) -> TableState:
+        """As the first check found it, so that all checks of a step judge the same versions."""
+        return self.table.state
+
+    @cached_property
     def heads(self) -> tuple[Version, ...]:
-        """The heads in the order of their partitions, each with an identity that has its SHA; at least one."""
-        history = self.table.state.history
+        """The heads in the order of their partitions, each with an identity that has its SHA; at least one.
+
+        Raises `VersionNotFound` where a partition of the run has none.
+        """
+        history = self._state.history
         if not history.is_partitioned:
-            heads = [self.table.version()]
+            heads = [history.unadopted or history.heads.get(None) or self.table.version()]
         else:
-            wanted = self.partitions if self.partitions is not None else self.table.partitions().keys()
             known = history.heads
+            wanted = self.partitions if self.partitions is not None else [key for key in known if key is not None]
             heads = [known.get(key) or self.table.version(partition=key) for key in sorted(wanted)]
         for head in heads:
             head.entry.to_json()  # parses the identity, which raises where it does not have its SHA
         return tuple(heads)
 
+    def files(self) -> VersionFiles:
+        """The files of the heads."""
+        whole = self.partitions is None or not self._state.history.is_partitioned
+        return self.table.files_of(ChosenVersions(self.heads, self._state.log_version, whole=whole))
+
     @cached_property
     def _versions(self) -> Sequence[Version]:
         """Newest first."""
-        return [version for version in self.table.history() if version.raw is not None]
+        return [version for version in reversed(self._state.history.versions) if version.raw is not None]
 
     @cached_property
     def _by_partition(self) -> Mapping[str | None, Sequence[Version]]:
@@ -92,12 +108,15 @@ class Verdict:
 class VersionCheck(ABC):
     """A check on the versions of a table, to be given to `build_version_checks`.
 
-    ``blocking``: whether assets downstream wait for it, and do not run where it fails with severity ERROR. ``name``
+    ``blocking``: whether assets downstream wait for it, in the run and in the version sensor, and do not run where it
+    fails with severity ERROR. ``name``
     replaces the check's own, as where one asset has two of a kind.
     """
 
-    title: ClassVar[str]
-    about: ClassVar[str]
+    default_name: ClassVar[str]
+    """What Dagster calls the check where it has no ``name``."""
+    description: ClassVar[str]
+    """What passes, in one sentence, for Dagster's UI."""
 
     name: str | None = None
     blocking: bool = False
@@ -106,22 +125,23 @@ class VersionCheck(ABC):
     @property
     def check_name(self) -> str:
         """What Dagster calls the check."""
-        return self.name or self.title
+        return self.name or self.default_name
 
-    def evaluate(self, look: CheckedHeads) -> Verdict:
+    def evaluate(self, checked: CheckedHeads) -> Verdict:
         """The verdict, also where the table cannot be read: then it is that it does not pass, and why.
 
-        Raises `StorageError` and `GovernanceError`, which say nothing about the table, so that the step is tried again.
+        Raises `StorageError` and `GovernanceError`: they are about the store, not about the table, so the step fails,
+        and is tried again where the run is.
         """
         try:
-            return self.judge(look)
+            return self.judge(checked)
         except (StorageError, GovernanceError):
             raise
         except VersionedError as error:
             return Verdict(False, str(error))
 
     @abstractmethod
-    def judge(self, look: CheckedHeads) -> Verdict:
+    def judge(self, checked: CheckedHeads) -> Verdict:
         """The verdict. Raises `VersionedError`."""
 
 

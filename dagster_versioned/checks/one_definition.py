@@ -14,12 +14,12 @@ class OneDefinition(VersionCheck):
     changes within its code location is one and the same.
     """
 
-    title = "definition"
-    about = "No other definition of the asset wrote the version before."
+    default_name = "definition"
+    description = "No other definition of the asset wrote the version before."
 
-    def judge(self, look: CheckedHeads) -> Verdict:
-        history = look.table.state.history
-        heads = {head.log_version: head for head in look.heads}.values()  # a commit has one writer
+    def judge(self, checked: CheckedHeads) -> Verdict:
+        history = checked.table.state.history
+        heads = {head.log_version: head for head in checked.heads}.values()  # a commit has one writer
         pairs = [(before, head) for head in heads if (before := version_before(history, head)) is not None]
         found = [text for before, head in pairs if (text := other_definition(before, head)) is not None]
         if found:

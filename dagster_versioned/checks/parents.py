@@ -25,27 +25,27 @@ class FreshParents(VersionCheck):
     that it is computed from say the same, its code versions are those of its definition, and no samples are left.
     """
 
-    title = "parents"
-    about = "The head was built from the current versions of its upstreams."
+    default_name = "parents"
+    description = "The head was built from the current versions of its upstreams."
 
     on: On = "metadata_sha"
 
     def __post_init__(self) -> None:
         require_on(self.on, "check")
 
-    def judge(self, look: CheckedHeads) -> Verdict:
-        upstreams = list(_upstreams(look))
+    def judge(self, checked: CheckedHeads) -> Verdict:
+        upstreams = list(_upstreams(checked))
         judged = {upstream.key for upstream in upstreams}
         rows: list[tuple[object, ...]] = []
         stale: list[str] = []
         unknown: set[str] = set()
-        state = look.table.state
-        for head in look.heads:
-            cell = CellHead.of(partition_head(look.table.name, head, state))
+        state = checked.table.state
+        for head in checked.heads:
+            cell = CellHead.of(partition_head(checked.table.name, head, state))
             own = TableHeads(cell) if head.partition is None else TableHeads(None, {head.partition: cell})
-            needs = [upstream.need(look, head.partition) for upstream in upstreams]
-            code_version = look.graph.get(look.asset_key).code_version if cell.feature is not None else None
-            found = find(str(look.table.name), head.partition, [(own, head.partition, needs, code_version)], self.on)
+            needs = [upstream.need(checked, head.partition) for upstream in upstreams]
+            code_version = checked.graph.get(checked.asset_key).code_version if cell.feature is not None else None
+            found = find(str(checked.table.name), head.partition, [(own, head.partition, needs, code_version)], self.on)
             for change in found.changes if found else ():
                 name = change.upstream or "code version"
                 place = name if change.partition is None else f"{name} [{change.partition}]"
@@ -61,7 +61,7 @@ class FreshParents(VersionCheck):
         if stale:
             return Verdict(False, f"Not built from what is current: {listed(stale)}. Materialize it again.", metadata)
         return Verdict(
-            True, f"{len(look.heads)} heads are built from the current versions of their upstreams.", metadata
+            True, f"{len(checked.heads)} heads are built from the current versions of their upstreams.", metadata
         )
 
 
@@ -73,18 +73,18 @@ class _Upstream:
     key: TableKey
     heads: TableHeads
 
-    def need(self, look: CheckedHeads, partition: str | None) -> Need:
+    def need(self, checked: CheckedHeads, partition: str | None) -> Need:
         """What the asset's partition needs of it; what does not exist makes no head stale."""
-        graph = look.graph
-        keys = upstream_partitions(graph, look.asset_key, partition, self.asset_key, look.context.instance)
+        graph = checked.graph
+        keys = upstream_partitions(graph, checked.asset_key, partition, self.asset_key, checked.context.instance)
         whole = keys is None and graph.get(self.asset_key).partitions_def is not None
         keys = self.heads.partitions.keys() if whole else keys
         return Need(self.asset_key.to_user_string(), self.key, self.heads, keys, is_whole=whole)
 
 
-def _upstreams(look: CheckedHeads) -> Iterator[_Upstream]:
+def _upstreams(checked: CheckedHeads) -> Iterator[_Upstream]:
     """The dependencies of the asset that are tables."""
-    own, places, node = look.table.project, Places(look.graph), look.graph.get(look.asset_key)
+    own, places, node = checked.table.project, Places(checked.graph), checked.graph.get(checked.asset_key)
     loaded = metadata_by_upstream(node)
     for key in sorted(node.parent_keys):
         if (external := places.external(key)) is not None:
@@ -95,9 +95,9 @@ def _upstreams(look: CheckedHeads) -> Iterator[_Upstream]:
             cell = CellHead(then.commit_sha, then.data_sha, then.log_version, then.timestamp)
             yield _Upstream(key, external.key, TableHeads(cell))
             continue
-        project = places.project_for(key, look.asset_key, own)
+        project = places.project_for(key, checked.asset_key, own)
         table = project.table(key.path)
         if table.exists() and table.state.history.asset_key == tuple(key.path):
-            pin = look.pins.get(str(table.name)) if project is own else places.pin(key, table.name)
+            pin = checked.pins.get(str(table.name)) if project is own else places.pin(key, table.name)
             version = pin or plain(loaded.get(key), VERSION_KEY)
             yield _Upstream(key, (project.name, str(table.name)), TableHeads.at(table, version))

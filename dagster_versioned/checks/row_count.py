@@ -19,8 +19,8 @@ class RowCountDrift(VersionCheck):
     the newest versions of the others instead of with what it was itself. Nothing to compare with passes.
     """
 
-    title = "row_count"
-    about = "The head has about as many rows as the versions before it."
+    default_name = "row_count"
+    description = "The head has about as many rows as the versions before it."
 
     last: int = 5
     max_drop: float | None = 0.5
@@ -34,19 +34,19 @@ class RowCountDrift(VersionCheck):
                 f"max_drop={self.max_drop}, max_growth={self.max_growth}."
             )
 
-    def judge(self, look: CheckedHeads) -> Verdict:
+    def judge(self, checked: CheckedHeads) -> Verdict:
         rows: list[tuple[object, ...]] = []
         faults: list[str] = []
         single: dict[str, float] = {}
-        for head in look.heads:
-            nrow, counts = head.identity.nrow, self._earlier(look, head)
+        for head in checked.heads:
+            nrow, counts = head.identity.nrow, self._earlier(checked, head)
             usual = median(counts) if counts else None
             drift = _drift(nrow, usual)
             shown = None if drift is None else f"{drift:+.1%}"
             rows.append((named(head), nrow, usual, shown, ", ".join(map(str, counts))))
             if drift is not None and self._is_too_far(drift):
                 faults.append(f"{named(head)} has {nrow} rows, {shown} against the usual {usual:g}")
-            if len(look.heads) == 1:  # as numbers, which Dagster plots from one evaluation to the next
+            if len(checked.heads) == 1:  # as numbers, which Dagster plots from one evaluation to the next
                 single = {"rows": nrow, **({"median_rows": float(usual)} if usual is not None else {})}
         limits = f"at most {_share(self.max_drop)} fewer and {_share(self.max_growth)} more"
         metadata = {
@@ -58,12 +58,12 @@ class RowCountDrift(VersionCheck):
             return Verdict(False, f"{listed(faults)} ({limits} are allowed).", metadata)
         return Verdict(True, f"The rows of {len(rows)} heads are within the limits: {limits}.", metadata)
 
-    def _earlier(self, look: CheckedHeads, head: Version) -> list[int]:
+    def _earlier(self, checked: CheckedHeads, head: Version) -> list[int]:
         """The row counts to compare with, newest first."""
         if self.against == "partitions":
-            earlier = look.beside(head)
+            earlier = checked.beside(head)
         else:  # what only says something else of the same rows is no further opinion
-            earlier = (one for one in look.before(head) if one.change == "full")
+            earlier = (one for one in checked.before(head) if one.change == "full")
         return [one.identity.nrow for one in islice(earlier, self.last)]
 
     def _is_too_far(self, drift: float) -> bool:

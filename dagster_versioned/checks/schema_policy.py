@@ -40,8 +40,8 @@ class SchemaPolicy(VersionCheck):
     has become the version before.
     """
 
-    title = "schema"
-    about = "The columns changed only as the policy allows."
+    default_name = "schema"
+    description = "The columns changed only as the policy allows."
 
     policy: Policy = "additive"
     baseline: str | None = None
@@ -50,12 +50,12 @@ class SchemaPolicy(VersionCheck):
         if self.policy not in get_args(Policy):
             raise InvalidInput(f"A schema policy is one of {', '.join(get_args(Policy))}, not {self.policy!r:.100}.")
 
-    def judge(self, look: CheckedHeads) -> Verdict:
-        fixed = look.table.version(self.baseline) if self.baseline is not None else None
+    def judge(self, checked: CheckedHeads) -> Verdict:
+        fixed = checked.table.version(self.baseline) if self.baseline is not None else None
         rows: list[tuple[object, ...]] = []
         faults: list[str] = []
-        for head in look.heads:
-            before = fixed or _before(look, head)
+        for head in checked.heads:
+            before = fixed or _before(checked, head)
             for one in differences(before.identity.schema, head.identity.schema) if before else ():
                 is_fault = one.kind in _FORBIDDEN[self.policy]
                 verdict = "refused" if is_fault else "allowed"
@@ -106,5 +106,5 @@ def _spelled(data_type: Any) -> str:
     return data_type if isinstance(data_type, str) else data_type["type"]
 
 
-def _before(look: CheckedHeads, head: Version) -> Version | None:
-    return next(chain(look.before(head), look.beside(head)), None)
+def _before(checked: CheckedHeads, head: Version) -> Version | None:
+    return next(chain(checked.before(head), checked.beside(head)), None)

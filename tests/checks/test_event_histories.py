@@ -12,7 +12,7 @@ from dagster_versioned import (
     build_version_checks,
     build_version_sensor,
 )
-from dagster_versioned.checks.build import EVERY_CHECK
+from dagster_versioned.checks.build import DEFAULT_CHECKS
 
 YEARS = dg.TimeWindowPartitionsDefinition(start="2013", fmt="%Y", cron_schedule="0 0 1 1 *", end_offset=0)
 DUMPS = {"2013": [100, 50], "2014": [120, 50], "2015": [120, 50], "2016": [120, 60]}
@@ -36,14 +36,14 @@ def judged(result):
 
 
 def test_checks_pass_on_what_was_just_written(house):
-    checks = build_version_checks([planes, seats], EVERY_CHECK)
+    checks = build_version_checks([planes, seats], DEFAULT_CHECKS)
     for year in ("2013", "2014"):
         selection = dg.AssetSelection.assets(planes)
         found = judged(house.run(planes, seats, *checks, partition_key=year, selection=selection))
-        assert len(found) == len(EVERY_CHECK)
+        assert len(found) == len(DEFAULT_CHECKS)
         assert all(passed for passed, _ in found.values()), found
     found = judged(house.run(planes, seats, *checks, selection=dg.AssetSelection.assets(seats)))
-    assert len(found) == len(EVERY_CHECK)
+    assert len(found) == len(DEFAULT_CHECKS)
     assert all(passed for passed, _ in found.values()), found
 
 

@@ -9,16 +9,19 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from dagster_versioned.assets.feature import versioned_feature
-from dagster_versioned.checks.build import EVERY_CHECK, build_version_checks
+from dagster_versioned.checks.build import DEFAULT_CHECKS, build_version_checks
 from dagster_versioned.checks.chain import ChainValidity
+from dagster_versioned.checks.check import CheckedHeads
 from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy, differences
+from dagster_versioned.delta.files import deletion_vectors
 from dagster_versioned.delta.table import Table
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import IntegrityError, InvalidInput, StoreUnavailable
 from dagster_versioned.features.definitions import Field, FieldDep
 from dagster_versioned.sensors.source import versioned_source
+from dagster_versioned.tables.options import TableOptions
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b", "c"])
 
@@ -56,7 +59,7 @@ def results(result):
     return {(one.asset_key.to_user_string(), one.check_name): one for one in result.get_asset_check_evaluations()}
 
 
-def checked(house, *assets, checks=EVERY_CHECK, of=None, only_checks=False, **kwargs):
+def checked(house, *assets, checks=DEFAULT_CHECKS, of=None, only_checks=False, **kwargs):
     """Run the assets and their checks, or the checks alone."""
     definitions = build_version_checks(of or assets, checks)
     if only_checks:
@@ -198,6 +201,55 @@ def test_a_part_that_is_missing_or_cut_is_named(house, one, frames, damage):
     result = one_result(checked(house, one, checks=[HeadIntegrity()], only_checks=True))
     assert not result.passed
     assert ("missing" if damage == "missing" else "were committed") in result.metadata["problems"].value
+
+
+@pytest.mark.parametrize("damage", ["missing", "altered"])
+def test_a_deletion_vector_that_is_not_what_was_committed_is_named(house, one, frames, damage, monkeypatch):
+    monkeypatch.setattr(deletion_vectors.named_by_content, "__defaults__", (0,))  # in files, however small
+    frames["one"] = rows(100)
+    house.run(one)
+    table = house.project.table("one")
+    merge = TableOptions(mode="merge", merge_key=("n",), properties={"delta.enableDeletionVectors": "true"})
+    table.write(pa.table({"n": [3]}), options=merge)
+    assert one_result(checked(house, one, checks=[HeadIntegrity()], only_checks=True)).passed
+    (vector,) = [info.key for info in table.store.list() if info.key.endswith(".bin")]
+    data = bytearray(table.store.get(vector))
+    data[-6] ^= 1
+    table.store.delete([vector])
+    if damage == "altered":
+        table.store.put(vector, bytes(data))
+    result = one_result(checked(house, one, checks=[HeadIntegrity()], only_checks=True))
+    assert not result.passed
+    assert vector.rpartition("/")[2] in result.metadata["problems"].value
+    with pytest.raises(IntegrityError):
+        table.read()
+
+
+def test_a_store_that_fails_costs_no_other_check_its_verdict(house, one, frames, monkeypatch):
+    frames["one"] = rows(3)
+    house.run(one)
+
+    def unreachable(*_):
+        raise StoreUnavailable("The store does not answer.")
+
+    monkeypatch.setattr(HeadIntegrity, "judge", unreachable)
+    definitions = build_version_checks([one])
+    result = house.run(one, *definitions, selection=dg.AssetSelection.checks(*definitions), raise_on_error=False)
+    assert not result.success
+    assert {name for _, name in results(result)} == {each.check_name for each in DEFAULT_CHECKS} - {"integrity"}
+
+
+def test_all_that_is_read_is_of_the_heads_that_are_judged(house, one, frames):
+    frames["one"] = rows(3)
+    house.run(one)
+    table = house.project.table("one")
+    checked_heads = CheckedHeads(house.project.table("one"), dg.AssetKey("one"), None, None)
+    (head,) = checked_heads.heads
+    before = table.files().adds
+    table.write(rows(4))
+    assert checked_heads.heads == (head,)
+    assert checked_heads.files().adds == before
+    assert checked_heads.table.version() != head
 
 
 def test_only_the_head_is_looked_at(house, one, frames):

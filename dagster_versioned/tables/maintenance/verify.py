@@ -20,6 +20,7 @@ from dagster_versioned.errors import (
     InvalidName,
     ObjectNotFound,
     TableNotFound,
+    UnsupportedFeature,
     VersionedError,
 )
 from dagster_versioned.storage.object_store import ObjectStore
@@ -117,10 +118,10 @@ def verify_table(
     findings += [*more, *(_current(state) if whole else ()), *_parents(table, state.history, versions)]
     vectors = {add.identity: add for add in parts.values() if add.deletion_vector}
     parts = {add.key: add for add in parts.values()}
-    looked_at = (*(partial(_part, table.store, add) for add in parts.values()),)
-    looked_at += (*(partial(_vector, table.store, add) for add in vectors.values()),)
+    looked_at = (*(partial(_finding, _part, table.store, add) for add in parts.values()),)
+    looked_at += (*(partial(_finding, _vector, table.store, add) for add in vectors.values()),)
     changes = _changes(state, commits, versions)
-    looked_at += (*(partial(_part, table.store, one) for one in changes.values()),)
+    looked_at += (*(partial(_finding, _part, table.store, one) for one in changes.values()),)
     total = len(looked_at) + documents
     for done, found in enumerate(chain(_in_parallel(looked_at), derived), 1):
         findings += found
@@ -278,33 +279,52 @@ def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Ve
     return {key: one for key, one in files.needed(state.history.versions).items() if key in belonging}
 
 
-def _part(store: ObjectStore, add: Add | Cdc) -> list[Finding]:
+def part_problems(store: ObjectStore, adds: Sequence[Add]) -> list[tuple[str, str]]:
+    """What is wrong with the bytes of parts and of their deletion vectors, by the parts' keys.
+
+    Reads every byte. Raises `StorageError` where the store does not answer.
+    """
+    looks: list[tuple[Add, Callable[[ObjectStore, Add], str | None]]] = [(add, _part) for add in adds]
+    looks += [(add, _vector) for add in adds if add.deletion_vector]
+
+    def problem_of(look: tuple[Add, Callable[[ObjectStore, Add], str | None]]) -> str | None:
+        return look[1](store, look[0])
+
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
+        found = list(pool.map(problem_of, looks))
+    return [(add.key, problem) for (add, _), problem in zip(looks, found, strict=True) if problem is not None]
+
+
+def _part(store: ObjectStore, add: Add | Cdc) -> str | None:
+    """What is wrong with a part's own file."""
     expected = part_sha(add)
     try:
         info = store.head(add.key)
         if info.size != add.size:
-            return [Finding("part", add.key, f"it has {info.size} bytes, {add.size} were committed")]
-        if expected is None:
-            return []
-        digest = sha256_of(store, add.key, add.size)
+            return f"it has {info.size} bytes, {add.size} were committed"
+        digest = sha256_of(store, add.key, add.size) if expected is not None else None
     except ObjectNotFound:
-        return [Finding("part", add.key, "it is missing")]
-    except VersionedError as error:
-        return [Finding("part", add.key, str(error))]
-    if digest != expected:
-        return [Finding("part", add.key, f"its bytes have the SHA-256 {digest[:12]}…")]
-    return []
+        return "it is missing"
+    return f"its bytes have the SHA-256 {str(digest)[:12]}…" if digest != expected else None
 
 
-def _vector(store: ObjectStore, add: Add) -> list[Finding]:
+def _vector(store: ObjectStore, add: Add) -> str | None:
     """What is wrong with the deletion vector of a part."""
+    rows = num_records(add.stats)
     try:
-        rows = num_records(add.stats)
         if add.deletion_vector is not None and rows is not None:
             deleted_rows(store, add.deletion_vector, rows, add.key, vector_sha_of(add))
+    except (IntegrityError, UnsupportedFeature) as error:
+        return str(error)
+    return None
+
+
+def _finding(look: Callable[[ObjectStore, Any], str | None], store: ObjectStore, of: Add | Cdc) -> list[Finding]:
+    try:
+        problem = look(store, of)
     except VersionedError as error:
-        return [Finding("part", add.key, str(error))]
-    return []
+        problem = str(error)
+    return [] if problem is None else [Finding("part", of.key, problem)]
 
 
 def _vector_bytes(add: Add) -> int:
