@@ -206,11 +206,11 @@ def test_a_part_that_is_missing_or_cut_is_named(house, one, frames, damage):
 @pytest.mark.parametrize("damage", ["missing", "altered"])
 def test_a_deletion_vector_that_is_not_what_was_committed_is_named(house, one, frames, damage, monkeypatch):
     monkeypatch.setattr(deletion_vectors.named_by_content, "__defaults__", (0,))  # in files, however small
-    frames["one"] = rows(100)
+    frames["one"] = rows(100, v=0)
     house.run(one)
     table = house.project.table("one")
     merge = TableOptions(mode="merge", merge_key=("n",), properties={"delta.enableDeletionVectors": "true"})
-    table.write(pa.table({"n": [3]}), options=merge)
+    table.write(pa.table({"n": [3], "v": [1]}), options=merge)
     assert one_result(checked(house, one, checks=[HeadIntegrity()], only_checks=True)).passed
     (vector,) = [info.key for info in table.store.list() if info.key.endswith(".bin")]
     data = bytearray(table.store.get(vector))
