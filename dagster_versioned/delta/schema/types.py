@@ -14,6 +14,8 @@ from dagster_versioned.errors import LogCorrupt, UnsupportedFrame, UnsupportedTy
 MAX_DEPTH = 100
 """Deeper nesting than any engine can read; a bound, so that hostile JSON cannot exhaust the stack."""
 
+# Both engines store a column by way of these: each stored type has an Arrow type of its own, from which `_PRIMITIVE_OF`
+# (and `_type_from_arrow`) finds it again.
 _ARROW_OF: dict[str, pa.DataType] = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -30,6 +32,9 @@ _ARROW_OF: dict[str, pa.DataType] = {
     "void": pa.null(),
     "variant": pa.struct([("metadata", pa.binary()), ("value", pa.binary())]),
 }
+
+PRIMITIVES = frozenset(_ARROW_OF)
+"""The names of types, but for decimals, that the schema of a log may hold. ``void`` and ``variant`` are read only."""
 
 _PRIMITIVE_OF: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -262,7 +267,7 @@ def _parse_field(value: object, path: tuple[str, ...]) -> StructField:
 
 
 def _parse_primitive(name: str, path: tuple[str, ...]) -> str:
-    if name in _ARROW_OF:
+    if name in PRIMITIVES:
         return name
     if name == "decimal":
         return "decimal(10,0)"
@@ -419,6 +424,8 @@ def _fix(arrow: pa.DataType) -> str:
         )
     if types.is_uint64(arrow):
         return "Cast it to int64, or to decimal(20, 0) where values exceed 2^63 - 1."
+    if types.is_interval(arrow):
+        return "Split it into numbers of months, days and nanoseconds."
     if types.is_duration(arrow) or types.is_time(arrow):
         return "Cast it to int64 and put the unit into the column's name."
     if types.is_struct(arrow):

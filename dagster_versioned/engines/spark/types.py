@@ -1,5 +1,8 @@
-"""Spark SQL schemas to the schema that is stored, and back. What a column means is taken from here, never from Arrow:
-the Arrow batches that reach a Python worker have lost comments and nullability (and got some of it wrong)."""
+"""Spark SQL schemas to the schema that is stored, and back.
+
+By way of Arrow types, of which each stored type has its own. The frame's schema is asked, not the Arrow batches that
+reach a Python worker: these have lost comments and nullability, and got some of it wrong.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -51,7 +54,7 @@ def stored_schema(
     `UnsupportedFrame` for column names that are equal but for case, `EmptyTable` for no columns; all before any row is
     computed.
     """
-    arrow = pa.schema([pa.field(field.name, _arrow_type(field.dataType, field.name)) for field in schema.fields])
+    arrow = pa.schema([pa.field(field.name, _from_spark(field.dataType, field.name)) for field in schema.fields])
     return conform.stored_schema(arrow, sort_columns=sort_columns, columns=columns)
 
 
@@ -80,16 +83,16 @@ def file_schema(schema: StructType, mapping: ColumnMapping) -> "spark_types.Stru
     return spark_types.StructType.fromJson(cast("StructType", mapped(schema)).to_json())
 
 
-def _arrow_type(data_type: Any, path: str) -> pa.DataType:
+def _from_spark(data_type: Any, path: str) -> pa.DataType:
     kind = type(data_type).__name__
     match kind:
         case "StructType":
-            return pa.struct([pa.field(f.name, _arrow_type(f.dataType, f"{path}.{f.name}")) for f in data_type.fields])
+            return pa.struct([pa.field(f.name, _from_spark(f.dataType, f"{path}.{f.name}")) for f in data_type.fields])
         case "ArrayType":
-            return pa.list_(pa.field("element", _arrow_type(data_type.elementType, f"{path}.element")))
+            return pa.list_(pa.field("element", _from_spark(data_type.elementType, f"{path}.element")))
         case "MapType":
             return pa.map_(
-                _arrow_type(data_type.keyType, f"{path}.key"), _arrow_type(data_type.valueType, f"{path}.value")
+                _from_spark(data_type.keyType, f"{path}.key"), _from_spark(data_type.valueType, f"{path}.value")
             )
         case "DecimalType":
             return pa.decimal128(data_type.precision, data_type.scale)
