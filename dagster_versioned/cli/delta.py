@@ -394,27 +394,15 @@ _REMARKS = {
 
 
 def _column(field: Mapping[str, Any]) -> dict[str, Any]:
+    from dagster_versioned.delta.schema.types import sql_text
+
     metadata = field["metadata"]
     return {
         "name": field["name"],
-        "type": _type_text(field["type"]),
+        "type": sql_text(field["type"]),
         "nullable": field["nullable"],
         "remarks": [text.format(metadata[key]) for key, text in _REMARKS.items() if key in metadata],
     }
-
-
-def _type_text(kind: Any) -> str:
-    """A type as SQL writes it."""
-    match kind:
-        case {"type": "struct", "fields": fields}:
-            members = (f"{field['name']}: {_type_text(field['type'])}" for field in fields)
-            return f"struct<{', '.join(members)}>"
-        case {"type": "array", "elementType": element}:
-            return f"array<{_type_text(element)}>"
-        case {"type": "map", "keyType": key, "valueType": value}:
-            return f"map<{_type_text(key)}, {_type_text(value)}>"
-        case _:
-            return str(kind)
 
 
 def _file(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:

@@ -397,6 +397,8 @@ def _one(table: "VersionedTable", reference: str | None, partition: str | None) 
 
 
 def _show_one(document: dict[str, Any]) -> None:
+    from dagster_versioned.delta.schema.types import sql_text
+
     names = ("table", "version", "log_version", "partition", "timestamp", "operation", "change", "gone", "data_sha")
     identity: dict[str, Any] = document["identity"] or {}
     facts: dict[str, Any] = document["facts"] or {}
@@ -416,7 +418,7 @@ def _show_one(document: dict[str, Any]) -> None:
     )
     if identity:
         fields = identity["schema"]["fields"]
-        show_table(["column", "type"], [(f["name"], _type(f["type"])) for f in fields])
+        show_table(["column", "type"], [(f["name"], sql_text(f["type"])) for f in fields])
     if parents := identity.get("parents"):
         show_table(
             ["parent", "project", "partition", "version"],
@@ -457,6 +459,8 @@ def _row_differences(table: "VersionedTable", before: str | None, after: str | N
 
 
 def _show_diff(document: dict[str, Any], key: list[str]) -> None:
+    from dagster_versioned.delta.schema.types import sql_text
+
     before, after, parts = document["before"], document["after"], document["parts"]
     if before["version"] == after["version"]:
         say(f"The same version: {before['version']}")
@@ -470,8 +474,9 @@ def _show_diff(document: dict[str, Any], key: list[str]) -> None:
             ("column order", "changed" if document["column_order_changed"] else None),
         ]
     )
+    columns = document["columns"]
     changes = [
-        *((f"column {c['name']}", _type(c["before"]), _type(c["after"])) for c in document["columns"]),
+        *((f"column {c['name']}", *(kind and sql_text(kind) for kind in (c["before"], c["after"]))) for c in columns),
         *((f"parent {_parent(p)}", _short(p["before"]), _short(p["after"])) for p in document["parents"]),
         *((name, change["before"], change["after"]) for name, change in document["metadata"].items()),
     ]
@@ -541,21 +546,6 @@ def _column_names(columns: list[str] | None) -> list[str] | None:
         return [name for line in csv.reader(columns) for name in line] if columns else None
     except csv.Error as error:
         raise InvalidInput(f"--columns {columns} cannot be read as names between commas: {error}.") from error
-
-
-def _type(delta_type: Any) -> str | None:
-    return delta_type if delta_type is None or isinstance(delta_type, str) else _nested(delta_type)
-
-
-def _nested(delta_type: dict[str, Any]) -> str:
-    match delta_type["type"]:
-        case "array":
-            return f"array<{_type(delta_type['elementType'])}>"
-        case "map":
-            return f"map<{_type(delta_type['keyType'])}, {_type(delta_type['valueType'])}>"
-        case _:
-            fields = (f"{field['name']}: {_type(field['type'])}" for field in delta_type["fields"])
-            return f"struct<{', '.join(fields)}>"
 
 
 def _parent(parent: dict[str, Any]) -> str:

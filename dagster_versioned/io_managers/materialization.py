@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
+from dagster_versioned.delta.schema.types import sql_text
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
@@ -37,9 +37,7 @@ def table_metadata(
         "dagster/table_name": f"{table.project.name}.{table.name}",
         URI_KEY: table.store.uri,
         "dagster/storage_kind": "deltalake",
-        "dagster/column_schema": dg.TableSchema(
-            [dg.TableColumn(field.name, type_text(field.type)) for field in fields]
-        ),
+        "dagster/column_schema": dg.TableSchema([dg.TableColumn(field.name, sql_text(field.type)) for field in fields]),
         **({"dagster/column_lineage": lineage} if lineage is not None else {}),
     }
 
@@ -133,19 +131,6 @@ def other_writer(history: History | None, results: Sequence[WriteResult]) -> str
     made = [result.version for result in results if result.change != "none"]
     before = version_before(history, made[0]) if made and history is not None else None
     return None if before is None else other_definition(before, made[0])
-
-
-def type_text(data_type: DataType) -> str:
-    """A stored type as SQL spells it."""
-    match data_type:
-        case ArrayType(element_type=element):
-            return f"array<{type_text(element)}>"
-        case MapType(key_type=key, value_type=value):
-            return f"map<{type_text(key)},{type_text(value)}>"
-        case StructType(fields=fields):
-            return f"struct<{','.join(f'{field.name}:{type_text(field.type)}' for field in fields)}>"
-        case _:
-            return str(data_type)
 
 
 def markdown(rows: pa.RecordBatch, nrow: int) -> str:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from dagster_versioned.delta.schema.types import sql_text
 from dagster_versioned.errors import VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.diff import VersionDiff, version_diff
@@ -45,7 +46,10 @@ def _lines(diff: VersionDiff) -> Iterator[Line]:
         yield "bytes", old.facts.size_bytes, new.facts.size_bytes
         yield "parts", old.facts.part_count, new.facts.part_count
     for column in diff.columns:
-        yield f"column {column.name}", _type(column.before), _type(column.after)
+        yield (
+            f"column {column.name}",
+            *("none" if kind is None else sql_text(kind) for kind in (column.before, column.after)),
+        )
     if diff.column_order_changed:
         yield "order of columns", "", "changed"
     for parent in diff.parents:
@@ -54,16 +58,6 @@ def _lines(diff: VersionDiff) -> Iterator[Line]:
         yield name, (parent.before or "none")[:8], (parent.after or "none")[:8]
     for name, (was, now) in diff.metadata.items():
         yield name, _value(was), _value(now)
-
-
-def _type(data_type: Any) -> str:
-    match data_type:
-        case None:
-            return "none"
-        case str():
-            return data_type
-        case _:
-            return data_type["type"]
 
 
 def _value(value: Any) -> str:

@@ -285,6 +285,20 @@ def _flag(members: Mapping[str, object], key: str, path: tuple[str, ...]) -> boo
     return value
 
 
+def sql_text(data_type: Any) -> str:
+    """A type, or its JSON, as SQL spells it: ``array<struct<x: long>>``."""
+    match data_type if isinstance(data_type, str | Mapping) else type_json(data_type):
+        case {"type": "struct", "fields": fields}:
+            members = (f"{field['name']}: {sql_text(field['type'])}" for field in fields)
+            return f"struct<{', '.join(members)}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{sql_text(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{sql_text(key)}, {sql_text(value)}>"
+        case primitive:
+            return str(primitive)
+
+
 def type_json(data_type: DataType) -> str | dict[str, Any]:
     """A type as a ``schemaString`` has it."""
     return data_type if isinstance(data_type, str) else data_type.to_json()
