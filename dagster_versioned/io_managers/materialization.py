@@ -8,7 +8,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
-from dagster_versioned.delta.schema.types import sql_text
+from dagster_versioned.delta.schema.types import parse_schema, sql_text
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text

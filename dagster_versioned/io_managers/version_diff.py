@@ -46,10 +46,8 @@ def _lines(diff: VersionDiff) -> Iterator[Line]:
         yield "bytes", old.facts.size_bytes, new.facts.size_bytes
         yield "parts", old.facts.part_count, new.facts.part_count
     for column in diff.columns:
-        yield (
-            f"column {column.name}",
-            *("none" if kind is None else sql_text(kind) for kind in (column.before, column.after)),
-        )
+        was, now = ("none" if kind is None else sql_text(kind) for kind in (column.before, column.after))
+        yield f"column {column.name}", was, now
     if diff.column_order_changed:
         yield "order of columns", "", "changed"
     for parent in diff.parents:
