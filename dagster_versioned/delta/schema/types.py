@@ -287,7 +287,8 @@ def _flag(members: Mapping[str, object], key: str, path: tuple[str, ...]) -> boo
 
 def sql_text(data_type: Any) -> str:
     """A type, or its JSON, as SQL spells it: ``array<struct<x: long>>``."""
-    match data_type if isinstance(data_type, str | Mapping) else type_json(data_type):
+    form: Any = data_type if isinstance(data_type, str | dict) else type_json(data_type)
+    match form:
         case {"type": "struct", "fields": fields}:
             members = (f"{field['name']}: {sql_text(field['type'])}" for field in fields)
             return f"struct<{', '.join(members)}>"
@@ -295,8 +296,8 @@ def sql_text(data_type: Any) -> str:
             return f"array<{sql_text(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:
             return f"map<{sql_text(key)}, {sql_text(value)}>"
-        case primitive:
-            return str(primitive)
+        case _:
+            return str(form)
 
 
 def type_json(data_type: DataType) -> str | dict[str, Any]:
