@@ -287,7 +287,7 @@ def _flag(members: Mapping[str, object], key: str, path: tuple[str, ...]) -> boo
 
 def sql_text(data_type: Any) -> str:
     """A type, or its JSON, as SQL spells it: ``array<struct<x: long>>``."""
-    form: Any = data_type if isinstance(data_type, str | dict) else type_json(data_type)
+    form = cast("Any", data_type if isinstance(data_type, str | dict) else type_json(data_type))
     match form:
         case {"type": "struct", "fields": fields}:
             members = (f"{field['name']}: {sql_text(field['type'])}" for field in fields)
