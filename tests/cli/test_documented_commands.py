@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from dagster_versioned import Project
 from dagster_versioned.cli.app import app
 from support.spark import spark as spark
 
@@ -94,6 +96,15 @@ def test_the_tutorial_of_a_move_works_as_it_is_written(tmp_path, monkeypatch, gi
     exec(script, names)
     assert names["visits"] == before
     assert before.num_rows == 2
+
+
+def test_the_start_page_works_as_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    follow("docs/index.md", names, monkeypatch)
+    table = Project.open("NYC_FLIGHTS", "warehouse").table("delays")
+    assert [(version.log_version, version.change) for version in table.history()] == [(0, "full")]
+    assert DeltaTable("warehouse/datom/delays", version=0).to_pyarrow_table() == table.read()
 
 
 @pytest.mark.spark

@@ -132,7 +132,7 @@ def page() -> str:
         "",
         f"{len(EXPECTED)} Delta tables that other programs made: the Delta Acceptance Tests (`dat`), the golden tables",
         "of Delta Kernel (`golden`), and the test tables of delta-rs and Delta Spark. Each is read by both engines and",
-        "compared with what Delta Spark 4.0.0 says of its newest version: the schema, the number of rows and a hash",
+        "compared with the results of Delta Spark 4.0.0 for its newest version: schema, number of rows, and a hash",
         "over all of them. Where the makers give the rows themselves as Parquet files, every such version is compared",
         "row by row as well.",
         "",
