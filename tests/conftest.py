@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from support.tmpfs import in_memory
+
 settings.register_profile(
     "ci",
     deadline=None,
@@ -33,6 +35,9 @@ os.environ.update(
     SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     NO_COLOR="1",
 )
+if (place := in_memory()) is not None:
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(place)  # of tmp_path
+    os.environ["TMPDIR"] = tempfile.tempdir = str(place)  # of Dagster, Spark and whatever else tests start
 for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
     os.environ.pop(name, None)
 

@@ -11,10 +11,9 @@ from support.tmpfs import scratch
 
 pytestmark = pytest.mark.faults
 
-STRIDES = {"create": 1, "full": 1, "checkpoint": 7, "merge by vectors": 4}
-"""By default an operation ends at each third call only, at others for each way to end, so that each call is one of some
-way; more rarely where every check takes a second, and everywhere where a version is made for the first or second
-time."""
+STRIDES = {"create": 3, "full": 3, "checkpoint": 21, "merge by vectors": 12}
+"""By default an operation ends at each ninth call only, at others for each way to end; at each third where a version is
+made for the first or second time, so that each of these calls is one of some way. `TestAtEveryCall` has all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
 
 def some(case: Case, which: int) -> range:
     """The calls at which a case ends by default; for ``which`` of 0, 1 and 2 different ones."""
-    stride = STRIDES.get(case.name, 3)
+    stride = STRIDES.get(case.name, 9)
     return case.numbers[which * stride // 3 :: stride]
 
 
