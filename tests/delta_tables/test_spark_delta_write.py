@@ -114,7 +114,7 @@ CONFIGURATIONS = {
 }
 
 
-FAST = ("partitioned, copying, with a feed", "vectors, feed, row tracking")
+FAST = ("vectors, feed, row tracking",)
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ class Collecting(RuleBasedStateMachine):
 
 
 TestCollecting = Collecting.TestCase
-TestCollecting.settings = settings(max_examples=15, stateful_step_count=12)
+TestCollecting.settings = settings(max_examples=6, stateful_step_count=12)
 
 
 @pytest.mark.slow

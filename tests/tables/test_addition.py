@@ -294,7 +294,7 @@ WRITES = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=WRITES)
 def test_every_version_is_what_a_dictionary_says(
     tmp_path_factory: pytest.TempPathFactory, writes: Sequence[tuple[TableOptions, dict[str, Any], bool]]

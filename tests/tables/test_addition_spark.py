@@ -77,7 +77,8 @@ def test_only_files_in_which_a_row_changes_are_written_again(spark: Any, project
     assert table.write(spark.createDataFrame(changed), options=MERGE).change == "none"
 
 
-@pytest.mark.parametrize("partition_columns", [pytest.param((), marks=pytest.mark.slow), ("day",)])
+@pytest.mark.slow
+@pytest.mark.parametrize("partition_columns", [(), ("day",)])
 def test_merges_by_deletion_vectors_are_those_of_arrow(
     spark: Any, project: Project, partition_columns: tuple[str, ...]
 ) -> None:

@@ -203,7 +203,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, by_vectors=st.booleans(), tiny=st.booleans())
 def test_the_feed_makes_every_version_of_the_one_before(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]], by_vectors: bool, tiny: bool

@@ -146,6 +146,7 @@ def held_by(table: VersionedTable) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [3, 300])
 def test_a_version_takes_little_memory_however_many_columns_it_has(tmp_path: Path, columns: int) -> None:
     table = Project.open("NYC", str(tmp_path)).table("wide")

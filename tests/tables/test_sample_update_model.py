@@ -9,7 +9,7 @@ from dagster_versioned.tables.project import Project
 from support.sample_updates import STEPS, UNIT_COLUMNS, Step, agrees_with_a_dictionary
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, on=UNIT_COLUMNS)
 def test_every_version_is_what_a_dictionary_says(
     tmp_path_factory: pytest.TempPathFactory, steps: Sequence[Step], on: tuple[str, ...]

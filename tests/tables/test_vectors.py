@@ -338,7 +338,7 @@ STEPS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, min_size=2, max_size=9), inline=st.booleans())
 def test_every_version_is_what_a_dictionary_says(
     tmp_path_factory: pytest.TempPathFactory, steps: Sequence[tuple[str, Any]], inline: bool

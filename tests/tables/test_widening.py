@@ -441,7 +441,7 @@ def walk(table: VersionedTable, steps: list[tuple[str, str, str, int]], given_as
 
 
 @given(STEPS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_walk_of_widening_writes_reads_as_its_model(steps: list[tuple[str, str, str, int]]) -> None:
     with tempfile.TemporaryDirectory() as place:
         walk(Project.open("P", place).table("t"), steps, lambda rows: rows)

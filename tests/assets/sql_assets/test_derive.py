@@ -65,6 +65,7 @@ def test_events_that_give_no_rows_are_taken_all_the_same(spark, house):
     assert house.derive(LATE).kind is None
 
 
+@pytest.mark.slow
 def test_late_rows_correct_what_was_derived_through_two_datasets(spark, house):
     house.write((at(1), 1, "UA", 7), (at(2), 2, "AA", 9), merge=Snapshot(primary_key=("id",)))
     counts = "SELECT max(event_time) AS event_time, delay, count(*) AS n FROM late GROUP BY delay"
@@ -127,6 +128,7 @@ def test_a_changed_query_is_recorded_and_corrects_what_the_old_one_gave(spark, h
         house.derive(LATE)
 
 
+@pytest.mark.slow
 def test_a_column_that_an_input_gains_is_seen_and_all_is_compared(spark, house):
     house.write((at(1), 1, "UA", 7))
     every = "SELECT * FROM flights"

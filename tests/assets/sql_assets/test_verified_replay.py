@@ -67,6 +67,7 @@ def test_every_run_up_to_the_roots_gives_what_is_recorded(house):
     assert [one.replayed for one in report.datasets] == [2, 2, 0]
 
 
+@pytest.mark.slow
 def test_a_forged_row_of_a_derived_dataset_is_found_at_its_block(house):
     forge(house, "counts", lambda rows: set_column(rows, "n", lambda n: pc.add(n, pa.scalar(1, n.type))))
     assert verify(house.dataset("counts"), resolve=house.by_id).ok
