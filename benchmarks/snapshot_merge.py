@@ -15,7 +15,7 @@ from pathlib import Path
 from frame_of_seven import spark_session, write_rows
 from rounds import alternate, print_ratios, ratio
 
-from dagster_versioned import EventHistory, EventTable, Project, Snapshot
+from dagster_versioned import EventHistory, EventTable, Project, SnapshotMerge
 
 
 def write_dumps(session, rows: int, folder: Path) -> list[Path]:
@@ -69,7 +69,7 @@ def main() -> None:
         folder = Path(name)
         dumps = write_dumps(session, rows, folder)
         project = Project.open("BENCHMARK", str(folder / "project"))
-        history = EventTable(project.table("dumps"), EventHistory(merge=Snapshot(primary_key=("id",))))
+        history = EventTable(project.table("dumps"), EventHistory(merge=SnapshotMerge(primary_key=("id",))))
         history.write(session.read.parquet(str(dumps[0])))
         turns = count(1), count(1)
 

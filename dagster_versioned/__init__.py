@@ -49,10 +49,10 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.sensors.source import build_source_sensor as build_source_sensor
     from dagster_versioned.sensors.source import versioned_source as versioned_source
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor
-    from dagster_versioned.tables.event_history import Append as Append
+    from dagster_versioned.tables.event_history import AppendMerge as AppendMerge
     from dagster_versioned.tables.event_history import EventHistory as EventHistory
-    from dagster_versioned.tables.event_history import Ledger as Ledger
-    from dagster_versioned.tables.event_history import Snapshot as Snapshot
+    from dagster_versioned.tables.event_history import LedgerMerge as LedgerMerge
+    from dagster_versioned.tables.event_history import SnapshotMerge as SnapshotMerge
     from dagster_versioned.tables.external import ExternalTable as ExternalTable
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.partitioning import Partitioning as Partitioning
@@ -60,12 +60,12 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.tables.table import VersionedTable as VersionedTable
 
 _HOME = {
-    "Append": "dagster_versioned.tables.event_history",
+    "AppendMerge": "dagster_versioned.tables.event_history",
     "EventHistory": "dagster_versioned.tables.event_history",
     "EventTable": "dagster_versioned.odf.event_table",
     "ExternalTable": "dagster_versioned.tables.external",
-    "Ledger": "dagster_versioned.tables.event_history",
-    "Snapshot": "dagster_versioned.tables.event_history",
+    "LedgerMerge": "dagster_versioned.tables.event_history",
+    "SnapshotMerge": "dagster_versioned.tables.event_history",
     "Feature": "dagster_versioned.features.definitions",
     "FeatureDep": "dagster_versioned.features.definitions",
     "FeatureGraph": "dagster_versioned.features.graph",

@@ -22,10 +22,10 @@ from rich.table import Table
 from dagster_versioned import (
     EventHistory,
     EventTable,
-    Ledger,
+    LedgerMerge,
     Project,
     ProjectResource,
-    Snapshot,
+    SnapshotMerge,
     TableOptions,
     VersionedParquetIOManager,
     sql_asset,
@@ -81,7 +81,7 @@ class Registers(FlightData):
 
 @dg.asset(
     partitions_def=YEARS,
-    metadata=TableOptions(history=EventHistory(merge=Snapshot(primary_key=("tailnum",)))).as_metadata(),
+    metadata=TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=("tailnum",)))).as_metadata(),
 )
 def planes(context: dg.AssetExecutionContext, registers: dg.ResourceParam[Registers]) -> pl.DataFrame:
     """The register of planes: each year a dump, and what changed becomes events."""
@@ -90,7 +90,7 @@ def planes(context: dg.AssetExecutionContext, registers: dg.ResourceParam[Regist
 
 @dg.asset(
     partitions_def=YEARS,
-    metadata=TableOptions(history=EventHistory(merge=Snapshot(primary_key=("faa",)))).as_metadata(),
+    metadata=TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=("faa",)))).as_metadata(),
 )
 def airports(context: dg.AssetExecutionContext, registers: dg.ResourceParam[Registers]) -> pl.DataFrame:
     """The register of airports, likewise."""
@@ -99,7 +99,7 @@ def airports(context: dg.AssetExecutionContext, registers: dg.ResourceParam[Regi
 
 @dg.asset(
     metadata=TableOptions(
-        history=EventHistory(merge=Ledger(primary_key=("event_time", "tailnum", "dest")))
+        history=EventHistory(merge=LedgerMerge(primary_key=("event_time", "tailnum", "dest")))
     ).as_metadata()
 )
 def delays(registers: dg.ResourceParam[Registers]) -> pl.DataFrame:

@@ -109,7 +109,7 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
     another, and a sensor (`build_version_sensor`) for each entry of ``sensors``.
     """
 
-    project: ProjectSettings
+    project: ProjectSettings = Field(description="Where the tables are.")
     governance: GovernanceSettings | None = Field(default=None, description="Who knows where the project is.")
     io_manager_key: str = Field(default="io_manager", description="The resource key of the IO manager.")
     preview_rows: int = Field(

@@ -30,7 +30,7 @@ from dagster_versioned.odf.event_slice import ChainEntry
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.slice_file import Slice, slice_schema
 from dagster_versioned.tables.documents.chain_head import ChainHead
-from dagster_versioned.tables.event_history import Append, EventColumns, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.state import TableState
 
 
@@ -61,11 +61,11 @@ class Ground:
 def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot:
     """How rows become events, as a block says it."""
     match history.merge:
-        case Append():
+        case AppendMerge():
             return MergeStrategyAppend()
-        case Ledger(primary_key=key):
+        case LedgerMerge(primary_key=key):
             return MergeStrategyLedger(key)
-        case Snapshot(primary_key=key, compare_columns=compared):
+        case SnapshotMerge(primary_key=key, compare_columns=compared):
             return MergeStrategySnapshot(key, compared)
 
 

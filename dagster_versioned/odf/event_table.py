@@ -55,7 +55,7 @@ from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import VersionLike
 from dagster_versioned.tables.documents.chain_head import BLOCKS, chain_head
-from dagster_versioned.tables.event_history import Append, EventColumns, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
@@ -107,12 +107,12 @@ class EventTable:
     ) -> WriteResult:
         """Make events of a frame, as the history says, and append them: one slice, its blocks, one commit.
 
-        ``event_time`` is that of rows which bring none (default: now); of a `Snapshot`, when the rows were all that
-        there was. ``watermark`` is the event time before which no more events are expected, if the events themselves
-        do not tell. ``source`` is recorded where the chain has another (default: frames are pushed), with
+        ``event_time`` is that of rows which bring none (default: now); of a `SnapshotMerge`, when the rows were all
+        that there was. ``watermark`` is the event time before which no more events are expected, if the events
+        themselves do not tell. ``source`` is recorded where the chain has another (default: frames are pushed), with
         ``source_state``, which says how far it was read. Nothing is committed where nothing happened.
 
-        Raises what `VersionedTable.write` does, and `InvalidInput` for keys that are null or (in a `Snapshot`)
+        Raises what `VersionedTable.write` does, and `InvalidInput` for keys that are null or (in a `SnapshotMerge`)
         repeated, dumps out of order, watermarks that decrease, columns that are lost or change their type.
         """
         if self.history is None:
@@ -122,8 +122,8 @@ class EventTable:
         at = _moment(event_time, "event_time") or ground.system_time
         source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
         engine = event_engine_for(cast("type[Any]", type(frame)))
-        repeats = isinstance(history.merge, Append) and run is not None
-        is_counted = not isinstance(history.merge, Snapshot) or engine.counts_current
+        repeats = isinstance(history.merge, AppendMerge) and run is not None
+        is_counted = not isinstance(history.merge, SnapshotMerge) or engine.counts_current
         with ExitStack() as pinned:
             # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well, or its
             # keys are looked at.
@@ -136,7 +136,7 @@ class EventTable:
             given = engine.schema(rows)
             self._check_columns(ground, history.columns)
             schema = EventSchema.of(given, history.columns, ground.schema)
-            if isinstance(history.merge, Snapshot):
+            if isinstance(history.merge, SnapshotMerge):
                 brings_time = history.event_time in given.names
                 _check_order(ground, at, history, brings_time=brings_time)
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
@@ -151,7 +151,7 @@ class EventTable:
                         if not thorough:
                             raise RowsRefused
                     _check_is_meant(made, rows, options)
-                    dumped_at = at if event_time is not None and isinstance(history.merge, Snapshot) else None
+                    dumped_at = at if event_time is not None and isinstance(history.merge, SnapshotMerge) else None
                     reached = new_watermark(history, ground, made, dumped_at, _moment(watermark, "watermark"))
                     return add_data(ground, made, reached, source_state)
 
@@ -265,7 +265,7 @@ class EventTable:
         return self.read(version, as_type=as_type)
 
     def as_at(self, system_time: datetime, *, as_type: type | None = None) -> Any:
-        """The rows as they were known at a time; a `Snapshot`'s dump that was current then."""
+        """The rows as they were known at a time; a `SnapshotMerge`'s dump that was current then."""
         return self.read(as_at=system_time, as_type=as_type)
 
     def as_of(self, event_time: datetime, *, as_type: type | None = None) -> Any:
@@ -391,11 +391,11 @@ def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tup
     width = len(schema.data.fields)
     key = schema.positions(history.primary_key, "primary_key")
     match history.merge:
-        case Append():
+        case AppendMerge():
             return queries.append(width), ()
-        case Ledger():
+        case LedgerMerge():
             return queries.ledger(width, key), (*schema.columns.names, *history.primary_key)
-        case Snapshot(compare_columns=compared):
+        case SnapshotMerge(compare_columns=compared):
             others = [name for name in schema.data.names if name not in history.primary_key]
             chosen = (history.event_time, *others) if compared is None else compared
             compare = schema.positions(chosen, "compare_columns")
@@ -406,7 +406,7 @@ def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: Ev
     """Raise `InvalidInput` where keys of a frame do not tell its rows apart."""
     key = history.primary_key
     nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
-    if not isinstance(history.merge, Snapshot):
+    if not isinstance(history.merge, SnapshotMerge):
         repeated = []  # of a ledger's, the first counts
     if nulls or repeated:
         raise InvalidInput(

@@ -41,16 +41,20 @@ class EventColumns:
 
 
 class _Strategy(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    strategy: str
+    """Which merge strategy it is."""
 
     @model_serializer(mode="wrap")
     def _with_strategy(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Always named: defaults are left out of asset metadata, and the name distinguishes strategies.
-        return {"strategy": type(self).__name__.lower(), **handler(self)}
+        return {"strategy": self.strategy, **handler(self)}
 
 
 class _Keyed(_Strategy):
     primary_key: tuple[str, ...]
+    """The columns that identify a row."""
 
     @field_validator("primary_key")
     @classmethod
@@ -58,27 +62,31 @@ class _Keyed(_Strategy):
         return _columns("primary_key", names)
 
 
-class Append(_Strategy):
+class AppendMerge(_Strategy):
     """Every row is an event."""
 
-    strategy: Literal["append"] = "append"
+    strategy: Literal["append"] = "append"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    """Which merge strategy it is."""
 
 
-class Ledger(_Keyed):
+class LedgerMerge(_Keyed):
     """Rows whose ``primary_key`` was seen before are dropped, the others are events."""
 
-    strategy: Literal["ledger"] = "ledger"
+    strategy: Literal["ledger"] = "ledger"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    """Which merge strategy it is."""
 
 
-class Snapshot(_Keyed):
+class SnapshotMerge(_Keyed):
     """Rows are all that there is now; what differs from what there was becomes events.
 
     A row is a new version of the one with the same ``primary_key``; it is changed where one of ``compare_columns``
     (default: all others) differs. A row that is there no more is retracted.
     """
 
-    strategy: Literal["snapshot"] = "snapshot"
+    strategy: Literal["snapshot"] = "snapshot"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    """Which merge strategy it is."""
     compare_columns: tuple[str, ...] | None = None
+    """The columns by which a row is known to have changed; by default all but the key."""
 
     @field_validator("compare_columns")
     @classmethod
@@ -98,7 +106,9 @@ def _strategy(value: Any) -> str:
 
 
 MergeStrategy = Annotated[
-    Annotated[Append, Tag("append")] | Annotated[Ledger, Tag("ledger")] | Annotated[Snapshot, Tag("snapshot")],
+    Annotated[AppendMerge, Tag("append")]
+    | Annotated[LedgerMerge, Tag("ledger")]
+    | Annotated[SnapshotMerge, Tag("snapshot")],
     Discriminator(_strategy),
 ]
 """How the rows of a frame become events."""
@@ -107,24 +117,28 @@ MergeStrategy = Annotated[
 class EventHistory(BaseModel):
     """A table that is a history: what an asset returns becomes events, and no event is ever changed or removed.
 
-    ``merge`` says how: `Append`, `Ledger` or `Snapshot`. ``event_time`` is the column that says when something happened
-    in the world, a timestamp with a zone or a date; where a frame lacks it, or has a null there, it is the time of the
-    source (a partition's beginning, ``event_time`` of a write, else now). ``watermark`` is the event time before which
-    no more events are expected: the ``latest`` that was seen, a `timedelta` before that, or (``manual``) what a write
-    says. ``offset``, ``operation_type`` and ``system_time`` name the other columns that events are given; a frame must
-    not have them.
-
     Source: seed 002 ("Merge Strategies", "Watermark").
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    merge: MergeStrategy = Append()
+    merge: MergeStrategy = AppendMerge()
+    """How rows become events: `AppendMerge`, `LedgerMerge` or `SnapshotMerge`."""
     event_time: str = "event_time"
+    """The column that says when something happened in the world, a timestamp with a zone or a date.
+
+    Where a frame lacks it, or has a null there, it is the time of the source: a partition's beginning, ``event_time``
+    of a write, else now.
+    """
     watermark: Literal["latest", "manual"] | timedelta = "latest"
+    """The event time before which no more events are expected: the latest that was seen, a `timedelta` before that, or
+    (``manual``) what a write gives."""
     offset: str = "offset"
+    """The column with an event's place in the history; a frame must not have it."""
     operation_type: str = "op"
+    """The column with what an event does: append, retract, correct; a frame must not have it."""
     system_time: str = "system_time"
+    """The column with the time at which an event was recorded; a frame must not have it."""
 
     @field_validator("watermark")
     @classmethod
@@ -136,17 +150,17 @@ class EventHistory(BaseModel):
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
         _columns("an EventHistory", self.columns.names)
-        compared = (self.merge.compare_columns or ()) if isinstance(self.merge, Snapshot) else ()
+        compared = (self.merge.compare_columns or ()) if isinstance(self.merge, SnapshotMerge) else ()
         if given := {*self.primary_key, *compared} & {*self.columns.given}:
             raise ValueError(f"{min(given)!r} is a column that events are given, so it cannot identify rows")
-        if self.event_time in self.primary_key and isinstance(self.merge, Snapshot):
+        if self.event_time in self.primary_key and isinstance(self.merge, SnapshotMerge):
             raise ValueError(f"{self.event_time!r} says when a row came to be as it is, so it is no key of a Snapshot")
         return self
 
     @property
     def primary_key(self) -> tuple[str, ...]:
         """The columns that identify a row; none where every row is an event of its own."""
-        return () if isinstance(self.merge, Append) else self.merge.primary_key
+        return () if isinstance(self.merge, AppendMerge) else self.merge.primary_key
 
     @property
     def columns(self) -> EventColumns:

@@ -18,47 +18,56 @@ METADATA_KEY = "dagster_versioned/options"
 class TableOptions(BaseModel):
     """How an asset is stored as a versioned table.
 
-    ``mode``: whether the rows of an asset ``replace`` those of its table (or partition), ``append`` to them, or
-    ``merge`` into them, each in the place of the row that has the same values in the columns ``merge_key``. What is
-    appended or merged may bring new columns, and lacks none; such tables are sets of rows, without an order.
-
-    ``history``: the table is a history of events, and rows become events as it says (`EventHistory`); such a table has
-    an order, that of its events, and ``mode`` says nothing of it.
-
-    ``partition_columns``: the rows of each combination of their values are stored in files of their own, which readers
-    that ask for other values pass over; such a table has no order of rows.
-
-    ``constraints``: conditions in Spark's SQL, by name, that every row satisfies; a write with a row for which one is
-    false or null is refused. ``None`` leaves those that the table has, ``{}`` takes them away. ``properties``: table
-    properties to set, for other programs to see (`configuration.SETTABLE`, and any without the prefix ``delta.``).
-
-    ``row_order``: whether the order of rows is part of what the table says; by default it is for Arrow, pandas and
-    Polars frames, and it is not for Spark frames, which have none. ``sort_rows`` (column names) and ``sort_columns``
-    make an identity that depends on neither order. ``single_part`` keeps a version in one file, so that datom readers
-    can open it. ``table_type``: ``"imported"`` or ``"derived"``; by default what has parents is derived. ``custom``:
-    JSON that becomes part of the version's identity. Sizes are in bytes.
-
     Source: seed 000 ("Computing data_sha": sort_columns, sort_rows); FORMAT.md ("A part", "Identity").
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     mode: Literal["replace", "append", "merge"] = "replace"
+    """Whether rows ``replace`` those of the table (or partition), are appended to them, or merged into them by key.
+
+    What is appended or merged may bring new columns, and lacks none; such tables are sets of rows, without an order.
+    """
     merge_key: tuple[str, ...] = ()
+    """With ``mode="merge"``: the columns by which a row takes the place of a stored one."""
     row_order: RowOrder | None = None
+    """Whether the order of rows is part of a version's identity (``"significant"``) or not (``"ignored"``).
+
+    By default it is for Arrow, pandas and Polars frames, and is not for Spark frames, which have none.
+    """
     sort_columns: bool = False
+    """Store columns by name, so that the identity does not depend on their order."""
     sort_rows: tuple[str, ...] = ()
+    """Store rows by these columns, so that the identity does not depend on their order."""
     single_part: bool = False
+    """Keep a version in one file, so that datom readers can open it."""
     allow_empty: bool = False
+    """Write a frame without rows; by default it is refused, as most often it is a mistake."""
     target_part_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
+    """The size of a part at which another one is begun, in bytes."""
     row_group_bytes: int = Field(default=128 * MEBIBYTE, gt=0)
+    """The size of a row group of a part, in bytes before compression."""
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
+    """How the pages of parts are compressed."""
     table_type: Literal["imported", "derived"] | None = None
+    """What the version is, for datom; by default one that has parents is derived."""
     custom: Mapping[str, Any] = Field(default_factory=dict)
+    """JSON that becomes part of the version's identity."""
     partition_columns: tuple[str, ...] = ()
+    """Columns of which the rows of each combination of values are stored in files of their own.
+
+    Readers that ask for other values pass over these files; such a table has no order of rows.
+    """
     constraints: Mapping[str, str] | None = None
+    """Conditions in Spark's SQL, by name, that every row satisfies.
+
+    A write with a row for which one is false or null is refused. ``None`` leaves those that the table has, ``{}`` takes
+    them away.
+    """
     properties: Mapping[str, str] = Field(default_factory=dict)
+    """Table properties to set, for other programs: `configuration.SETTABLE`, and any without the prefix ``delta.``."""
     history: EventHistory | None = None
+    """How rows become events, where the table is a history of events; it has the order of these, and no ``mode``."""
 
     @model_validator(mode="after")
     def _fits_the_mode(self) -> Self:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from dagster_versioned import (
     EventHistory,
     ProjectResource,
-    Snapshot,
+    SnapshotMerge,
     TableOptions,
     VersionedParquetIOManager,
     build_version_checks,
@@ -20,7 +20,7 @@ DUMPS = {"2013": [100, 50], "2014": [120, 50], "2015": [120, 50], "2016": [120, 
 
 @dg.asset(
     partitions_def=YEARS,
-    metadata=TableOptions(history=EventHistory(merge=Snapshot(primary_key=["id"]))).as_metadata(),
+    metadata=TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=["id"]))).as_metadata(),
 )
 def planes(context) -> pa.Table:
     return pa.table({"id": [1, 2], "seats": DUMPS[context.partition_key]})

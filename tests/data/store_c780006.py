@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 
@@ -53,7 +53,7 @@ for n in range(5):
     thinned.write(numbers(n))
 thinned.expire(keep_last=2, dry_run=False)
 
-flights = EventTable(project.table("flights"), EventHistory(merge=Snapshot(primary_key=("id",))))
+flights = EventTable(project.table("flights"), EventHistory(merge=SnapshotMerge(primary_key=("id",))))
 flights.write(pa.table({"id": [1, 2], "delay": [5, 6]}))
 flights.write(pa.table({"id": [1, 3], "delay": [7, 8]}))
 for name in project.tables():

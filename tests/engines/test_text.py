@@ -6,7 +6,7 @@ import pytest
 
 from dagster_versioned.errors import UnsupportedType
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.event_history import Append, EventHistory
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 
@@ -70,7 +70,7 @@ def test_a_batch_late_in_a_stream_is_looked_at_too(project):
 def test_events_are_looked_at_as_well(project):
     table = project.table("log")
     with pytest.raises(UnsupportedType, match="'note' holds text"):
-        EventTable(table, EventHistory(merge=Append())).write(pa.table({"note": TEXT}))
+        EventTable(table, EventHistory(merge=AppendMerge())).write(pa.table({"note": TEXT}))
     assert not table.exists()
 
 

@@ -12,13 +12,16 @@ from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
-from dagster_versioned.tables.event_history import Append, EventHistory, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory, SnapshotMerge
 from dagster_versioned.tables.project import Project
 from support.interleaving import Stepped
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-HISTORIES = {"snapshot": EventHistory(merge=Snapshot(primary_key=("id",))), "append": EventHistory(merge=Append())}
+HISTORIES = {
+    "snapshot": EventHistory(merge=SnapshotMerge(primary_key=("id",))),
+    "append": EventHistory(merge=AppendMerge()),
+}
 FIRST = pa.table({"id": [1, 2], "seats": [100, 50]})
 SECOND = pa.table({"id": [1, 3], "seats": [120, 10]})
 EVENTS = {"snapshot": [0, 0, 2, 3, 1, 0], "append": [0, 0, 0, 0]}

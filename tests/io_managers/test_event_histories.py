@@ -6,12 +6,12 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import EventHistory, EventTable, Ledger, Snapshot, TableOptions
+from dagster_versioned import EventHistory, EventTable, LedgerMerge, SnapshotMerge, TableOptions
 from dagster_versioned.errors import InvalidInput
 from support.house import changes, materializations
 
 YEARS = dg.TimeWindowPartitionsDefinition(start="2013", fmt="%Y", cron_schedule="0 0 1 1 *", end_offset=0)
-PLANES = TableOptions(history=EventHistory(merge=Snapshot(primary_key=["id"]))).as_metadata()
+PLANES = TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=["id"]))).as_metadata()
 DUMPS = {"2013": [(1, 100), (2, 50)], "2014": [(1, 120), (2, 50)], "2015": [(1, 120), (3, 10)]}
 
 
@@ -135,7 +135,7 @@ def test_an_output_says_when_it_was_true(house):
 
 
 def test_rows_of_a_ledger_that_were_seen_write_nothing(house):
-    @dg.asset(metadata=TableOptions(history=EventHistory(merge=Ledger(primary_key=["id"]))).as_metadata())
+    @dg.asset(metadata=TableOptions(history=EventHistory(merge=LedgerMerge(primary_key=["id"]))).as_metadata())
     def ledger() -> pa.Table:
         return frame(DUMPS["2013"])
 

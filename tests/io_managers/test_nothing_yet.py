@@ -6,7 +6,14 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import EventHistory, Project, ProjectResource, Snapshot, TableOptions, VersionedParquetIOManager
+from dagster_versioned import (
+    EventHistory,
+    Project,
+    ProjectResource,
+    SnapshotMerge,
+    TableOptions,
+    VersionedParquetIOManager,
+)
 from dagster_versioned.errors import TableNotFound, UnsupportedFrame, VersionNotFound
 from support.house import changes
 
@@ -177,7 +184,7 @@ def test_columns_that_are_asked_for_are_those_of_nothing_as_well(house):
 
 
 def test_a_history_of_events_starts_with_nothing_too(house):
-    options = TableOptions(history=EventHistory(merge=Snapshot(primary_key=["n"]))).as_metadata()
+    options = TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=["n"]))).as_metadata()
     seen = []
     asset = balance(pa.Table, seen, options=options)
     for day in (FIRST, SECOND, FIRST):

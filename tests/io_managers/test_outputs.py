@@ -134,7 +134,7 @@ def test_the_diff_says_what_changed_against_the_version_before_and_how_to_see_th
         f"| bytes | {first.facts.size_bytes} | {second.facts.size_bytes} |",
         "| parts | 1 | 1 |",
         "| column n | long | double |",
-        "| column x | none | struct |",
+        "| column x | none | struct<y: long> |",
         "| column s\\|t | string | none |",
         f"| parent HOUSE.up | {parent.short} | {new_parent.short} |",
         "| code_version | 1 | 2 |",

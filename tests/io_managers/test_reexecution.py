@@ -13,13 +13,13 @@ from dagster._core.storage.tags import RETRY_NUMBER_TAG
 
 from dagster_versioned import EventHistory, Project, ProjectResource, TableOptions, VersionedParquetIOManager
 from dagster_versioned.assets.feature import versioned_feature
-from dagster_versioned.tables.event_history import Append
+from dagster_versioned.tables.event_history import AppendMerge
 
 FOLDER = "REEXECUTION_TEST_FOLDER"
 LOCATION = "REEXECUTION_TEST_LOCATION"
 APPEND = TableOptions(mode="append").as_metadata()
 MERGE = TableOptions(mode="merge", merge_key=("id",)).as_metadata()
-EVENTS = TableOptions(history=EventHistory(merge=Append())).as_metadata()
+EVENTS = TableOptions(history=EventHistory(merge=AppendMerge())).as_metadata()
 PARTITION_TAGS = ("dagster/partition", "dagster/asset_partition_range")
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])
 

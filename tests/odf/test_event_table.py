@@ -40,12 +40,12 @@ from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.crashes import append_as_another_program
 
-PLANES = EventHistory(merge=Snapshot(primary_key=("id",)))
+PLANES = EventHistory(merge=SnapshotMerge(primary_key=("id",)))
 
 
 def year(number: int) -> datetime:
@@ -194,7 +194,7 @@ def planes_time(history: EventTable, merge: int) -> datetime:
 
 def test_columns_are_called_as_the_history_says(project: Project):
     history = EventHistory(
-        merge=Ledger(primary_key=("id",)),
+        merge=LedgerMerge(primary_key=("id",)),
         event_time="at",
         offset="position",
         operation_type="does",
@@ -349,7 +349,7 @@ def test_a_history_is_opened_for_reading_without_knowing_how_it_is_written(plane
 
 
 def test_a_step_that_is_tried_again_appends_once(project: Project):
-    table = EventTable(project.table("log"), EventHistory(merge=Append()))
+    table = EventTable(project.table("log"), EventHistory(merge=AppendMerge()))
     run = Run("r", "log", 0)
     first = table.write(dump((1, 1), (1, 1)), run=run)
     head = table.chain.head
@@ -454,7 +454,7 @@ def test_keys_that_are_null_or_repeated_in_a_dump(planes: EventTable, project: P
     ):
         with pytest.raises(InvalidInput, match="several rows have the same"):
             planes.write(repeated)
-    ledger = EventTable(project.table("ledger"), EventHistory(merge=Ledger(primary_key=("id",))))
+    ledger = EventTable(project.table("ledger"), EventHistory(merge=LedgerMerge(primary_key=("id",))))
     with pytest.raises(InvalidInput, match=r"1 rows have a null in it\. Nothing"):
         ledger.write(dump((1, 100), (1, 120), (None, 1)))
     with pytest.raises(InvalidInput, match="primary_key names 'id', which is no column"):

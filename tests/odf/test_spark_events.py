@@ -12,7 +12,7 @@ from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.blocks.events import AddData
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.spark import spark_frame
@@ -42,9 +42,9 @@ DUMPS = [
 ]
 
 HISTORIES = {
-    "append": EventHistory(merge=Append()),
-    "ledger": EventHistory(merge=Ledger(primary_key=("id",))),
-    "snapshot": EventHistory(merge=Snapshot(primary_key=("id",))),
+    "append": EventHistory(merge=AppendMerge()),
+    "ledger": EventHistory(merge=LedgerMerge(primary_key=("id",))),
+    "snapshot": EventHistory(merge=SnapshotMerge(primary_key=("id",))),
 }
 
 

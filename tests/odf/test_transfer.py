@@ -30,7 +30,7 @@ from dagster_versioned.storage import LocalStore, ObjectStore
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
-from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.s3_server import running_moto_server
@@ -38,7 +38,7 @@ from support.static_server import Request, answering, static_server
 from support.stores import contents
 
 KEY = SigningKey(bytes(range(32)))
-CITIES = EventHistory(merge=Snapshot(primary_key=("id",)))
+CITIES = EventHistory(merge=SnapshotMerge(primary_key=("id",)))
 DUMPS = (
     pa.table({"id": [1, 2], "name": ["Oslo", "Rome"]}),
     pa.table({"id": [1, 3], "name": ["Oslo!", "Bonn"]}),

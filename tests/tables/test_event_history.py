@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.options import METADATA_KEY, TableOptions
 
 
@@ -14,9 +14,9 @@ from dagster_versioned.tables.options import METADATA_KEY, TableOptions
     "history",
     [
         EventHistory(),
-        EventHistory(merge=Ledger(primary_key=("id",)), event_time="at", watermark="manual"),
-        EventHistory(merge=Snapshot(primary_key=("id", "part"), compare_columns=("value",)), offset="position"),
-        EventHistory(merge=Append(), watermark=timedelta(days=1)),
+        EventHistory(merge=LedgerMerge(primary_key=("id",)), event_time="at", watermark="manual"),
+        EventHistory(merge=SnapshotMerge(primary_key=("id", "part"), compare_columns=("value",)), offset="position"),
+        EventHistory(merge=AppendMerge(), watermark=timedelta(days=1)),
     ],
 )
 def test_asset_metadata_carries_a_history(history: EventHistory):
@@ -25,18 +25,18 @@ def test_asset_metadata_carries_a_history(history: EventHistory):
 
 
 def test_asset_metadata_names_the_strategy():
-    metadata = TableOptions(history=EventHistory(merge=Snapshot(primary_key=("id",)))).as_metadata()
+    metadata = TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=("id",)))).as_metadata()
     assert metadata[METADATA_KEY] == {"history": {"merge": {"strategy": "snapshot", "primary_key": ["id"]}}}
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: Snapshot(primary_key=()), "primary_key must name columns"),
-        (lambda: Ledger(primary_key=("id", "ID")), "primary_key must name columns, each once"),
-        (lambda: Snapshot(primary_key=("id",), compare_columns=("id",)), "a column of the primary key"),
-        (lambda: EventHistory(merge=Ledger(primary_key=("op",))), "'op' is a column that events are given"),
-        (lambda: EventHistory(merge=Snapshot(primary_key=("event_time",))), "it is no key of a Snapshot"),
+        (lambda: SnapshotMerge(primary_key=()), "primary_key must name columns"),
+        (lambda: LedgerMerge(primary_key=("id", "ID")), "primary_key must name columns, each once"),
+        (lambda: SnapshotMerge(primary_key=("id",), compare_columns=("id",)), "a column of the primary key"),
+        (lambda: EventHistory(merge=LedgerMerge(primary_key=("op",))), "'op' is a column that events are given"),
+        (lambda: EventHistory(merge=SnapshotMerge(primary_key=("event_time",))), "it is no key of a Snapshot"),
         (lambda: EventHistory(offset="op"), "each once"),
         (lambda: EventHistory(watermark=timedelta(days=-1)), "is negative"),
         (lambda: TableOptions(history=EventHistory(), mode="append"), "leave out mode='append'"),

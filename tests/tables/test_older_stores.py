@@ -13,7 +13,7 @@ import pytest
 from dagster_versioned.errors import ExpiredVersion, HeldHead
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.readers import by_deltalake, rows
@@ -72,7 +72,7 @@ def test_every_version_of_an_older_store_is_there(old: Path) -> None:
     assert [version.gone for version in thinned.history()] == [None, None, "expire", "expire", "expire"]
     with pytest.raises(ExpiredVersion):
         thinned.read("@1")
-    flights = EventTable(opened(old).table("flights"), EventHistory(merge=Snapshot(primary_key=("id",))))
+    flights = EventTable(opened(old).table("flights"), EventHistory(merge=SnapshotMerge(primary_key=("id",))))
     assert flights.current().num_rows == 2
 
 
@@ -95,7 +95,7 @@ def test_an_older_store_is_written_on(old: Path) -> None:
     opened(old).table("merged").write(keyed(range(2), 7), options=MERGE)
     opened(old).table("thinned").write(numbers(5))
     opened(old).table("thinned").expire(keep_last=1, dry_run=False)
-    flights = EventTable(opened(old).table("flights"), EventHistory(merge=Snapshot(primary_key=("id",))))
+    flights = EventTable(opened(old).table("flights"), EventHistory(merge=SnapshotMerge(primary_key=("id",))))
     flights.write(pa.table({"id": [4], "delay": [9]}))
     verified(old)
     assert opened(old).table("log").read().equals(numbers(*range(7)))

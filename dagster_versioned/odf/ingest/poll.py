@@ -30,7 +30,7 @@ from dagster_versioned.odf.ingest.read import read
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
-from dagster_versioned.tables.event_history import Append, EventHistory, Ledger, Snapshot
+from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.write.write import WriteResult
 
 Watermark = Literal["latest", "manual"] | timedelta
@@ -65,14 +65,14 @@ class Polling:
 def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
     """How the rows of a source become events, as its block says it."""
     columns = vocab or SetVocab()
-    strategy: Append | Ledger | Snapshot
+    strategy: AppendMerge | LedgerMerge | SnapshotMerge
     match merge:
         case MergeStrategyAppend():
-            strategy = Append()
+            strategy = AppendMerge()
         case MergeStrategyLedger(primary_key=key):
-            strategy = Ledger(primary_key=key)
+            strategy = LedgerMerge(primary_key=key)
         case MergeStrategySnapshot(primary_key=key, compare_columns=compared):
-            strategy = Snapshot(primary_key=key, compare_columns=compared)
+            strategy = SnapshotMerge(primary_key=key, compare_columns=compared)
     names = {
         "offset": columns.offset_column,
         "operation_type": columns.operation_type_column,

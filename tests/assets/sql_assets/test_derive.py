@@ -13,7 +13,7 @@ from dagster_versioned.odf.queries.engine_versions import deprecate_engines, kno
 from dagster_versioned.odf.queries.provenance import explain
 from dagster_versioned.odf.queries.transform import Derivation, InputAt, derive, replay
 from dagster_versioned.odf.transform_query import QueryKind, QueryStep, TransformQuery
-from dagster_versioned.tables.event_history import Snapshot
+from dagster_versioned.tables.event_history import SnapshotMerge
 from support.derived import SCHEMA, House
 from support.transforms import START, at
 
@@ -67,11 +67,11 @@ def test_events_that_give_no_rows_are_taken_all_the_same(spark, house):
 
 @pytest.mark.slow
 def test_late_rows_correct_what_was_derived_through_two_datasets(spark, house):
-    house.write((at(1), 1, "UA", 7), (at(2), 2, "AA", 9), merge=Snapshot(primary_key=("id",)))
+    house.write((at(1), 1, "UA", 7), (at(2), 2, "AA", 9), merge=SnapshotMerge(primary_key=("id",)))
     counts = "SELECT max(event_time) AS event_time, delay, count(*) AS n FROM late GROUP BY delay"
     house.derive(LATE)
     house.derive(counts, "counts", ("late",))
-    house.write((at(1), 1, "UA", 7), (at(3), 2, "AA", 7), merge=Snapshot(primary_key=("id",)))
+    house.write((at(1), 1, "UA", 7), (at(3), 2, "AA", 7), merge=SnapshotMerge(primary_key=("id",)))
     house.derive(LATE)
     house.derive(counts, "counts", ("late",))
     assert house.events("late", "id", "delay") == [(0, 1, 7), (0, 2, 9), (2, 2, 9), (3, 2, 7)]

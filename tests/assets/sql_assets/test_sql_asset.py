@@ -10,7 +10,7 @@ from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.transform_query import QueryStep
 from dagster_versioned.resources.project import ProjectResource
-from dagster_versioned.tables.event_history import EventHistory, Snapshot
+from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from support.transforms import at
 
 FLIGHTS = dg.AssetSpec("flights").with_io_manager_key("io_manager")
@@ -30,7 +30,7 @@ class Dagster:
 
     def write(self, *rows):
         table = pa.table(dict(zip(("event_time", "id", "delay"), zip(*rows, strict=True), strict=True)))
-        EventTable(self.project.table("flights"), EventHistory(merge=Snapshot(primary_key=("id",)))).write(table)
+        EventTable(self.project.table("flights"), EventHistory(merge=SnapshotMerge(primary_key=("id",)))).write(table)
 
     def run(self, *assets):
         manager = VersionedParquetIOManager(project=self._resource)
