@@ -79,14 +79,11 @@ class Add:
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
     clustering_provider: str | None = None
-    _key: str | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
         """The canonical path: for a file below the table's folder its object key. Raises `LogCorrupt`."""
-        if self._key is None:
-            object.__setattr__(self, "_key", decode_path(self.path))
-        return cast("str", self._key)
+        return decode_path(self.path)
 
     @property
     def identity(self) -> tuple[str, str | None]:
