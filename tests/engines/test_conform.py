@@ -151,7 +151,7 @@ def test_a_value_that_would_lose_precision_is_refused_by_column(array):
         (pa.array([1], pa.uint64()), "int64"),
         (pa.array([dt.time(1)], pa.time64("us")), "int64"),
         (pa.array([dt.timedelta(1)], pa.duration("us")), "int64"),
-        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "supported type"),
+        (pa.array([(1, 2, 3)], pa.month_day_nano_interval()), "months, days and nanoseconds"),
         (pa.array([Decimal(1)], pa.decimal256(39, 0)), "38"),
         (pa.array([Decimal(100)], pa.decimal128(3, -2)), "decimal"),
         (pa.array([{}], pa.struct([])), "drop it"),
