@@ -33,7 +33,7 @@ from dagster_versioned.features.graph_diff import GraphDiff, graph_diff
 from dagster_versioned.governance.documents import Instant
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, ShaPrefix, parse_reference
-from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
+from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.tables.project import Project
 
 FOLDER = ".metadata/feature-graphs"
@@ -91,7 +91,7 @@ class GraphHistory:
         """
         data = snapshot_bytes(graph)
         snapshot = hashlib.sha256(data).hexdigest()
-        for attempt in range(MAX_ATTEMPTS):
+        for attempt in range(RACES):
             before = self._last()
             same = before is not None and before.snapshot == snapshot
             known = FeatureGraph([]) if before is None else self.graph(before)
@@ -106,12 +106,12 @@ class GraphHistory:
             try:
                 self._store.put_if_absent(_push_key(number), canonical_json({**_VERSION, **push.to_json()}))
             except AlreadyExists:
-                pause(attempt)
+                RACE.pause(attempt)
                 continue
             self._check_not_left(push)
             return PushReport(push, before, snapshot, diff)
         raise CommitConflict(
-            f"{MAX_ATTEMPTS} pushes to {self._store.uri} lost the race against others. Nothing was pushed; try again."
+            f"{RACES} pushes to {self._store.uri} lost the race against others. Nothing was pushed; try again."
         )
 
     def pushes(self, limit: int | None = None) -> list[Push]:

@@ -1,9 +1,7 @@
 """GETs over http and https that are led nowhere else: redirects are followed by hand, bodies are read in pieces."""
 
-import random
 import re
 import socket
-import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -15,6 +13,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from dagster_versioned.errors import AccessDenied, InvalidInput, ObjectNotFound, StorageError, StoreUnavailable
+from dagster_versioned.storage.backoff import DOWNLOAD
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
@@ -133,7 +132,7 @@ class HttpClient:
                         f"{shown_url(url)} broke off after {position} bytes, {failures} times in a row "
                         f"({type(error).__name__}). Run again later."
                     ) from None
-                _pause(failures)
+                DOWNLOAD.pause(failures)
 
     def download(
         self, url: str, target: Path, headers: Mapping[str, str] | None = None, *, max_bytes: int
@@ -160,7 +159,7 @@ class HttpClient:
                     raise StoreUnavailable(
                         f"{shown_url(url)} broke off {attempt} times ({type(error).__name__}). Run again later."
                     ) from None
-                _pause(attempt)
+                DOWNLOAD.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
     def _pool(self, url: str) -> "PoolManager":
@@ -243,7 +242,7 @@ class HttpClient:
                     return answer
                 answer.close()
                 answer.release_conn()
-            _pause(attempt)
+            DOWNLOAD.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
 
@@ -315,7 +314,3 @@ def _failure(url: str, status: int) -> StorageError:
     if status in (401, 403):
         return AccessDenied(f"{answer} The server refused. Check who may read it.")
     return StoreUnavailable(f"{answer} The server failed. Run again later.")
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(min(8.0, 0.1 * 2**attempt) * random.uniform(0.5, 1))

@@ -3,7 +3,6 @@
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import os
-import random
 import re
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -47,6 +46,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
+from dagster_versioned.storage.backoff import REQUEST
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.location import Location
@@ -314,7 +314,7 @@ class S3Store:
                     # botocore's own retries end where the body begins.
                     if attempt == self._options.attempts - 1:
                         raise
-                    _pause(attempt)
+                    REQUEST.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
     def _pages(self, prefix: str, arguments: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -352,7 +352,7 @@ class S3Store:
                     lost = lost or error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0) > 0
                     status = _status(error)
                     if status == 409 and attempt < self._options.attempts - 1:
-                        _pause(attempt)
+                        REQUEST.pause(attempt)
                         continue
                     if status == 412 or (status == 404 and _code(error) != "NoSuchBucket"):
                         return self._landed(key, data, write_id)[0] if lost else None
@@ -390,7 +390,7 @@ class S3Store:
             except StoreUnavailable:
                 if final or time.monotonic() - began > _DELETE_RETRIES:
                     raise
-                _pause(attempt)
+                REQUEST.pause(attempt)
                 continue
             failed = {fault["Key"]: fault.get("Code", "") for fault in answer.get("Errors", ())}
             failed = {key: code for key, code in failed.items() if code != "NoSuchKey"}
@@ -405,7 +405,7 @@ class S3Store:
                         "are as they were; the others are deleted. Check the permission to delete and run again."
                     )
             full = {key: full[key] for key in failed}
-            _pause(attempt)
+            REQUEST.pause(attempt)
 
     @contextmanager
     def _translated(self, operation: str, key: str) -> Generator[None]:
@@ -605,7 +605,3 @@ def _in_byte_order(listing: Iterator[ObjectInfo], prefix: str) -> Iterator[Objec
 
 def _key(info: ObjectInfo) -> str:
     return info.key
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(random.uniform(0, min(5.0, 0.05 * 2**attempt)))

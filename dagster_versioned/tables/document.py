@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 
 from dagster_versioned.errors import CommitConflict, ObjectNotFound, PreconditionFailed
+from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import Durability, ObjectStore
-from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 
 
 def encode(document: Any) -> bytes:
@@ -40,7 +40,7 @@ class SwappedDocument:
 
     def update(self, change: Callable[[bytes | None], bytes | None], *, durability: Durability = "now") -> bool:
         """`update_document`, beginning with what this process saw last."""
-        for attempt in range(MAX_ATTEMPTS):
+        for attempt in range(RACES):
             seen = self._seen  # by another thread, perhaps
             is_fresh = seen is None
             data, etag = self._read() if seen is None else seen
@@ -54,7 +54,7 @@ class SwappedDocument:
             try:
                 info = self.store.put_if_match(self.key, new, etag, durability=durability)
             except PreconditionFailed:
-                pause(attempt)
+                RACE.pause(attempt)
                 continue
             self._seen = new, info.etag
             return True
@@ -83,6 +83,6 @@ def update_document(
 
 def _lost(store: ObjectStore, key: str) -> CommitConflict:
     return CommitConflict(
-        f"{MAX_ATTEMPTS} changes of {key!r} in {store.uri} lost the race against other writers. It was left as it was "
+        f"{RACES} changes of {key!r} in {store.uri} lost the race against other writers. It was left as it was "
         "by them. Reduce the number of concurrent writers, or try again."
     )

@@ -151,7 +151,7 @@ def refusing() -> Iterator[Refusing]:
     host, port = server.get_host_and_port()
     reached = S3Server(f"http://{host}:{port}", "moto-access-key", "moto-secret-key")
     with faulty_proxy(reached.endpoint_url) as proxy, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "MAX_ATTEMPTS", 3)
+        patch.setattr(commit, "RACES", 3)
         yield Refusing(reached, proxy)
     server.stop()
 

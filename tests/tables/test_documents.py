@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.errors import CommitConflict
-from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage import LocalStore, backoff
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables import contention
 from dagster_versioned.tables.document import update_document
 
 
@@ -19,7 +18,7 @@ def store(tmp_path: Path) -> ObjectStore:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr(contention.time, "sleep", made.append)
+    monkeypatch.setattr(backoff.time, "sleep", made.append)
     return made
 
 
@@ -47,12 +46,12 @@ def test_who_loses_every_race_gives_up_and_says_so(store: ObjectStore, pauses: l
     with pytest.raises(CommitConflict, match=r"'key'.*left as it was"):
         update_document(store, "key", change)
     assert store.get("key") == b"rival %d" % len(tries)
-    assert len(tries) == contention.MAX_ATTEMPTS
+    assert len(tries) == backoff.RACES
 
 
 def test_pauses_grow_differ_and_stay_short(pauses: list[float]) -> None:
-    for attempt in range(contention.MAX_ATTEMPTS):
-        contention.pause(attempt)
+    for attempt in range(backoff.RACES):
+        backoff.RACE.pause(attempt)
     assert max(pauses[:2]) <= 0.004
     assert 0.1 < max(pauses) <= 0.25
     assert len(set(pauses)) > len(pauses) // 2

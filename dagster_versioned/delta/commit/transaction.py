@@ -1,6 +1,5 @@
 """Transactions: actions that become one commit, or nothing."""
 
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,12 +45,10 @@ from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema.column_mapping import physical_name, physical_schema, require_mapped
 from dagster_versioned.delta.schema.types import StructField, StructType, parse_schema
 from dagster_versioned.errors import AlreadyExists, CommitConflict, InvalidInput, LogCorrupt
+from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
 
 ENGINE_INFO = "dagster-versioned"
-MAX_ATTEMPTS = 1000
-_FIRST_PAUSE = 0.002
-_LONGEST_PAUSE = 0.25
 
 _STAMPED = "delta.enableInCommitTimestamps"
 
@@ -344,7 +341,7 @@ def commit(
     store: ObjectStore,
     snapshot: Snapshot | None,
     build: Callable[[Snapshot | None], Transaction],
-    attempts: int = MAX_ATTEMPTS,
+    attempts: int = RACES,
 ) -> tuple[Snapshot, Committed]:
     """Commit what ``build`` makes of a snapshot; the snapshot after it, and the commit.
 
@@ -366,7 +363,7 @@ def commit(
             case Retryable(winners=winners):
                 # `None` never gets here: nothing passes the creation of a table.
                 snapshot = snapshot.advance(winners) if snapshot else None
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(attempt, 10))))
+                RACE.pause(attempt)
     raise CommitConflict(
         f"{attempts} attempts to commit to {store.uri} lost the race for the next version. Nothing was committed."
         " Reduce the number of concurrent writers, or try again."

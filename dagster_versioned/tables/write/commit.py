@@ -14,8 +14,8 @@ from dagster_versioned.delta.actions import Action, CommitInfo
 from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
 from dagster_versioned.delta.features import refuse_row_rules
 from dagster_versioned.errors import CommitConflict
+from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.contention import MAX_ATTEMPTS, pause
 from dagster_versioned.tables.history import MEMBER, Collection
 from dagster_versioned.tables.state import StateCache, TableState
 
@@ -79,7 +79,7 @@ def commit(
     ``plan`` raises; in both cases nothing was committed.
     """
     state, is_newest = cache.begin(just_opened=just_opened)
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(RACES):
         timestamp = next_timestamp(state)
         try:
             drafted = plan(state, timestamp)
@@ -113,10 +113,10 @@ def commit(
                 return cache.committed(state, made)
             case Conflicted(winners=winners) | Retryable(winners=winners):
                 cache.follow(state, winners)
-                pause(attempt)
+                RACE.pause(attempt)
                 state, is_newest = cache.refresh(), True
     raise CommitConflict(
-        f"{MAX_ATTEMPTS} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
+        f"{RACES} commits to {store.uri} lost the race for the next log version. Nothing of this one was "
         "committed. Reduce the number of concurrent writers, or try again."
     )
 
