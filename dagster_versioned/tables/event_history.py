@@ -43,13 +43,10 @@ class EventColumns:
 class _Strategy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    strategy: str
-    """Which merge strategy it is."""
-
     @model_serializer(mode="wrap")
     def _with_strategy(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Always named: defaults are left out of asset metadata, and the name distinguishes strategies.
-        return {"strategy": self.strategy, **handler(self)}
+        return {"strategy": type(self).model_fields["strategy"].default, **handler(self)}
 
 
 class _Keyed(_Strategy):
@@ -65,14 +62,14 @@ class _Keyed(_Strategy):
 class AppendMerge(_Strategy):
     """Every row is an event."""
 
-    strategy: Literal["append"] = "append"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    strategy: Literal["append"] = "append"
     """Which merge strategy it is."""
 
 
 class LedgerMerge(_Keyed):
     """Rows whose ``primary_key`` was seen before are dropped, the others are events."""
 
-    strategy: Literal["ledger"] = "ledger"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    strategy: Literal["ledger"] = "ledger"
     """Which merge strategy it is."""
 
 
@@ -83,7 +80,7 @@ class SnapshotMerge(_Keyed):
     (default: all others) differs. A row that is there no more is retracted.
     """
 
-    strategy: Literal["snapshot"] = "snapshot"  # pyright: ignore[reportIncompatibleVariableOverride] (frozen)
+    strategy: Literal["snapshot"] = "snapshot"
     """Which merge strategy it is."""
     compare_columns: tuple[str, ...] | None = None
     """The columns by which a row is known to have changed; by default all but the key."""

@@ -466,7 +466,7 @@ def test_finishing_a_collection_spares_what_versions_need(table: VersionedTable)
     orphan = "a" * 64 + ".parquet"
     table.store.put(orphan, b"left")
     collection = open_collection(table, *needed, orphan)
-    table.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(collection)
     assert parts(table) == set(needed)
     assert table.state.history.open_collections == ()
     assert table.verify().ok
@@ -487,13 +487,13 @@ def test_who_was_second_to_take_a_collection_over_deletes_nothing(
     def slowly(*_: object) -> bool:
         monkeypatch.setattr(collect, "wait_until_free", lambda *_: True)
         fresh = Project("NYC", table.project.store).table("flights")
-        fresh.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+        fresh.operations.collector().settle(collection)
         assert len(parts(table)) == 1
         table.store.put(part, data)  # a writer is about to commit it again
         return True
 
     monkeypatch.setattr(collect, "wait_until_free", slowly)
-    table.operations.collector().settle(collection)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(collection)
     assert part in parts(table)
 
 
@@ -512,7 +512,7 @@ def test_the_lease_is_looked_at_before_each_batch(table: VersionedTable, monkeyp
             table.expire(keep_last=1, dry_run=False)
     assert len(parts(table)) == 4
     (left,) = table.state.history.open_collections
-    table.operations.collector().settle(left)  # pyright: ignore[reportPrivateUsage]
+    table.operations.collector().settle(left)
     assert len(parts(table)) == 1
 
 

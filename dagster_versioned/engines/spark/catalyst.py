@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
+from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
