@@ -28,16 +28,6 @@ from dagster._utils.hosted_user_process import recon_job_from_origin
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager
 
-SETTINGS = {
-    "telemetry": {"enabled": False},
-    "run_retries": {"enabled": True},
-    "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
-}
-ONE_FILE = {
-    "module": "dagster._core.storage.event_log",
-    "class": "ConsolidatedSqliteEventLogStorage",
-}
-"""The events of all runs in one database, where making one for each run would take most of the time."""
 _numbers = itertools.count()
 logger = logging.getLogger("sensor tests")
 logger.setLevel(logging.CRITICAL)
@@ -232,6 +222,20 @@ class Daemon:
         list(consume_new_runs_for_automatic_reexecution(self.place, records, logger))
 
 
+def _settings(home: Path) -> dict[str, Any]:
+    """Of an instance at ``home``: events of all runs are in one database, since making one a run takes most of the time."""
+    return {
+        "telemetry": {"enabled": False},
+        "run_retries": {"enabled": True},
+        "run_coordinator": {"module": "dagster._core.run_coordinator", "class": "DefaultRunCoordinator"},
+        "event_log_storage": {
+            "module": "dagster._core.storage.event_log",
+            "class": "ConsolidatedSqliteEventLogStorage",
+            "config": {"base_dir": str(home / "events")},
+        },
+    }
+
+
 def _origin(location_name, definitions):
     name = f"sensor_test_location_{next(_numbers)}"
     module = ModuleType(name)
@@ -242,11 +246,11 @@ def _origin(location_name, definitions):
 
 
 @contextmanager
-def running_daemon(folder: Path, home: Path, settings: dict[str, Any] = SETTINGS) -> Iterator[Daemon]:
+def running_daemon(folder: Path, empty_home: Path) -> Iterator[Daemon]:
     """A daemon over an empty project below a folder; its storage is a copy of an empty one."""
-    location = str(folder / "data")
-    shutil.copytree(home, folder / "dagster")
-    with DagsterInstance.local_temp(str(folder / "dagster"), overrides=settings) as instance:
+    location, home = str(folder / "data"), folder / "dagster"
+    shutil.copytree(empty_home, home)
+    with DagsterInstance.local_temp(str(home), overrides=_settings(home)) as instance:
         launcher = HeldLauncher()
         launcher.register_instance(instance)
         instance._run_launcher = launcher
@@ -260,7 +264,7 @@ def running_daemon(folder: Path, home: Path, settings: dict[str, Any] = SETTINGS
 def empty_home(tmp_path_factory) -> Path:
     """Dagster's SQLite storage with its tables made, which takes longer than most tests."""
     home = tmp_path_factory.mktemp("home")
-    with DagsterInstance.local_temp(str(home), overrides=SETTINGS) as instance:
+    with DagsterInstance.local_temp(str(home), overrides=_settings(home)) as instance:
         instance.get_runs()
         instance.all_instigator_state()
         instance.fetch_observations(dg.AssetKey("none"), limit=1)
@@ -279,17 +283,6 @@ def daemons(empty_home, tmp_path, monkeypatch) -> Callable[[], AbstractContextMa
         return running_daemon(folder, empty_home)
 
     return make
-
-
-@pytest.fixture
-def quick_daemon(tmp_path, monkeypatch) -> Iterator[Daemon]:
-    """A daemon for hundreds of runs that are pretended."""
-    monkeypatch.setattr(sensor, "is_under_min_interval", lambda *_: False)
-    home = tmp_path / "home"
-    home.mkdir()
-    settings = {**SETTINGS, "event_log_storage": {**ONE_FILE, "config": {"base_dir": str(tmp_path / "events")}}}
-    with running_daemon(tmp_path, home, settings) as one:
-        yield one
 
 
 @pytest.fixture

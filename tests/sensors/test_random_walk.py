@@ -483,12 +483,12 @@ def set_patience(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_short_random_walk_converges(quick_daemon, set_patience, seed):
-    Walk(quick_daemon, seed, set_patience).go(40)
+def test_a_short_random_walk_converges(daemon, set_patience, seed):
+    Walk(daemon, seed, set_patience).go(40)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [11, 12, 13])
-def test_a_long_random_walk_converges(quick_daemon, set_patience, seed):
-    Walk(quick_daemon, seed, set_patience).go(1000)
+def test_a_long_random_walk_converges(daemon, set_patience, seed):
+    Walk(daemon, seed, set_patience).go(1000)
