@@ -29,6 +29,7 @@ _TRACKING = f"refs/remotes/origin/{BRANCH}"
 _REMOTE_REF = f"refs/heads/{BRANCH}"
 _FETCHED = "dagster-versioned-fetched"
 _LOCK = "dagster-versioned.lock"
+_OID = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _ATTEMPTS = 40
 _CLOCKS_APART = timedelta(minutes=5)
 _LOCKED = re.compile(r"cannot lock ref|failed to update ref|\.lock': File exists|incorrect old value", re.IGNORECASE)
@@ -173,24 +174,18 @@ class GitRepository:
     def listing(self, sha: str) -> dict[str, Entry]:
         """Every entry of a commit, folders too, by path."""
         entries: dict[str, Entry] = {}
-        for line in self._read("ls-tree", "-r", "-t", "-z", "--full-tree", sha).split(b"\0")[:-1]:
+        for line in self._read("ls-tree", "-r", "-t", "-z", "-l", "--full-tree", sha).split(b"\0")[:-1]:
             facts, _, path = line.partition(b"\t")
-            mode, _, oid = facts.decode().split()
-            entries[os.fsdecode(path)] = Entry(mode, oid)
+            mode, _, oid, size = facts.decode().split()
+            entries[os.fsdecode(path)] = Entry(mode, oid, int(size) if size.isdecimal() else None)
         return entries
 
-    def sizes(self, oids: Collection[str]) -> dict[str, int]:
-        """The sizes of objects in bytes."""
-        if not oids:
-            return {}
-        answers = self._read("cat-file", "--batch-check", data=_lines(oids)).decode().splitlines()
-        return {oid: self._size(oid, answer.split()) for oid, answer in zip(oids, answers, strict=True)}
-
     def blobs(self, oids: Collection[str]) -> dict[str, bytes]:
-        """The bytes of objects."""
+        """The bytes of objects. Raises `GovernanceError` for one that is not there."""
         if not oids:
             return {}
-        data, at = self._read("cat-file", "--batch", data=_lines(oids)), 0
+        asked = "".join(f"{oid}\n" for oid in oids).encode()
+        data, at = self._read("cat-file", "--batch", data=asked), 0
         found: dict[str, bytes] = {}
         for oid in oids:
             begin = data.index(b"\n", at) + 1
@@ -309,6 +304,10 @@ class GitRepository:
         return True
 
     def _tracked(self) -> str | None:
+        with suppress(OSError, UnicodeDecodeError):  # as git left it, unless it packed its refs: no call of git
+            loose = (self.path / _TRACKING).read_text("ascii").strip()
+            if _OID.fullmatch(loose):
+                return loose
         try:
             return self._git("rev-parse", "--verify", "--quiet", _TRACKING).decode().strip()
         except GitFailure as failure:
@@ -373,10 +372,6 @@ class GitRepository:
     def _git(self, *arguments: str, data: bytes | None = None, environment: dict[str, str] | None = None) -> bytes:
         allowed = {"GIT_ALLOW_PROTOCOL": self.remote.protocols, **(environment or {})}
         return run_git(self.path, arguments, data=data, environment=allowed, timeout=self.timeout)
-
-
-def _lines(oids: Iterable[str]) -> bytes:
-    return "".join(f"{oid}\n" for oid in oids).encode()
 
 
 def make_bare(path: Path, *, timeout: float = TIMEOUT_SECONDS) -> None:

@@ -20,10 +20,14 @@ _KINDS = {"120000": "a symbolic link", "160000": "a submodule", "040000": "a fol
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a commit: its mode, as git writes it, and the id of its object."""
+    """One entry of a commit: its mode, as git writes it, the id of its object, and a file's size in bytes.
+
+    A folder has no size, nor has a file whose object is not in the clone.
+    """
 
     mode: str
     oid: str
+    size: int | None
 
 
 class Objects(Protocol):
@@ -35,12 +39,8 @@ class Objects(Protocol):
         """Every entry of a commit, folders too, by path."""
         ...
 
-    def sizes(self, oids: Collection[str]) -> dict[str, int]:
-        """The sizes of objects in bytes."""
-        ...
-
     def blobs(self, oids: Collection[str]) -> dict[str, bytes]:
-        """The bytes of objects."""
+        """The bytes of objects. Raises `GovernanceError` for one that is not there."""
         ...
 
 
@@ -69,12 +69,10 @@ class Tree:
             found[path] = self._changes.get(path)
             entry = None if path in self._changes else self._file(path)
             if entry is not None:
+                if entry.size is not None and entry.size > at_most:
+                    raise self._refused(path, f"a file of {entry.size} bytes", f"one of at most {at_most}")
                 oids[path] = entry.oid
-        sizes = self._objects.sizes(set(oids.values()))
-        for path, oid in oids.items():
-            if sizes[oid] > at_most:
-                raise self._refused(path, f"a file of {sizes[oid]} bytes", f"one of at most {at_most}")
-        blobs = self._objects.blobs(sizes)
+        blobs = self._objects.blobs(set(oids.values()))
         return found | {path: blobs[oid] for path, oid in oids.items()}
 
     def paths(self, folder: str = "") -> list[str]:

@@ -108,6 +108,7 @@ def test_the_start_page_works_as_it_is_written(tmp_path, monkeypatch):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_page_about_delta_tables_works_as_it_is_written(tmp_path, monkeypatch, spark):
     monkeypatch.chdir(tmp_path)
     names = {"spark": spark}

@@ -210,6 +210,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_dg_lists_scaffolds_and_checks_the_component(run, tmp_path):
     listed = run("list", "components", "--json")
     assert TYPE in {item["key"] for item in json.loads(listed[listed.index("{") : listed.rindex("}") + 1])["items"]}

@@ -12,9 +12,17 @@ from support.table_histories import FROM_ARROW, FROM_SPARK, TableHistory
 
 __all__ = ["spark"]
 
+FAST_FROM_SPARK = {"all_types", "there_and_back"}
 HISTORIES = [
     *(pytest.param(f"arrow_{name}", id=f"arrow-{name}") for name in FROM_ARROW),
-    *(pytest.param(f"spark_{name}", id=f"spark-{name}", marks=pytest.mark.spark) for name in FROM_SPARK),
+    *(
+        pytest.param(
+            f"spark_{name}",
+            id=f"spark-{name}",
+            marks=[pytest.mark.spark] if name in FAST_FROM_SPARK else [pytest.mark.spark, pytest.mark.slow],
+        )
+        for name in FROM_SPARK
+    ),
 ]
 
 

@@ -68,6 +68,7 @@ def test_equal_spark_rows_arranged_another_way_are_none(spark, tmp_path: Path, o
     assert table.write(frame.limit(ROWS - 1), options=options).change == "full"
 
 
+@pytest.mark.slow
 def test_equal_rows_of_another_writer_are_none(spark, tmp_path: Path) -> None:
     """Of Arrow after Spark and Spark after Arrow, in files of plain Spark and of another Parquet version."""
     bag = TableOptions(row_order="ignored")

@@ -130,7 +130,8 @@ def test_changes_whose_files_are_gone_are_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("kind", ["vectors", pytest.param("by id", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["vectors", "by id"])
 def test_spark_has_the_same_changes(spark: Any, tmp_path: Path, kind: str) -> None:
     from dagster_versioned.delta_tables import spark as spark_engine
 

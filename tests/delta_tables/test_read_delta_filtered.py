@@ -229,6 +229,7 @@ def test_ids_of_a_table_that_does_not_track_rows_are_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_spark_reads_the_same(spark: Any, tens: str, tmp_path: Path) -> None:
     from dagster_versioned.delta_tables import spark as spark_engine
 

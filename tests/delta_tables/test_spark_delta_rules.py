@@ -48,6 +48,7 @@ def files_in(uri):
     return sorted(info.key for info in LocalStore(uri).list())
 
 
+@pytest.mark.slow
 def test_values_that_rows_lack_are_made(spark, ruled):
     frame = spark.range(3).selectExpr("id", "cast(id as int) as V", "named_struct('x', id) as s")
     on_spark.write_delta(spark, ruled, frame)
@@ -153,6 +154,7 @@ def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
+@pytest.mark.slow
 def test_merges_of_every_kind(spark, tmp_path):
     uri = str(tmp_path / "table")
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
@@ -212,6 +214,7 @@ def test_compacting_sorts_if_asked_and_applies_vectors(spark, tmp_path):
     assert sorted(found["id"].to_pylist()) == [i for i in range(30) if i % 5]
 
 
+@pytest.mark.slow
 def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(spark, tmp_path):
     uri = str(tmp_path / "table")
     arrow.write_delta(uri, pa.table({"id": range(10)}))

@@ -43,6 +43,7 @@ def test_a_table_is_read_as_it_is_at_a_version(session, tmp_path):
     assert rows_of(load(session, tmp_path, version=0)) == [(i, f"w{i % 3}") for i in range(3)]
 
 
+@pytest.mark.slow
 def test_a_frame_stays_at_the_version_it_was_loaded_at(session, tmp_path):
     appended(tmp_path, numbers(0, 3))
     frame = load(session, tmp_path)
@@ -181,6 +182,7 @@ def test_a_stream_begins_at_a_version_and_takes_a_few_files_at_a_time(session, t
     assert latest.run() == []
 
 
+@pytest.mark.slow
 def test_a_commit_that_changes_rows_ends_the_stream_unless_told_what_to_do(session, tmp_path):
     table = tmp_path / "table"
     appended(table, numbers(0, 3), numbers(3, 6))
@@ -255,6 +257,7 @@ def test_a_table_is_read_as_it_was_at_a_time(session, tmp_path):
     assert ids(stream.run()) == [0, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_the_change_feed_is_a_batch_and_a_stream(session, tmp_path):
     table = tmp_path / "table"
     stamped(session, table)
@@ -283,6 +286,7 @@ def test_frames_are_appended_and_overwritten(session, tmp_path):
     assert ids(rows_of(load(session, uri))) == [4, 5]
 
 
+@pytest.mark.slow
 def test_a_frame_that_breaks_a_rule_or_asks_for_more_is_refused_in_words(session, tmp_path):
     uri = str(tmp_path)
     add = {"delta.constraints.small": "id < 3"}

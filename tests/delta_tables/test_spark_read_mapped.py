@@ -31,8 +31,8 @@ def scan(tmp_path):
     return make_scan(LocalStore(tmp_path / "t"), tables, [deleting(gone), None, deleting({1})], row_group_size=10)
 
 
-@pytest.mark.parametrize("through", ["path", "cache"])
-@pytest.mark.parametrize("size", ["few", "many"])
+@pytest.mark.parametrize("through", ["path", pytest.param("cache", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", ["few", pytest.param("many", marks=pytest.mark.slow)])
 def test_deleted_rows_are_gone_on_every_way(spark, scan, through, size, monkeypatch, tmp_path):
     monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
     if size == "many":

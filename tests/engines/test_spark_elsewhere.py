@@ -32,6 +32,7 @@ def uri_of(server):
 
 
 @pytest.mark.s3
+@pytest.mark.slow
 @pytest.mark.parametrize("canonical_bytes", [-1, 2**30])
 def test_local_mode_uploads_only_what_is_promoted_and_reads_through_the_cache(
     spark, s3, tmp_path, monkeypatch, canonical_bytes

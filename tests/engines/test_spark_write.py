@@ -77,6 +77,7 @@ def test_the_same_rows_are_the_same_contents_and_bytes_however_they_are_dealt_ou
     assert len(outcomes) == 1
 
 
+@pytest.mark.slow
 def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame, tmp_path, monkeypatch):
     sent_home, _ = write(frame, tmp_path / "a")
     monkeypatch.setattr(worker, "SMALL_BYTES", 1)
@@ -109,6 +110,7 @@ def test_rows_whose_order_counts_are_never_left_plain(frame, tmp_path, monkeypat
     assert not list(tmp_path.rglob("rows.arrow"))
 
 
+@pytest.mark.slow
 def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path, files_only):
     outcomes = [write(dealt, tmp_path / str(i))[0] for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path))]
     assert len({written.contents.digest for written in outcomes}) == 1
@@ -179,6 +181,7 @@ def test_order_that_counts_is_the_order_of_collect_for_any_partitioning(spark, f
     assert stored.column("v").to_pylist() == [row.v for row in ordered.collect()]
 
 
+@pytest.mark.slow
 def test_sorted_rows_are_the_same_bytes_for_any_order_of_arrival(spark, frame, tmp_path):
     options = WriteOptions(sort_rows=("t",))
     outcomes = {
@@ -211,6 +214,7 @@ def test_equal_partitions_become_parts_of_their_own(spark, tmp_path, files_only)
     assert read.count() == 2000
 
 
+@pytest.mark.slow
 def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
     monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
@@ -223,6 +227,7 @@ def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path,
     assert rows_of(read) == rows_of(frame)
 
 
+@pytest.mark.slow
 def test_many_small_partitions_become_one_file(spark, tmp_path):
     read, written = round_trip(spark, spark.range(1000).repartition(40), tmp_path)
     assert len(written.parts) == 1
@@ -291,6 +296,7 @@ def test_a_write_that_fails_for_good_raises_and_leaves_nothing_after_discard(spa
     assert not list(tmp_path.rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
     """The tasks see their input end, and would call what they have a part."""
 

@@ -11,7 +11,7 @@ from support.tmpfs import scratch
 
 pytestmark = pytest.mark.faults
 
-STRIDES = {"create": 3, "full": 3, "checkpoint": 21, "merge by vectors": 12}
+STRIDES = {"create": 5, "full": 5, "checkpoint": 31, "merge by vectors": 21}
 """By default an operation ends at each ninth call only, at others for each way to end; at each third where a version is
 made for the first or second time, so that each of these calls is one of some way. `TestAtEveryCall` has all of them."""
 
@@ -30,7 +30,7 @@ def case(request: pytest.FixtureRequest, killer: Undertaker) -> Iterator[Case]:
 
 def some(case: Case, which: int) -> range:
     """The calls at which a case ends by default; for ``which`` of 0, 1 and 2 different ones."""
-    stride = STRIDES.get(case.name, 9)
+    stride = STRIDES.get(case.name, 15)
     return case.numbers[which * stride // 3 :: stride]
 
 
@@ -38,7 +38,7 @@ def test_killed_at_some_calls(case: Case, killer: Undertaker) -> None:
     killed_at(case, killer, some(case, 0))
 
 
-@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
+@pytest.mark.parametrize("fault", [pytest.param(Fault.BEFORE, marks=pytest.mark.slow), Fault.LOST_ANSWER])
 def test_failed_at_some_calls(case: Case, fault: Fault) -> None:
     failed_at(case, fault, some(case, 1 if fault is Fault.BEFORE else 2))
 

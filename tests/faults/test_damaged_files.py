@@ -46,7 +46,7 @@ def whole() -> Iterator[Path]:
         yield root
 
 
-@pytest.fixture(params=[20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.fixture(params=[8, pytest.param(200, marks=pytest.mark.slow)])
 def flips(request: pytest.FixtureRequest) -> int:
     """How many bits of a file are turned over, each alone; half as many other damages are done to it."""
     return request.param

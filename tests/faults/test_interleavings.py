@@ -57,7 +57,7 @@ FOUND_BUGS = {
     ("write again", "write new"),  # overtaken while it cleared the documents for datom readers
     ("write shared", "write new"),
 }
-STRIDE = 3
+STRIDE = 5
 
 
 def prepare(table: VersionedTable) -> None:

@@ -29,7 +29,7 @@ from support.tmpfs import scratch
 
 pytestmark = pytest.mark.faults
 
-EVERY = 67
+EVERY = 150
 """Of the deaths, which are some hundred, one in so many is tried by default."""
 
 ACTS: list[Act] = ["migrate", "migrate and delete", "abort"]

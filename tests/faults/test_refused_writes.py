@@ -156,6 +156,7 @@ def refusing() -> Iterator[Refusing]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_an_s3_that_says_no_at_some_request_of_a_write(refusing: Refusing) -> None:
     """Every request meets a fault, another one each time, and every fault is met, once or from then on."""
     requests = refusing.write("403", 0, lasting=False)

@@ -44,7 +44,7 @@ class Engine:
         return self._spark.createDataFrame(table) if self._spark and table is not None else table
 
 
-@pytest.fixture(params=["arrow", pytest.param("spark", marks=pytest.mark.spark)])
+@pytest.fixture(params=["arrow", pytest.param("spark", marks=(pytest.mark.spark, pytest.mark.slow))])
 def engine(request):
     return Engine(request.getfixturevalue("spark") if request.param == "spark" else None)
 
@@ -85,6 +85,7 @@ def by_sensor(table):
 FIRST = readings(("A", 1, "x1"), ("A", 2, "x2"), ("B", 1, "y1"))
 
 
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_a_group_is_stale_when_one_of_it_is(engine):
     changes = resolve_update(SENSORS, "s/hourly", engine, {"s/reading": FIRST}, how=METAXY)
     new = engine.table(changes.new)

@@ -1,15 +1,18 @@
 """A registry on disk with a bare repository as its remote, and a git that knows nobody's real configuration."""
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dagster_versioned.governance.git_remote import remote_url
+from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore
-from support.git_identity import git_identity
+from support.git_identity import git_identity, isolated_git
 
 __all__ = ["git_identity"]
 
@@ -38,10 +41,24 @@ def remote(tmp_path: Path) -> Path:
     return tmp_path / "registry.git"
 
 
+@pytest.fixture(scope="session")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a new registry, ``registry.git``, and Ada's clone of it, ``ada``: to be copied."""
+    folder = tmp_path_factory.mktemp("begun")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        isolated_git(tmp_path_factory, monkeypatch)
+        Registry.init(str(folder / "registry.git"), folder / "ada")
+    return folder
+
+
 @pytest.fixture
-def registry(remote: Path, tmp_path: Path) -> Registry:
+def registry(begun: Path, remote: Path, tmp_path: Path) -> Registry:
     """A new registry and Ada's clone of it."""
-    return Registry.init(str(remote), tmp_path / "ada")
+    shutil.copytree(begun / "registry.git", remote, dirs_exist_ok=True)
+    ada = shutil.copytree(begun / "ada", tmp_path / "ada")
+    config = ada / "config"
+    config.write_text(config.read_text().replace(str(begun / "registry.git"), str(remote)))
+    return Registry(GitRepository(ada, remote_url(str(remote))))
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def assert_still_there(governed: Governed, before: dict[str, object]) -> None:
         ("local", "local", "structural"),
         ("local", "local", "content"),
         ("local", "s3", "content"),
-        ("s3", "s3", "structural"),
+        pytest.param("s3", "s3", "structural", marks=pytest.mark.slow),
         ("s3", "local", "structural"),
     ],
 )

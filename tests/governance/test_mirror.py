@@ -50,7 +50,9 @@ def real_s3() -> Iterator[Callable[[], ObjectStore]]:
         yield lambda: server.store(server.new_bucket(), "gov")
 
 
-@pytest.fixture(params=["local", "moto", pytest.param("real_s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=["local", pytest.param("moto", marks=pytest.mark.slow), pytest.param("real_s3", marks=pytest.mark.s3)]
+)
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> GovernanceStore:
     """A mirror in each kind of store."""
     if request.param == "local":

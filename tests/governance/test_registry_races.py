@@ -20,6 +20,7 @@ def clones(registry: Registry, tmp_path: Path) -> list[Path]:
     return [Registry.clone(registry.remote, tmp_path / f"clone-{who}").path for who in range(MANY)]
 
 
+@pytest.mark.slow
 def test_of_many_who_register_a_project_at_different_places_one_does(clones: list[Path], registry: Registry, log: Log):
     results = racers.race([(clone, racers.register_at_own_place) for clone in clones])
     registry.fetch()
@@ -38,6 +39,7 @@ def test_of_many_who_register_a_project_at_one_place_one_makes_the_commit(
     assert log() == ["Begin the registry", "Registered: NYC at /data/one"]
 
 
+@pytest.mark.slow
 def test_many_who_register_different_projects_all_do(clones: list[Path], registry: Registry, log: Log):
     # Two of them share a clone, and a reader fetches into it all the while.
     shared = [(clones[0], racers.register_own_projects), (clones[0], racers.fetch_and_read)]

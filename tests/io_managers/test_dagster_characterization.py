@@ -49,10 +49,10 @@ def test_a_data_version_from_the_asset_itself_wins():
 def test_there_is_no_running_step_in_a_unit_test():
     with pytest.raises(dg.DagsterInvariantViolationError):
         dg.AssetExecutionContext.get()
-    with pytest.raises(dg.DagsterInvariantViolationError):
-        _ = dg.build_output_context(asset_key="one").step_context
-    with pytest.raises(dg.DagsterInvariantViolationError):
-        _ = dg.build_input_context(asset_key="one").step_context
+    with dg.build_output_context(asset_key="one") as output, pytest.raises(dg.DagsterInvariantViolationError):
+        _ = output.step_context
+    with dg.build_input_context(asset_key="one") as given, pytest.raises(dg.DagsterInvariantViolationError):
+        _ = given.step_context
 
 
 def test_one_attempt_has_one_step_context_and_a_retry_has_another():

@@ -1,5 +1,7 @@
 """What an input is handed: which version, of which partitions and columns, as which type."""
 
+import gc
+
 import dagster as dg
 import pandas as pd
 import polars as pl
@@ -120,12 +122,19 @@ def test_a_value_can_be_loaded_outside_of_a_run(house):
 
 
 def test_an_input_that_is_no_asset_is_refused(house):
-    with pytest.raises(InvalidInput, match="input 'x' is not an asset"):
-        house.io_manager().load_input(dg.build_input_context(name="x"))
+    refused = pytest.raises(InvalidInput, match="input 'x' is not an asset")
+    with refused, dg.build_input_context(name="x") as context:
+        house.io_manager().load_input(context)
 
 
 class TestOutsideOfARun:
     """Tests and notebooks load values without a step, often without a name or a type."""
+
+    @pytest.fixture(autouse=True)
+    def _let_go(self, house):
+        """Let go of contexts of loads that failed, which Dagster leaves to the garbage collector, in time."""
+        yield
+        gc.collect()
 
     def load(self, house, asset=up, **options):
         defs = dg.Definitions(assets=[asset], resources={"io_manager": house.io_manager()})
@@ -171,8 +180,10 @@ class TestOutsideOfARun:
 
     def test_a_type_that_nobody_gave_is_that_of_the_default_engine(self, house):
         house.run(up)
-        assert house.io_manager().load_input(dg.build_input_context(asset_key="up")).to_pydict() == ROWS
+        with dg.build_input_context(asset_key="up") as context:
+            assert house.io_manager().load_input(context).to_pydict() == ROWS
 
     def test_an_output_that_is_no_asset_is_refused_in_a_test_too(self, house):
-        with pytest.raises(InvalidInput, match="output 'result' is not an asset"):
-            house.io_manager().handle_output(dg.build_output_context(step_key="s", name="result"), pa.table(ROWS))
+        refused = pytest.raises(InvalidInput, match="output 'result' is not an asset")
+        with refused, dg.build_output_context(step_key="s", name="result") as context:
+            house.io_manager().handle_output(context, pa.table(ROWS))

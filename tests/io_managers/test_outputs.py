@@ -287,10 +287,8 @@ def test_an_output_that_is_no_asset_is_refused_with_the_fix(house):
 
 
 def test_the_io_manager_can_be_called_in_a_unit_test(house):
-    context = dg.build_output_context(asset_key="one", definition_metadata=TableOptions().as_metadata())
-    house.io_manager().handle_output(context, pa.table(ROWS))
-    assert context.get_logged_metadata()["dagster_versioned/change"].value == "full"
-    loaded = house.io_manager().load_input(
-        dg.build_input_context(asset_key="one", dagster_type=dg.PythonObjectDagsterType(pa.Table))
-    )
-    assert loaded.to_pydict() == ROWS
+    with dg.build_output_context(asset_key="one", definition_metadata=TableOptions().as_metadata()) as context:
+        house.io_manager().handle_output(context, pa.table(ROWS))
+        assert context.get_logged_metadata()["dagster_versioned/change"].value == "full"
+    with dg.build_input_context(asset_key="one", dagster_type=dg.PythonObjectDagsterType(pa.Table)) as context:
+        assert house.io_manager().load_input(context).to_pydict() == ROWS

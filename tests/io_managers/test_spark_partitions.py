@@ -89,6 +89,7 @@ def test_the_frame_is_computed_once_and_let_go_of(house, spark):
     assert not kept[0].storageLevel.useMemory
 
 
+@pytest.mark.slow
 def test_rows_of_other_days_and_days_without_rows_are_refused(house, spark):
     with pytest.raises(InvalidInput, match=r"1 rows belong to none of the 1 partitions.*2024-01-03"):
         house.run(daily({"the `t`.": MOMENTS["dates"][:2], "n": [1, 2]}), partition_key="2024-01-01")

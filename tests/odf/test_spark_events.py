@@ -85,6 +85,7 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
     assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
 
 
+@pytest.mark.slow
 def test_dumps_go_on_where_rows_with_one_key_had_been_appended(spark: Any, tmp_path: Path):
     dumps = [{"id": [1, 1, 2], "c": ["a", "b", "d"]}, {"id": [1, 2], "c": ["b", "d"]}, {"id": [2], "c": ["d"]}]
     repeated = pa.table({"id": [1, 2, 2], "c": ["b", "d", "d"]})  # as often as the first dump repeats another
@@ -103,6 +104,7 @@ def test_dumps_go_on_where_rows_with_one_key_had_been_appended(spark: Any, tmp_p
         assert [tuple(event.values()) for event in found.to_pylist()] == expected, name
 
 
+@pytest.mark.slow
 def test_tables_of_many_columns_are_merged(spark: Any, tmp_path: Path):
     # Spark once took minutes to plan what 20 columns come to, and four times as long for each two more.
     table = EventTable(Project.open("NYC", str(tmp_path)).table("wide"), HISTORIES["snapshot"])
@@ -126,6 +128,7 @@ def test_rows_in_an_order_of_spark_s_own_are_ordered_by_what_they_say(spark: Any
     assert table.chain.next_offset == 100
 
 
+@pytest.mark.slow
 def test_what_is_refused_is_refused_before_anything_is_written(spark: Any, tmp_path: Path):
     table = EventTable(Project.open("NYC", str(tmp_path)).table("planes"), HISTORIES["snapshot"])
     with pytest.raises(InvalidInput, match="1 rows have a null in it, and several rows have the same"):

@@ -59,6 +59,7 @@ def test_of_a_group(spark):
     assert "group by flights.carrier" in found.steps
 
 
+@pytest.mark.slow
 def test_of_a_join(spark):
     text = "SELECT f.event_time, f.id, p.model FROM flights f LEFT JOIN planes p ON f.id = p.id"
     found = origin(spark, text, (at(1), 1, "A320"), "id BIGINT, model STRING")

@@ -105,6 +105,7 @@ def test_only_groups_with_new_events_are_computed_where_the_result_names_them(sp
     assert {(R, at(1), "UA", 1), (A, at(3), "UA", 2)} <= set(found)
 
 
+@pytest.mark.slow
 def test_late_rows_of_either_side_of_a_join_come_out(spark):
     planes = History("id BIGINT, model STRING", [(A, at(0), 1, "A320")])
     source = flights((A, at(1), 1, "UA", 5), (A, at(1), 2, "UA", 6))
@@ -137,6 +138,7 @@ def test_steps_see_the_results_of_those_before(spark):
     assert run(spark, text, {"flights": source}, History("c STRING")) == [(A, at(2), "aa")]
 
 
+@pytest.mark.slow
 def test_a_temporal_table_gives_the_version_of_the_time_and_late_versions_correct(spark):
     rates = History("code STRING, rate INT", [(A, at(0), "EUR", 10), (A, at(10), "EUR", 20), (A, at(0), "USD", 1)])
     sales = History("code STRING, n INT", [(A, at(5), "EUR", 1), (A, at(15), "EUR", 2)])

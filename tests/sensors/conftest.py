@@ -223,7 +223,7 @@ class Daemon:
 
 
 def _settings(home: Path) -> dict[str, Any]:
-    """Of an instance at ``home``: events of all runs are in one database, since making one a run takes most of the time."""
+    """Of an instance at ``home``; the events of all runs are in one database, since to make one a run takes long."""
     return {
         "telemetry": {"enabled": False},
         "run_retries": {"enabled": True},

@@ -160,6 +160,7 @@ def test_a_group_is_asked_for_when_a_sample_goes_to_another_though_no_field_of_i
 DAYS = dg.StaticPartitionsDefinition(["d1", "d2"])
 
 
+@pytest.mark.slow
 def test_partitions_are_judged_by_their_own_fields_and_whole_tables_by_all(daemon):
     rows = {"d1": [(1, "a", "x")], "d2": [(2, "b", "y")]}
 

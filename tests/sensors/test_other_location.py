@@ -76,7 +76,7 @@ def parent(daemon, name="report"):
     return source, table, version
 
 
-@pytest.mark.parametrize("is_loaded", [True, False])
+@pytest.mark.parametrize("is_loaded", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_an_upstream_of_another_project_and_code_location_triggers_once_for_each_change(daemon, treasury, is_loaded):
     """Also where it is listed as a dependency only, while it is being written, and after its project has moved."""
     source = versioned_source("rates", io_manager_key="treasury")

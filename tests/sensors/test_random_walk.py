@@ -482,7 +482,7 @@ def set_patience(monkeypatch):
     return lambda patience: monkeypatch.setattr(heads, "RESOLVE_AFTER", patience)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_short_random_walk_converges(daemon, set_patience, seed):
     Walk(daemon, seed, set_patience).go(40)
 

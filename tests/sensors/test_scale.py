@@ -175,6 +175,7 @@ def test_a_partitioned_table_is_read_by_its_commits_since_the_last_look(tmp_path
         assert len(reads) <= most
 
 
+@pytest.mark.slow
 def test_a_change_in_seven_of_365_days_runs_exactly_what_depends_on_them_each_once(daemon):
     """Three levels: the same day, the same day in ranges, and a week that is rolled up."""
     days = dg.DailyPartitionsDefinition("2023-01-01", end_date="2024-01-01")

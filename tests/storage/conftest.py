@@ -37,7 +37,8 @@ def moto_store(moto_server: S3Server) -> S3Store:
 
 
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
-BACKENDS = ["local", "local-subfolder", "counting", "moto", REAL_S3]
+MOTO = pytest.param("moto", marks=pytest.mark.slow)
+BACKENDS = ["local", "local-subfolder", "counting", MOTO, REAL_S3]
 
 
 @pytest.fixture(params=BACKENDS)

@@ -18,6 +18,7 @@ from dagster_versioned.storage.keys import is_key
 from support.racers import among_processes, among_threads, create, swap
 
 MEGABYTE = 1024**2
+MOTO = pytest.param("moto", marks=pytest.mark.slow)
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
 ODD_KEYS = [
     "a b",
@@ -294,7 +295,9 @@ class TestConditionalPuts:
             assert store.get(key) == b"%d" % winners[0]
 
     # moto decides in this process, and so would prove nothing.
-    @pytest.mark.parametrize("new_store", ["local", REAL_S3], indirect=True)
+    @pytest.mark.parametrize(
+        "new_store", ["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow])], indirect=True
+    )
     def test_one_of_8_processes_wins(self, store: ObjectStore, s3_environment: tuple[str, ...]):
         created = [f"create{number}" for number in range(4)]
         swapped = [f"swap{number}" for number in range(4)]
@@ -338,7 +341,7 @@ class TestListing:
         assert keys_of(store, "b", start_after="a/1") == ["b"]
         assert keys_of(store, "a/", start_after="b") == []
 
-    @pytest.mark.parametrize("new_store", ["local", "moto", REAL_S3], indirect=True)
+    @pytest.mark.parametrize("new_store", ["local", MOTO, REAL_S3], indirect=True)
     def test_more_than_a_page_is_listed_and_deleted(self, store: ObjectStore):
         keys = [f"log/{number:020d}.json" for number in range(1005)]
         fill(store, keys)
@@ -404,7 +407,7 @@ class TestDelete:
         assert keys_of(store) == ["a/1"]
 
     # SeaweedFS goes on showing the folder.
-    @pytest.mark.parametrize("new_store", ["local", "local-subfolder", "moto"], indirect=True)
+    @pytest.mark.parametrize("new_store", ["local", "local-subfolder", MOTO], indirect=True)
     def test_an_emptied_folder_is_gone(self, store: ObjectStore):
         fill(store, ["a/b/c/1", "a/2"])
         store.delete(["a/b/c/1"])

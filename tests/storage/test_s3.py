@@ -210,7 +210,10 @@ class TestRetries:
         """A delete is in time to be begun again, however long its first attempts took."""
         monkeypatch.setattr(s3, "_DELETE_RETRIES", 600.0)
 
-    @pytest.mark.parametrize("fault", [UNAVAILABLE, DROP_AFTER], ids=["503", "lost"])
+    @pytest.mark.parametrize(
+        "fault",
+        [pytest.param(UNAVAILABLE, id="503", marks=pytest.mark.slow), pytest.param(DROP_AFTER, id="lost")],
+    )
     def test_every_verb_outlasts_a_short_fault(
         self, store: S3Store, direct: S3Store, proxy: FaultyProxy, tmp_path: Path, fault
     ):

@@ -57,7 +57,7 @@ def answering(respond: Callable[[Request], None]) -> Iterator[str]:
     """The URL of a server that calls ``respond`` for each request; a client that hangs up is no error."""
     handler = type("Handler", (Request,), {"respond": staticmethod(_forgiving(respond))})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:

@@ -110,6 +110,7 @@ def test_merges_by_deletion_vectors_are_those_of_arrow(
     assert {"insert", "update_preimage", "update_postimage"} == set(by_spark["_change_type"].to_pylist())
 
 
+@pytest.mark.slow
 def test_a_table_with_a_column_named_like_row_ids_is_merged_all_the_same(spark: Any, project: Project) -> None:
     table = project.table("rows")
     names = ["id", "day", "_row_id", "tags"]

@@ -55,7 +55,7 @@ def rows_of(table: VersionedTable) -> list[Any]:
 @pytest.mark.parametrize(
     ("how", "on", "rows"),
     [
-        ("vectors", ("a.unit",), ROWS),
+        pytest.param("vectors", ("a.unit",), ROWS, marks=pytest.mark.slow),
         pytest.param("rewriting", ("value",), ROWS, marks=pytest.mark.slow),
         pytest.param("rewriting", ON, ROWS, marks=pytest.mark.slow),
         pytest.param("vectors", ON, MANY, marks=pytest.mark.slow),
@@ -106,6 +106,7 @@ def test_only_files_that_lose_a_row_are_written_again(spark: Any, project: Proje
     assert len(before - {add.key for add in table.files().adds}) == 3
 
 
+@pytest.mark.slow
 def test_the_members_of_versions_have_no_order(spark: Any, project: Project) -> None:
     table = project.table("samples")
     table.write(update(table, step(ROWS, fields=("audio", "frames"))))

@@ -451,13 +451,19 @@ def test_any_walk_of_widening_writes_reads_as_its_model(steps: list[tuple[str, s
 @pytest.mark.parametrize(
     "steps",
     [
-        [
-            ("a", "byte", "replace", 0),
-            ("b", "long", "replace", 0),
-            ("a", "integer", "append", 9),
-            ("a", "long", "merge", 1),
-        ],
-        [("a", "integer", "append", 0), ("b", "decimal(5,2)", "merge", 0), ("b", "integer", "merge", 1)],
+        pytest.param(
+            [
+                ("a", "byte", "replace", 0),
+                ("b", "long", "replace", 0),
+                ("a", "integer", "append", 9),
+                ("a", "long", "merge", 1),
+            ],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            [("a", "integer", "append", 0), ("b", "decimal(5,2)", "merge", 0), ("b", "integer", "merge", 1)],
+            marks=pytest.mark.slow,
+        ),
         [("a", "double", "merge", 0), ("b", "float", "append", 0), ("a", "integer", "append", 3)],
         [("a", "decimal(30,4)", "append", 0), ("a", "long", "append", 1), ("a", "string", "append", 1)],
     ],

@@ -28,6 +28,7 @@ def house(project):
     return House(project)
 
 
+@pytest.mark.slow
 def test_a_run_is_recorded_with_its_query_its_engine_and_its_intervals(spark, house):
     house.write((at(1), 1, "UA", 5), (at(2), 2, "AA", 9))
     made = house.derive(LATE)
@@ -57,6 +58,7 @@ def test_a_run_is_recorded_with_its_query_its_engine_and_its_intervals(spark, ho
     assert house.replays(spark) == [True, True]
 
 
+@pytest.mark.slow
 def test_events_that_give_no_rows_are_taken_all_the_same(spark, house):
     house.write((at(1), 1, "UA", 1))
     house.derive(LATE)
@@ -94,6 +96,7 @@ def test_late_rows_correct_what_was_derived_through_two_datasets(spark, house):
     assert [one.values["delay"] for one in gone.taken_back.inputs] == [gone.values["delay"]]
 
 
+@pytest.mark.slow
 def test_a_forged_slice_is_found_by_doing_the_run_again(spark, house):
     house.write((at(1), 1, "UA", 7))
     house.derive(LATE)

@@ -51,6 +51,7 @@ def shown(result, asset):
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
+@pytest.mark.slow
 def test_assets_take_what_is_new_and_record_from_where(spark, house):
     late = sql_asset("late", inputs={"f": FLIGHTS.key}, query=LATE)
     worst = sql_asset(
