@@ -65,9 +65,9 @@ def confined_key(path: str) -> str:
         return path
     if is_absolute(path):
         raise UnsupportedFeature(
-            f"absolutePaths: the table refers to the file {path!r} outside its own folder, or by an absolute path. Such"
-            " files can be read (`read_delta` and `read_changes`, with `allow` for folders outside its own), and"
-            " nothing else. Nothing was read or written."
+            f"absolutePaths: the table refers to the file {path!r} outside its own folder, or by an absolute path. Its"
+            " rows can be read (`read_delta` and `read_changes`, with `allow` for folders outside its own), but not"
+            " changed. Nothing was read or written. To change its rows, write them to a new table."
         )
     key = decode_path(path)
     if not key or ".." in key.split("/") or "\\" in key or "\0" in key:

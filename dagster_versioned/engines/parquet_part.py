@@ -31,10 +31,6 @@ from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
 
-ROW_GROUP_ROWS = 1_048_576
-IN_MEMORY_BYTES = 8 * MEBIBYTE
-"""Parts stay in memory while all that a writer holds there is no more than this; other parts become files."""
-
 STREAM_BYTES = 4 * MEBIBYTE
 
 PARTITION_ENTRY = "dagster_versioned.partition"
@@ -44,7 +40,8 @@ ORDINAL_ENTRY = "dagster_versioned.ordinal"
 class PartWriter:
     """Streams rows into parts of about ``options.target_part_bytes``, numbered from its ``first_ordinal``.
 
-    Memory: at most one row group (``options.row_group_bytes`` or 1,048,576 rows) and `IN_MEMORY_BYTES` of parts.
+    Memory: at most one row group (``options.row_group_bytes`` or ``options.tuning.row_group_rows``) and
+    ``options.tuning.in_memory_bytes`` of parts.
     ``directory`` is created once a part becomes a file, without ``make_parents`` only in a folder that is there. No
     rows: no parts. Not thread-safe.
 
@@ -84,16 +81,16 @@ class PartWriter:
         """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
         ends = np.cumsum(row_sizes(batch))
         self.size += int(ends[-1]) if batch.num_rows else 0
-        start, written = 0, 0
+        start, written, most = 0, 0, self._options.tuning.row_group_rows
         while start < batch.num_rows:
             room = self._options.row_group_bytes - self._bytes
             full = int(np.searchsorted(ends, written + room)) + 1
-            stop = min(full, start + ROW_GROUP_ROWS - self._rows, batch.num_rows)
+            stop = min(full, start + most - self._rows, batch.num_rows)
             self._buffered.append(batch.slice(start, stop - start))
             self._rows += stop - start
             self._bytes += int(ends[stop - 1]) - written
             start, written = stop, int(ends[stop - 1])
-            if self._rows == ROW_GROUP_ROWS or self._bytes >= self._options.row_group_bytes:
+            if self._rows == most or self._bytes >= self._options.row_group_bytes:
                 self._write_row_group()
 
     def take_buffered(self) -> pa.Table | None:
@@ -135,7 +132,9 @@ class PartWriter:
 
     def _open_part(self) -> "tuple[pq.ParquetWriter, _Spool]":
         if self._writer is None or self._sink is None:
-            self._sink = _Spool(self._directory, IN_MEMORY_BYTES - self._in_memory, self._make_parents)
+            self._sink = _Spool(
+                self._directory, self._options.tuning.in_memory_bytes - self._in_memory, self._make_parents
+            )
             # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
             self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
             self._writer = pq.ParquetWriter(
@@ -206,7 +205,7 @@ def partitioned_parts(
                 held = canonical_order(held)
             writer = PartWriter(stored, directory, options, make_parents=make_parents)
             writers.append(writer)
-            for batch in held.to_batches(max_chunksize=ROW_GROUP_ROWS):
+            for batch in held.to_batches(max_chunksize=options.tuning.row_group_rows):
                 writer.write(batch)
             parts += [replace(part, partition_values=values) for part in writer.close()]
     except BaseException:

@@ -56,6 +56,31 @@ class StagedParts:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteTuning:
+    """Sizes, in bytes, at which a write takes another way; the rows that it writes and their digest depend on none.
+
+    ``in_memory_bytes``: parts stay in memory while all that a writer holds there is no more than this; other parts
+    become files. ``row_group_rows``: the most rows of a row group.
+
+    ``canonical_bytes``: rows of Spark without an order become one part in canonical order up to this size (as
+    `row_size` counts, so that partitioning does not shift it): then the same rows are the same bytes, however Spark
+    happened to deal them out. It means that the driver sorts and encodes them, on one core.
+
+    ``sent_home_bytes``: compressed rows of a task of Spark, up to this size, go to the driver with its report.
+
+    ``left_plain_bytes``: rows without an order up to this size, of a task that shares a folder with the driver, are
+    left there as they are: if all fit one part, the driver encodes them once. A later task is allowed its share of this
+    alone, so that the driver never has to encode much more: with 1000 tasks at most 7.5 times as much.
+    """
+
+    in_memory_bytes: int = 8 * MEBIBYTE
+    row_group_rows: int = 1_048_576
+    canonical_bytes: int = 64 * MEBIBYTE
+    sent_home_bytes: int = 256 * 1024
+    left_plain_bytes: int = 64 * MEBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
 class WriteOptions:
     """How a frame becomes parts.
 
@@ -83,6 +108,7 @@ class WriteOptions:
     first_ordinal: int = 0
     deletion_vectors: bool = False
     change_feed: bool = False
+    tuning: WriteTuning = WriteTuning()
 
     def __post_init__(self) -> None:
         if self.sort_rows and self.row_order == "ignored":

@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
-from dagster_versioned.engines import parquet_part
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import stored_schema
-from dagster_versioned.engines.parts import StagedParts, WriteOptions
+from dagster_versioned.engines.parts import StagedParts, WriteOptions, WriteTuning
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame, UnsupportedType
@@ -337,25 +336,22 @@ def test_bad_frames_are_refused_before_anything_is_written(tmp_path, frame, erro
     assert not list(tmp_path.iterdir())
 
 
-def test_a_value_that_cannot_be_stored_leaves_no_file_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
+def test_a_value_that_cannot_be_stored_leaves_no_file_behind(tmp_path):
     good, bad = ([5000] * 100_000, [5001])
     table = pa.table({"t": pa.array(good + bad, pa.timestamp("ns"))})
     with pytest.raises(UnsupportedType, match="'t'"):
-        store_at(tmp_path, table, WriteOptions(row_group_bytes=1000))
+        store_at(tmp_path, table, WriteOptions(row_group_bytes=1000, tuning=WriteTuning(in_memory_bytes=0)))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_an_error_of_the_frame_itself_comes_through_and_leaves_no_file_behind(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
-
+def test_an_error_of_the_frame_itself_comes_through_and_leaves_no_file_behind(tmp_path):
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"a": list(range(1000))})
         raise RuntimeError("the source broke")
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("a", pa.int64())]), batches())
     with pytest.raises(RuntimeError, match="the source broke"):
-        store_at(tmp_path, reader, WriteOptions(row_group_bytes=100))
+        store_at(tmp_path, reader, WriteOptions(row_group_bytes=100, tuning=WriteTuning(in_memory_bytes=0)))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

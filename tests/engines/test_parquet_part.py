@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from dagster_versioned.engines import parquet_part
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.parquet_part import PartWriter
-from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
+from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions, WriteTuning
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
 from support.arrow_rows import splits, tables
 
 SMALL = WriteOptions(row_group_bytes=200, target_part_bytes=1500)
+FILES = WriteOptions(tuning=WriteTuning(in_memory_bytes=0))
 
 
 def write(table: pa.Table, directory: Path, options: WriteOptions = SMALL, *, batches=None, ordinal: int = 0):
@@ -128,9 +129,10 @@ def test_two_equal_halves_of_one_version_are_two_parts(tmp_path):
     assert (first.ordinal, second.ordinal) == (0, 1)
 
 
-def test_hash_and_size_are_those_of_the_bytes_in_memory_and_in_files(numbers, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 20_000)
-    parts = write(numbers, tmp_path / "new", WriteOptions(row_group_bytes=20_000, target_part_bytes=15_000))
+def test_hash_and_size_are_those_of_the_bytes_in_memory_and_in_files(numbers, tmp_path):
+    tuning = WriteTuning(in_memory_bytes=20_000)
+    options = WriteOptions(row_group_bytes=20_000, target_part_bytes=15_000, tuning=tuning)
+    parts = write(numbers, tmp_path / "new", options)
     assert {type(part.source) for part in parts} == {bytes, type(tmp_path)}
     for part in parts:
         assert hashlib.sha256(data_of(part)).hexdigest() == part.sha256
@@ -142,17 +144,16 @@ def test_hash_and_size_are_those_of_the_bytes_in_memory_and_in_files(numbers, tm
     assert rows_of(parts, numbers.schema).equals(numbers)
 
 
-def test_bytes_are_the_same_in_memory_and_in_files(numbers, tmp_path, monkeypatch):
+def test_bytes_are_the_same_in_memory_and_in_files(numbers, tmp_path):
     in_memory = write(numbers, tmp_path, WriteOptions())
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 1000)
-    in_file = write(numbers, tmp_path, WriteOptions())
+    in_file = write(numbers, tmp_path, WriteOptions(tuning=WriteTuning(in_memory_bytes=1000)))
     assert isinstance(in_memory[0].source, bytes)
     assert data_of(in_memory[0]) == data_of(in_file[0])
 
 
-def test_small_parts_do_not_pile_up_in_memory(numbers, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 30_000)
-    parts = write(numbers, tmp_path, WriteOptions(row_group_bytes=8_000, target_part_bytes=1))
+def test_small_parts_do_not_pile_up_in_memory(numbers, tmp_path):
+    tuning = WriteTuning(in_memory_bytes=30_000)
+    parts = write(numbers, tmp_path, WriteOptions(row_group_bytes=8_000, target_part_bytes=1, tuning=tuning))
     assert sum(part.size for part in parts if isinstance(part.source, bytes)) <= 30_000
     assert any(isinstance(part.source, Path) for part in parts)
 
@@ -179,9 +180,9 @@ def test_long_strings_end_a_row_group_early_so_that_memory_is_bounded(tmp_path):
     assert {metadata.row_group(i).num_rows for i in range(9)} == {105}  # 105 x (10,000 + 4) is the first beyond 1 MiB
 
 
-def test_row_groups_hold_at_most_their_cap_of_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "ROW_GROUP_ROWS", 100)
-    (part,) = write(pa.table({"a": pa.array([True] * 250)}), tmp_path, WriteOptions())
+def test_row_groups_hold_at_most_their_cap_of_rows(tmp_path):
+    options = WriteOptions(tuning=WriteTuning(row_group_rows=100))
+    (part,) = write(pa.table({"a": pa.array([True] * 250)}), tmp_path, options)
     metadata = pq.read_metadata(io.BytesIO(data_of(part)))
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [100, 100, 50]
 
@@ -217,11 +218,9 @@ def test_buffered_rows_can_be_taken_until_something_left_memory(numbers, tmp_pat
     assert flushed.take_buffered() is None
 
 
-def test_abort_leaves_no_file(numbers, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
-    writer = PartWriter(
-        stored_schema(numbers.schema), tmp_path, WriteOptions(row_group_bytes=8_000, target_part_bytes=50_000)
-    )
+def test_abort_leaves_no_file(numbers, tmp_path):
+    options = WriteOptions(row_group_bytes=8_000, target_part_bytes=50_000, tuning=FILES.tuning)
+    writer = PartWriter(stored_schema(numbers.schema), tmp_path, options)
     writer.write(numbers.to_batches()[0])
     assert [path.suffix for path in tmp_path.iterdir()].count(".tmp") == 1
     assert any(path.suffix == ".parquet" for path in tmp_path.iterdir())
@@ -233,20 +232,18 @@ def test_a_full_disk_is_reported_as_such(numbers, tmp_path, monkeypatch):
     def full(file, view):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(parquet_part, "_write_all", full)
     with pytest.raises(StoreUnavailable, match="No space left on device"):
-        write(numbers, tmp_path)
+        write(numbers, tmp_path, FILES)
 
 
 def test_a_folder_that_may_not_be_written_is_reported_as_such(numbers, tmp_path, monkeypatch):
     def refused(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(parquet_part, "IN_MEMORY_BYTES", 0)
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(AccessDenied, match="Permission denied"):
-        write(numbers, tmp_path)
+        write(numbers, tmp_path, FILES)
 
 
 def test_statistics_describe_each_part(tmp_path):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.parts import WriteOptions, WriteTuning
 from dagster_versioned.engines.spark import SparkEngine
-from dagster_versioned.engines.spark import write as spark_write
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.storage import S3Credentials, open_store
 from dagster_versioned.storage.wrappers import CountingStore
@@ -38,18 +37,18 @@ def test_local_mode_uploads_only_what_is_promoted_and_reads_through_the_cache(
     spark, s3, tmp_path, monkeypatch, canonical_bytes
 ):
     monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path))
-    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", canonical_bytes)
+    options = WriteOptions(tuning=WriteTuning(canonical_bytes=canonical_bytes))
     store = CountingStore(open_store(uri_of(s3), credentials=lambda: S3Credentials(s3.access_key, s3.secret_key)))
     frame = spark.range(100_000).selectExpr("id", "uuid() as u").cache()
     staging = Staging(store, "first")
-    written = SparkEngine().write(frame, staging, WriteOptions())
+    written = SparkEngine().write(frame, staging, options)
     assert store.bytes_written == 0
     scan = promoted(written, staging)
     assert store.bytes_written == sum(part.size for part in written.parts)
     store.reset()
 
     again = Staging(store, "again")
-    same = SparkEngine().write(frame.repartition(5), again, WriteOptions())
+    same = SparkEngine().write(frame.repartition(5), again, options)
     again.discard()
     assert same.contents == written.contents
     assert store.bytes_written == 0

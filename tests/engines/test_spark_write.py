@@ -2,6 +2,7 @@
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,12 +11,12 @@ import pytest
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.parts import WriteOptions
+from dagster_versioned.engines.parts import WriteOptions, WriteTuning
 from dagster_versioned.engines.spark import SparkEngine, worker
 from dagster_versioned.engines.spark import write as spark_write
 from dagster_versioned.errors import EmptyTable, InvalidInput, StorageError, UnsupportedType
 from dagster_versioned.tables.project import Project
-from support.spark import promoted, round_trip, staging_in
+from support.spark import FILES_ONLY, promoted, round_trip, staging_in
 
 pytestmark = pytest.mark.spark
 
@@ -37,12 +38,7 @@ def frame(spark):
     return rows.cache()
 
 
-@pytest.fixture
-def files_only(monkeypatch):
-    """Every task makes its own parts, as it would with a lot of data."""
-    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
-    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
-    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
+FILES = WriteOptions(tuning=FILES_ONLY)
 
 
 def write(frame, folder, options=None, write_id="w"):
@@ -78,17 +74,17 @@ def test_the_same_rows_are_the_same_contents_and_bytes_however_they_are_dealt_ou
 
 
 @pytest.mark.slow
-def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame, tmp_path, monkeypatch):
+def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame, tmp_path):
+    def staged(left_plain_bytes):
+        return WriteOptions(tuning=WriteTuning(sent_home_bytes=1, left_plain_bytes=left_plain_bytes))
+
     sent_home, _ = write(frame, tmp_path / "a")
-    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
-    left_plain, staging = write(frame.repartition(3), tmp_path / "b")
+    left_plain, staging = write(frame.repartition(3), tmp_path / "b", staged(2**26))
     assert len(list(tmp_path.rglob("rows.arrow"))) == 3
     assert not list(tmp_path.glob("b/**/?-*/*.parquet"))
-    monkeypatch.setattr(worker, "PLAIN_BYTES", 150_000)  # enough for the first task alone
-    some_of_each, _ = write(frame.repartition(3), tmp_path / "c")
+    some_of_each, _ = write(frame.repartition(3), tmp_path / "c", staged(150_000))  # enough for the first task alone
     assert len(list((tmp_path / "c").rglob("rows.arrow"))) == 1
-    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
-    encoded, _ = write(frame.repartition(3), tmp_path / "d")
+    encoded, _ = write(frame.repartition(3), tmp_path / "d", staged(0))
     assert not list((tmp_path / "d").rglob("rows.arrow"))
     for other in (left_plain, some_of_each, encoded):
         assert [part.sha256 for part in other.parts] == [part.sha256 for part in sent_home.parts]
@@ -96,23 +92,23 @@ def test_rows_that_were_staged_as_files_become_the_same_single_part(spark, frame
     assert not list((tmp_path / "b").rglob("rows.arrow"))
 
 
-def test_rows_left_plain_that_do_not_fit_one_part_are_joined(spark, frame, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
-    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
-    read, written = round_trip(spark, frame.repartition(3), tmp_path)
+def test_rows_left_plain_that_do_not_fit_one_part_are_joined(spark, frame, tmp_path):
+    options = WriteOptions(tuning=WriteTuning(canonical_bytes=-1, sent_home_bytes=1))
+    read, written = round_trip(spark, frame.repartition(3), tmp_path, options)
     assert len(written.parts) == 1
     assert rows_of(read) == rows_of(frame)
 
 
-def test_rows_whose_order_counts_are_never_left_plain(frame, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "SMALL_BYTES", 1)
-    write(frame, tmp_path, WriteOptions(row_order="significant"))
+def test_rows_whose_order_counts_are_never_left_plain(frame, tmp_path):
+    write(frame, tmp_path, WriteOptions(row_order="significant", tuning=WriteTuning(sent_home_bytes=1)))
     assert not list(tmp_path.rglob("rows.arrow"))
 
 
 @pytest.mark.slow
-def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path, files_only):
-    outcomes = [write(dealt, tmp_path / str(i))[0] for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path))]
+def test_tables_beyond_one_part_have_the_same_digest(spark, frame, tmp_path):
+    outcomes = [
+        write(dealt, tmp_path / str(i), FILES)[0] for i, dealt in enumerate(dealt_differently(spark, frame, tmp_path))
+    ]
     assert len({written.contents.digest for written in outcomes}) == 1
     assert len({len(written.parts) for written in outcomes}) > 1
 
@@ -154,14 +150,14 @@ def test_spark_and_arrow_write_the_same_parts(spark, frame, tmp_path, options):
     ]
 
 
-def test_statistics_come_home_from_tasks_exactly(spark, tmp_path, files_only):
+def test_statistics_come_home_from_tasks_exactly(spark, tmp_path):
     """Decimals too, which JSON would have refused or rounded."""
     frame = spark.range(3, numPartitions=1).selectExpr(
         "cast('-1.8765432109876543211' as decimal(38,19)) as d", "5e-324D as tiny"
     )
     table = frame.toArrow().cast(schema_to_arrow(spark_write.stored_schema(frame.schema)))
     arrow = ArrowEngine().write(table, staging_in(tmp_path / "arrow"), WriteOptions())
-    (part,) = write(frame, tmp_path / "spark")[0].parts
+    (part,) = write(frame, tmp_path / "spark", FILES)[0].parts
     assert part.statistics == arrow.parts[0].statistics
     assert part.statistics["minValues"]["d"] == Decimal("-1.8765432109876543211")
 
@@ -198,8 +194,8 @@ def test_sorting_by_no_column_or_a_nested_one_is_refused(spark, frame, tmp_path,
         write(frame, tmp_path, WriteOptions(sort_rows=(key,)))
 
 
-def test_ordinals_are_unique_in_frame_order_and_reproducible(spark, frame, tmp_path, files_only):
-    options = WriteOptions(row_group_bytes=20_000, target_part_bytes=5_000)
+def test_ordinals_are_unique_in_frame_order_and_reproducible(spark, frame, tmp_path):
+    options = replace(FILES, row_group_bytes=20_000, target_part_bytes=5_000)
     first, _ = write(frame.coalesce(2), tmp_path / "a", options)
     second, _ = write(frame.coalesce(2), tmp_path / "b", options)
     ordinals = [part.ordinal for part in first.parts]
@@ -208,20 +204,20 @@ def test_ordinals_are_unique_in_frame_order_and_reproducible(spark, frame, tmp_p
     assert [(p.ordinal, p.sha256) for p in first.parts] == [(p.ordinal, p.sha256) for p in second.parts]
 
 
-def test_equal_partitions_become_parts_of_their_own(spark, tmp_path, files_only):
-    read, written = round_trip(spark, spark.range(2000, numPartitions=2).selectExpr("id % 1000 as id"), tmp_path)
+def test_equal_partitions_become_parts_of_their_own(spark, tmp_path):
+    frame = spark.range(2000, numPartitions=2).selectExpr("id % 1000 as id")
+    read, written = round_trip(spark, frame, tmp_path, FILES)
     assert len({part.sha256 for part in written.parts}) == 2
     assert read.count() == 2000
 
 
 @pytest.mark.slow
-def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path, monkeypatch):
-    monkeypatch.setattr(worker, "PLAIN_BYTES", 0)
-    monkeypatch.setattr(spark_write, "CANONICAL_BYTES", -1)
+def test_small_tasks_are_joined_and_large_ones_keep_their_parts(spark, tmp_path):
+    options = WriteOptions(tuning=WriteTuning(canonical_bytes=-1, left_plain_bytes=0))
     # Spark merges the partitions of unions, so that skew has to come from within.
     counts = "if(id in (2, 4), 20000, 100)"
     frame = spark.range(0, 6, numPartitions=6).selectExpr(f"explode(sequence(1, {counts})) as i", "uuid() as u").cache()
-    read, written = round_trip(spark, frame, tmp_path)
+    read, written = round_trip(spark, frame, tmp_path, options)
     assert [part.num_records for part in written.parts] == [400, 20_000, 20_000]
     assert [part.ordinal // worker.ORDINALS_PER_TASK for part in written.parts] == [0, 2, 4]
     assert rows_of(read) == rows_of(frame)
@@ -235,8 +231,8 @@ def test_many_small_partitions_become_one_file(spark, tmp_path):
     assert read.count() == 1000
 
 
-def test_single_part_is_one_part_beyond_every_size(spark, frame, tmp_path, files_only):
-    options = WriteOptions(single_part=True, row_group_bytes=20_000, target_part_bytes=1_000)
+def test_single_part_is_one_part_beyond_every_size(spark, frame, tmp_path):
+    options = replace(FILES, single_part=True, row_group_bytes=20_000, target_part_bytes=1_000)
     written, _ = write(frame.repartition(5), tmp_path, options)
     assert [part.num_records for part in written.parts] == [ROWS]
 
@@ -273,31 +269,31 @@ def failing_once(marker: Path):
     return run
 
 
-def test_a_task_that_fails_once_and_is_retried_writes_every_row_once(spark, frame, tmp_path, files_only):
+def test_a_task_that_fails_once_and_is_retried_writes_every_row_once(spark, frame, tmp_path):
     marker = tmp_path / "marker"
     marker.mkdir()
     plain = frame.select("id", "word", "x").repartition(2)
     flaky = plain.mapInArrow(failing_once(marker), plain.schema)
-    options = WriteOptions(row_group_bytes=5_000, target_part_bytes=2_000)
+    options = replace(FILES, row_group_bytes=5_000, target_part_bytes=2_000)
     written, staging = write(flaky, tmp_path / "table", options)
     assert len(list(marker.iterdir())) == 2
     assert written.contents.digest == write(plain, tmp_path / "other")[0].contents.digest
     assert rows_of(SparkEngine(spark).read(promoted(written, staging))) == rows_of(plain)
 
 
-def test_a_write_that_fails_for_good_raises_and_leaves_nothing_after_discard(spark, frame, tmp_path, files_only):
+def test_a_write_that_fails_for_good_raises_and_leaves_nothing_after_discard(spark, frame, tmp_path):
     from pyspark.errors import PySparkException
 
     broken = frame.selectExpr("id", "if(id = 999, raise_error('broken row'), word) as word")
     staging = staging_in(tmp_path)
     with pytest.raises(PySparkException, match="broken row"):
-        SparkEngine().write(broken, staging, WriteOptions(row_group_bytes=1_000, target_part_bytes=500))
+        SparkEngine().write(broken, staging, replace(FILES, row_group_bytes=1_000, target_part_bytes=500))
     staging.discard()
     assert not list(tmp_path.rglob("*.parquet"))
 
 
 @pytest.mark.slow
-def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
+def test_a_cancelled_job_returns_no_part(spark, tmp_path):
     """The tasks see their input end, and would call what they have a part."""
 
     def slowly(batches):
@@ -307,7 +303,7 @@ def test_a_cancelled_job_returns_no_part(spark, tmp_path, files_only):
 
     # More than the pipes between Spark and Python hold, so that each batch arrives when it is made.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200000")
-    options = WriteOptions(row_group_bytes=500, target_part_bytes=1)
+    options = replace(FILES, row_group_bytes=500, target_part_bytes=1)
     try:
         rows = spark.range(400_000_000, numPartitions=2)  # minutes of it: the cancellation never comes too late
         with ThreadPoolExecutor(1) as pool:

@@ -17,11 +17,10 @@ from support.crashes import Undertaker, table_in, undertaker
 from support.readers import assert_same
 from support.spark import spark
 from support.spark_driver import (
+    MANY_FILES,
     OPERATIONS,
-    SMALL_PARTS,
     die_while_tasks_run,
     failing_once,
-    files_only,
     frame,
     gateway_of,
     rows,
@@ -78,8 +77,7 @@ def test_tasks_that_fail_once_make_one_version(spark, tmp_path: Path, by_dying: 
     marker.mkdir()
     table = table_in(LocalStore(tmp_path / "store"))
     flaky = frame(90).mapInArrow(failing_once(marker, by_dying=by_dying), frame(90).schema)
-    with files_only():
-        assert table.write(flaky, options=SMALL_PARTS).change == "full"
+    assert table.write(flaky, options=MANY_FILES).change == "full"
     assert len(list(marker.iterdir())) == 2
     assert len(table.history()) == 1
     assert table.version().facts.part_count > 2

@@ -2,13 +2,11 @@
 
 import dagster as dg
 import pyarrow as pa
-import pytest
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from dagster_versioned import OneDefinition, TableOptions, build_version_checks
 from dagster_versioned.assets.feature import versioned_feature
 from support.house import materializations
 
@@ -99,42 +97,3 @@ def test_the_function_of_a_feature_is_the_users(house):
 
     house.run(samples)
     assert house.head("samples").facts.run.function.endswith(".<locals>.samples")
-
-
-@pytest.mark.parametrize("blocking", [False, True])
-def test_a_check_can_keep_what_is_downstream_from_the_second_definition(house, blocking):
-    @dg.asset
-    def down(orders):
-        return orders
-
-    def run(asset):
-        checks = build_version_checks([asset], [OneDefinition(blocking=blocking)])
-        return house.run(asset, down, *checks, raise_on_error=False)
-
-    assert all(one.passed for one in run(of_the_shop).get_asset_check_evaluations())
-    result = run(of_the_bank)
-    (verdict,) = result.get_asset_check_evaluations()
-    assert not verdict.passed
-    assert "of_the_shop" in verdict.description
-    assert "of_the_bank" in verdict.description
-    assert ("down" in {one for one, _ in materializations(result)}) is not blocking
-
-
-def test_the_partitions_of_one_commit_are_judged_once(house):
-    days = dg.StaticPartitionsDefinition(["a", "b"])
-    tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"}
-
-    def asset(value):
-        def body(context):
-            return dict.fromkeys(context.partition_keys, pa.table({"n": [value]}))
-
-        body.__qualname__ = f"body_{value}"
-        single = dg.BackfillPolicy.single_run()
-        options = TableOptions().as_metadata()
-        return dg.asset(name="daily", partitions_def=days, backfill_policy=single, metadata=options)(body)
-
-    house.run(asset(1), tags=tags)
-    result = house.run(asset(2), *build_version_checks(["daily"], [OneDefinition()]), tags=tags)
-    assert materializations(result)["daily", "a"].metadata[KEY].value.count("body_1") == 1
-    (verdict,) = result.get_asset_check_evaluations()
-    assert verdict.description.count("body_1") == 1

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from dagster_versioned.engines.parts import WriteTuning
+
+FILES_ONLY = WriteTuning(canonical_bytes=-1, sent_home_bytes=1, left_plain_bytes=0)
+"""Every task makes its own parts, as it would with a lot of data."""
+
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",

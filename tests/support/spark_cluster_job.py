@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
-from dagster_versioned.engines.parts import WriteOptions
-from dagster_versioned.engines.spark import SparkEngine, worker
-from dagster_versioned.engines.spark import write as spark_write
+from dagster_versioned.engines.parts import WriteOptions, WriteTuning
+from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import IntegrityError
 from dagster_versioned.storage import open_store
@@ -39,9 +38,9 @@ def main(spark, uri):
     small = SparkEngine().write(frame, Staging(store.subfolder("small"), "w"), WriteOptions())
     assert len(small.parts) == 1, "a table that fits one part becomes one, read back from the executors' uploads"
 
-    worker.SMALL_BYTES, spark_write.CANONICAL_BYTES = 1, -1
+    tuning = WriteTuning(canonical_bytes=-1, sent_home_bytes=1)
     staging = Staging(store.subfolder("table"), "w")
-    written = SparkEngine().write(frame, staging, WriteOptions())
+    written = SparkEngine().write(frame, staging, WriteOptions(tuning=tuning))
     assert written.contents == small.contents
     assert [part.num_records for part in written.parts] == [10_000] * 4
     for part in written.parts:

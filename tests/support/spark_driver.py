@@ -8,17 +8,16 @@ interpreters of notebook servers do. What a death leaves in the store is the sam
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
-from dagster_versioned.engines.spark import worker
-from dagster_versioned.engines.spark import write as spark_write
+from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.table import VersionedTable
 from support.crashes import Operation, nothing
+from support.spark import FILES_ONLY
 
 SMALL_PARTS = TableOptions(row_group_bytes=300, target_part_bytes=1)
 
@@ -58,14 +57,14 @@ def frame(nrow: int, start: int = 0, tasks: int = 2):
     return session().range(start, start + nrow, 1, tasks).selectExpr("id as n", "concat('row ', id) as text")
 
 
-@contextmanager
-def files_only() -> Iterator[None]:
+class FilesOnly(TableOptions):
     """Every task makes its own parts, as it would with a lot of data."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "SMALL_BYTES", 1)
-        patch.setattr(worker, "PLAIN_BYTES", 0, raising=False)
-        patch.setattr(spark_write, "CANONICAL_BYTES", -1)
-        yield
+
+    def write_options(self, partition: str | None) -> WriteOptions:
+        return replace(super().write_options(partition), tuning=FILES_ONLY)
+
+
+MANY_FILES = FilesOnly(**SMALL_PARTS.model_dump(exclude_unset=True))
 
 
 def write_first(table: VersionedTable) -> None:
@@ -81,13 +80,11 @@ def write_one_part(table: VersionedTable) -> None:
 
 
 def many_parts(table: VersionedTable) -> None:
-    with files_only():
-        table.write(frame(90), options=SMALL_PARTS)
+    table.write(frame(90), options=MANY_FILES)
 
 
 def more_parts(table: VersionedTable) -> None:
-    with files_only():
-        table.write(frame(130), options=SMALL_PARTS)
+    table.write(frame(130), options=MANY_FILES)
 
 
 def in_order(table: VersionedTable) -> None:
@@ -99,8 +96,7 @@ def partitions(table: VersionedTable) -> None:
 
 
 def one_partition(table: VersionedTable) -> None:
-    with files_only():
-        table.write(frame(90), partition="b", options=SMALL_PARTS)
+    table.write(frame(90), partition="b", options=MANY_FILES)
 
 
 OPERATIONS = {
@@ -124,8 +120,7 @@ def die_while_tasks_run(table: VersionedTable) -> None:
         yield from batches
 
     doomed = frame(90)
-    with files_only():
-        table.write(doomed.mapInArrow(kill, doomed.schema), options=SMALL_PARTS)
+    table.write(doomed.mapInArrow(kill, doomed.schema), options=MANY_FILES)
 
 
 def failing_once(marker: Path, *, by_dying: bool) -> MapBatches:

@@ -16,7 +16,7 @@ from dagster_versioned.storage import LocalStore
 from support.crashes import table_in
 from support.readers import assert_same
 from support.spark import running_spark
-from support.spark_driver import SMALL_PARTS, files_only, frame, rows
+from support.spark_driver import MANY_FILES, frame, rows
 
 TASKS = 4
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -53,9 +53,9 @@ def main(root: Path, marks: Path, first: str) -> None:
             (marks / f"{attempt} ended").touch()
 
     table = table_in(LocalStore(root))
-    with files_only(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker.Task, "_stage", stage_late)
-        assert table.write(frame(200, tasks=TASKS), options=SMALL_PARTS).change == "full"
+        assert table.write(frame(200, tasks=TASKS), options=MANY_FILES).change == "full"
     (marks / "written").touch()
     deadline = time.monotonic() + 60
     while not all((marks / f"{attempt} ended").exists() for attempt in ("slow", "twin")):

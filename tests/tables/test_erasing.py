@@ -21,14 +21,20 @@ OTHER = pa.table({"name": ["Nobody"] * 10})
 
 DIES_AFTER_ITS_COMMIT = """
 import os, sys
+from dataclasses import replace
 import pyarrow as pa
-from dagster_versioned.engines import parquet_part
+from dagster_versioned.engines.parts import WriteTuning
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 
-parquet_part.IN_MEMORY_BYTES = 0  # as a large part, so that it is a file
+class AsFile(TableOptions):  # as a large part is
+    def write_options(self, partition):
+        return replace(super().write_options(partition), tuning=WriteTuning(in_memory_bytes=0))
+
 Staging.discard = lambda self: os._exit(9)
-Project.open("NYC", sys.argv[1]).table("flights").write(pa.table({"name": ["Ada Lovelace"] * 10}))
+table = Project.open("NYC", sys.argv[1]).table("flights")
+table.write(pa.table({"name": ["Ada Lovelace"] * 10}), options=AsFile())
 """
 
 

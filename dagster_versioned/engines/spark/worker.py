@@ -30,12 +30,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 REPORT_SCHEMA = "report binary, rows binary"
 
-SMALL_BYTES = 256 * 1024
-"""Compressed rows up to this size go home with the report instead of into a file."""
-PLAIN_BYTES = 64 * MEBIBYTE
-"""Rows without an order up to this size, of a task that shares a folder with the driver, are left there as they are: if
-all fit one part, the driver encodes them once, in canonical order. A later task is allowed its share of this alone, so
-that the driver never has to encode much more: with 1000 tasks at most 7.5 times as much."""
 SMALL_TOTAL_BYTES = 128 * MEBIBYTE
 """Bounds what many thousand small tasks send home together, far below ``spark.driver.maxResultSize``."""
 ORDINALS_PER_TASK = 1 << 20
@@ -146,7 +140,7 @@ class Task:
                 pending.wait()
                 report = tally.report(partition, writer.size)
                 rows = writer.take_buffered()
-                small = _compressed(rows, partition)
+                small = _compressed(rows, self.options.tuning.sent_home_bytes, partition)
                 if small is None and rows is not None and self._stays_plain(writer.size, partition, directory):
                     report = replace(report, plain=_left_plain(rows, directory))
                 elif small is None:
@@ -183,7 +177,8 @@ class Task:
         return replace(tally.report(partition, size), parts=parts)
 
     def _stays_plain(self, size: int, partition: int, directory: Path) -> bool:
-        return self._is_shared(directory) and self.row_order == "ignored" and size <= PLAIN_BYTES // (partition + 1)
+        share = self.options.tuning.left_plain_bytes // (partition + 1)
+        return self._is_shared(directory) and self.row_order == "ignored" and size <= share
 
     def _stage(self, part: Part, directory: Path, folder: str) -> Part:
         """The part where the driver, or the store's server, can take it from."""
@@ -300,9 +295,9 @@ def rows_from(source: bytes | Path) -> pa.Table:
     return pa.ipc.open_stream(source if isinstance(source, bytes) else pa.memory_map(str(source))).read_all()
 
 
-def _compressed(table: pa.Table | None, partition: int) -> bytes | None:
+def _compressed(table: pa.Table | None, at_most: int, partition: int) -> bytes | None:
     """The rows in a form small enough to send home, if there is one."""
-    limit = min(SMALL_BYTES, SMALL_TOTAL_BYTES // (partition + 1))
+    limit = min(at_most, SMALL_TOTAL_BYTES // (partition + 1))
     if table is None or table.nbytes > 32 * limit:
         return None
     sink = io.BytesIO()

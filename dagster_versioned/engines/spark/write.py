@@ -12,7 +12,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.partition_values import require_partition_columns
-from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
+from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import pickled_by_value
@@ -34,10 +34,6 @@ from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDig
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-CANONICAL_BYTES = 64 * MEBIBYTE
-"""Rows without an order become one part in canonical order up to this size (as `row_size` counts, so that partitioning
-does not shift it): then the same rows are the same bytes, however Spark happened to deal them out. It means that the
-driver sorts and encodes them, on one core."""
 
 _POSITION = "_position"
 _LANES = ("_lane0", "_lane1")
@@ -198,7 +194,9 @@ def _parts(
     small = [
         (report.task, rows) for report, at_home in reports if (rows := _rows(report, at_home, staging)) is not None
     ]
-    one_part = CANONICAL_BYTES if options.single_part else min(CANONICAL_BYTES, options.target_part_bytes)
+    one_part = options.tuning.canonical_bytes
+    if not options.single_part:
+        one_part = min(one_part, options.target_part_bytes)
     if (
         row_order == "ignored"
         and not options.partition_columns
