@@ -14,9 +14,8 @@ INSTALL = -m pip install $(PIP_FLAGS) --disable-pip-version-check
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export SPARK_LOCAL_IP ?= 127.0.0.1
 
-# Three workers for two cores, since tests of Spark wait for Python and for the JVM in turn; not more, because each may
-# hold a JVM. With pytest 9.2, xdist 3.8 groups nothing (it changes a node id that pytest does not read any more): until
-# a later xdist, tests of the group "spark" run in all.
+# Three workers for two cores, since tests wait for git, Python and the JVM in turn. One of them runs all tests of Spark,
+# so that there is one JVM (`pytest_collection_modifyitems` in tests/conftest.py).
 PYTEST = $(BIN)/python -m pytest -n 3 --dist loadgroup
 # The packages that hold the promises; the floor is in percent of lines.
 PROMISES = dagster_versioned/identity/**,dagster_versioned/storage/**,dagster_versioned/delta/**,dagster_versioned/tables/**

@@ -5,11 +5,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from support.tmpfs import in_memory
+
+if TYPE_CHECKING:
+    from support.s3_server import S3Server
 
 settings.register_profile(
     "ci",
@@ -55,3 +59,33 @@ def dagster_home() -> Iterator[Path]:
             del os.environ["DAGSTER_HOME"]
         else:
             os.environ["DAGSTER_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator["S3Server"]:
+    """A real S3 server, one for all tests of a process."""
+    from support.s3_server import running_s3_server
+
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator["S3Server"]:
+    """S3 as moto imitates it, one for all tests of a process."""
+    from support.s3_server import running_moto_server
+
+    with running_moto_server() as server:
+        yield server
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have one worker run all tests of Spark, so that there is one JVM.
+
+    What xdist 3.8 does for its groups it does to a node id that pytest 9.2 does not read any more.
+    """
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            if item.get_closest_marker("spark") is not None:
+                item._id = type(item.id).parse(f"{item.nodeid}@spark")  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as engine
 from dagster_versioned.errors import UnsupportedFeature
 from dagster_versioned.storage import ObjectStore, open_store
-from support.s3_server import running_moto_server
+from support.s3_server import S3Server
 from support.stores import contents
 
 pytestmark = pytest.mark.conformance
@@ -50,12 +50,11 @@ def tables(tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(moto_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[str, str]]:
     """Makes a bucket, and tells its URI and what follows that in ours."""
-    with running_moto_server() as server:
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
-        yield lambda: (f"s3://{server.new_bucket()}", f"?endpoint_url={server.endpoint_url}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", moto_server.access_key)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", moto_server.secret_key)
+    return lambda: (f"s3://{moto_server.new_bucket()}", f"?endpoint_url={moto_server.endpoint_url}")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

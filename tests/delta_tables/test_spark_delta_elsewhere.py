@@ -7,17 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from support.s3_server import running_s3_server
-
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def s3():
-    with running_s3_server() as server:
-        yield server
+def s3(s3_server):
+    return s3_server
 
 
 def run_job(*arguments, **environment):

@@ -96,6 +96,7 @@ def test_small_files_share_a_task(session, tmp_path, monkeypatch):
     assert sizes == [[10], [60 << 20], [1, 2], [65 << 20]]
 
 
+@pytest.mark.slow
 def test_filters_reach_the_statistics_of_files(spark, tmp_path):
     appended(tmp_path, numbers(0, 10), numbers(10, 20), numbers(20, 30))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -220,6 +221,7 @@ def test_a_commit_that_is_gone_is_an_error(session, tmp_path):
         query.run()
 
 
+@pytest.mark.slow
 def test_reading_through_the_source_equals_reading_directly(session, tmp_path):
     nested = pa.table(
         {

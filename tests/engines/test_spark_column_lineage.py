@@ -7,7 +7,7 @@ from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.spark.column_lineage import as_source, column_lineage
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.storage import S3Credentials, open_store
 from dagster_versioned.storage.wrappers import CountingStore
-from support.s3_server import running_s3_server
 from support.spark import promoted
 
 pytestmark = pytest.mark.spark
@@ -21,9 +20,8 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def s3():
-    with running_s3_server() as server:
-        yield server
+def s3(s3_server):
+    return s3_server
 
 
 def uri_of(server):

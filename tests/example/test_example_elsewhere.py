@@ -17,13 +17,11 @@ import pytest
 
 from dagster_versioned import Project
 from support.readers import by_deltalake, by_polars, types
-from support.s3_server import running_s3_server
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.s3,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(1_800),
 ]
 
@@ -90,9 +88,8 @@ def on_disk(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
-def s3():
-    with running_s3_server() as server:
-        yield server
+def s3(s3_server):
+    return s3_server
 
 
 @pytest.fixture(scope="module", params=[("s3", HERE), ("disk", CLUSTER), ("s3", CLUSTER)], ids=" ".join)

@@ -1,12 +1,11 @@
 """Must show 5: many processes write one table, and no version is lost, hidden or broken."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server
 from support.writers import (
     at_once,
     collect_and_write,
@@ -23,9 +22,8 @@ WRITERS, WRITES = 16, 25
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_s3_server() as one:
-        yield one
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])

@@ -29,7 +29,7 @@ from support.tmpfs import scratch
 
 __all__ = ["spark"]
 
-pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from dagster_versioned.storage.wrappers import Fault
 from support.crash_matrix import Case, S3Place, failed_at, killed_at, prepared
 from support.crashes import OPERATIONS, Undertaker, undertaker
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.s3, pytest.mark.timeout(900)]
 
@@ -17,9 +17,8 @@ NAMES = ("create", "full", "metadata_only", "partitions", "revert", "expire", "v
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_s3_server() as one:
-        yield one
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from dagster_versioned.delta_tables.arrow import read_delta
 from support.delta_model import TYPES, Append, State, bag_of
 from support.delta_racers import Done, random_steps
 from support.delta_steps import ArrowSteps, create
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server
 from support.tmpfs import scratch
 from support.writers import at_once
 
@@ -38,9 +38,8 @@ FIRST = Append(tuple({"k": k, "v": 0, "s": "first", "p": "abc"[k % 3]} for k in 
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_s3_server() as one:
-        yield one
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import S3Credentials
 from support.governance_documents import NAME
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server
 
 DISPATCH = Dispatch(
     methods={"python": {"default": "dagster_versioned.read", "cached": "dagster_versioned.read_cached"}}
@@ -41,9 +41,8 @@ DISPATCH = Dispatch(
 
 
 @pytest.fixture(scope="module")
-def server():
-    with running_s3_server() as server:
-        yield server
+def server(s3_server):
+    return s3_server
 
 
 @dataclass(repr=False)

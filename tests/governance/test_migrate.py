@@ -32,7 +32,7 @@ from support.frames import numbered
 from support.governed import NAME, WHO, Governed, Opener, chain, facts, fill, fill_a_little
 from support.hooked_store import HookedStore
 from support.readers import assert_same
-from support.s3_server import S3Server, running_moto_server
+from support.s3_server import S3Server
 from support.stores import contents
 from support.tmpfs import scratch
 
@@ -46,12 +46,6 @@ def tmp_path() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def moto() -> Iterator[S3Server]:
-    with running_moto_server() as server:
-        yield server
-
-
 @pytest.fixture
 def place(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Location]:
     """A new empty place of a kind."""
@@ -62,7 +56,7 @@ def place(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Loc
         made += 1
         if kind == "local":
             return Location.parse(str(tmp_path / f"place{made}"))
-        server: S3Server = request.getfixturevalue("moto")
+        server: S3Server = request.getfixturevalue("moto_server")
         return server.location(server.new_bucket(), "study 1")
 
     return new
@@ -145,11 +139,11 @@ def test_everything_is_as_it_was_at_the_new_place(
     place: Callable[[str], Location],
     registry: Registry,
     mirror: GovernanceStore,
-    moto: S3Server,
+    moto_server: S3Server,
     log: Log,
 ) -> None:
     old, new = place(source), place(target)
-    governed = Governed.begin(registry, mirror, old, Opener({moto.endpoint_url: moto}))
+    governed = Governed.begin(registry, mirror, old, Opener({moto_server.endpoint_url: moto_server}))
     (fill if source == "local" else fill_a_little)(governed.at(old))
     before, links = facts(governed.at(old)), chain(governed.at(old), "flights")
     commits = log()
@@ -469,24 +463,28 @@ def test_a_target_that_is_the_source_or_around_or_inside_of_it(governed: Governe
 
 @pytest.mark.parametrize("prefix", ["", "study", "study/inner"])
 def test_an_s3_target_that_is_the_source_or_around_or_inside_of_it(
-    registry: Registry, mirror: GovernanceStore, moto: S3Server, prefix: str
+    registry: Registry, mirror: GovernanceStore, moto_server: S3Server, prefix: str
 ) -> None:
-    bucket = moto.new_bucket()
-    governed = Governed.begin(registry, mirror, moto.location(bucket, "study"), Opener({moto.endpoint_url: moto}))
+    bucket = moto_server.new_bucket()
+    governed = Governed.begin(
+        registry, mirror, moto_server.location(bucket, "study"), Opener({moto_server.endpoint_url: moto_server})
+    )
     governed.at(governed.home).table("t").write(numbered(1))
-    same = moto.location(bucket, prefix).model_copy(update={"region": "eu-west-1"})
+    same = moto_server.location(bucket, prefix).model_copy(update={"region": "eu-west-1"})
     with pytest.raises(InvalidInput, match=r"is where the project is|lies inside of"):
         governed.move(same)
-    governed.move(moto.location(bucket, "study-2"))
+    governed.move(moto_server.location(bucket, "study-2"))
 
 
 def test_a_target_that_is_inside_of_the_source_by_another_name(
-    registry: Registry, mirror: GovernanceStore, moto: S3Server, log: Log
+    registry: Registry, mirror: GovernanceStore, moto_server: S3Server, log: Log
 ) -> None:
-    alias = S3Server(moto.endpoint_url.replace("127.0.0.1", "localhost"), moto.access_key, moto.secret_key)
-    bucket = moto.new_bucket()
-    opener = Opener({one.endpoint_url: one for one in (moto, alias)})
-    governed = Governed.begin(registry, mirror, moto.location(bucket), opener)
+    alias = S3Server(
+        moto_server.endpoint_url.replace("127.0.0.1", "localhost"), moto_server.access_key, moto_server.secret_key
+    )
+    bucket = moto_server.new_bucket()
+    opener = Opener({one.endpoint_url: one for one in (moto_server, alias)})
+    governed = Governed.begin(registry, mirror, moto_server.location(bucket), opener)
     governed.at(governed.home).table("t").write(numbered(1))
     before, commits = contents(opener(governed.home)), log()
     with pytest.raises(InvalidInput, match="by another name"):

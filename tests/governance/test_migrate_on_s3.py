@@ -1,6 +1,5 @@
 """A regulator's question, on a real S3 server: every version that ever was, after two moves, whoever asks."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import deltalake
@@ -17,7 +16,7 @@ from dagster_versioned.storage.s3 import S3Options
 from support.frames import numbered
 from support.governed import NAME, Governed, Opener, chain, facts
 from support.readers import assert_same
-from support.s3_server import S3Server, running_s3_server
+from support.s3_server import S3Server
 
 datom = pytest.importorskip("datom")
 
@@ -25,9 +24,8 @@ pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with running_s3_server() as one:
-        yield one
+def server(s3_server: S3Server) -> S3Server:
+    return s3_server
 
 
 @pytest.fixture

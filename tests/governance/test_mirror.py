@@ -2,7 +2,7 @@
 
 import multiprocessing
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,33 +31,22 @@ from dagster_versioned.governance.mirror import Difference, GovernanceStore
 from dagster_versioned.governance.registry import Registry, now
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, CountingStore, Fault, FaultStore
-from support.s3_server import running_moto_server, running_s3_server
+from support.s3_server import S3Server
 
 A, B, C = (Location.parse(f"/data/{name}") for name in "abc")
 WRITES = ("put", "put_if_match", "put_if_absent", "delete")
 NAMES = ("migration_history.json", "ref.json", "dispatch.json", "migration.json")
 
 
-@pytest.fixture(scope="session")
-def moto() -> Iterator[Callable[[], ObjectStore]]:
-    with running_moto_server() as server:
-        yield lambda: server.store(server.new_bucket(), "gov")
-
-
-@pytest.fixture(scope="session")
-def real_s3() -> Iterator[Callable[[], ObjectStore]]:
-    with running_s3_server() as server:
-        yield lambda: server.store(server.new_bucket(), "gov")
-
-
 @pytest.fixture(
-    params=["local", pytest.param("moto", marks=pytest.mark.slow), pytest.param("real_s3", marks=pytest.mark.s3)]
+    params=["local", pytest.param("moto", marks=pytest.mark.slow), pytest.param("s3", marks=pytest.mark.s3)]
 )
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> GovernanceStore:
     """A mirror in each kind of store."""
     if request.param == "local":
         return GovernanceStore(LocalStore(tmp_path / "anywhere"))
-    return GovernanceStore(request.getfixturevalue(request.param)())
+    server: S3Server = request.getfixturevalue(f"{request.param}_server")
+    return GovernanceStore(server.store(server.new_bucket(), "gov"))
 
 
 @pytest.fixture

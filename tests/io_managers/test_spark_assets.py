@@ -9,7 +9,7 @@ from pyspark.sql import functions as sf
 
 from support.house import changes, materializations
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 @dg.asset

@@ -12,7 +12,7 @@ from dagster_versioned import TableOptions
 from dagster_versioned.errors import EmptyTable, InvalidInput
 from support.house import changes
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 DAYS = dg.DailyPartitionsDefinition(start_date="2024-01-01", end_date="2024-01-04", timezone="America/New_York")
 TAGS = {

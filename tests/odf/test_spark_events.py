@@ -119,6 +119,7 @@ def test_tables_of_many_columns_are_merged(spark: Any, tmp_path: Path):
     ]
 
 
+@pytest.mark.slow
 def test_rows_in_an_order_of_spark_s_own_are_ordered_by_what_they_say(spark: Any, tmp_path: Path):
     table = EventTable(Project.open("NYC", str(tmp_path)).table("log"), HISTORIES["append"])
     table.write(spark.range(100).repartition(7).withColumnRenamed("id", "number"), run=Run("r", "log", 0))

@@ -9,7 +9,7 @@ from dagster_versioned.odf.transform_query import QueryKind, QueryStep, Transfor
 from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import empty_history
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")

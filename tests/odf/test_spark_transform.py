@@ -14,7 +14,7 @@ from dagster_versioned.odf.transform_query import InputHistory, QueryStep, Trans
 from dagster_versioned.tables.event_history import EventColumns
 from support.transforms import History, at, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 A, R, FROM, TO = Operation
 

@@ -33,7 +33,7 @@ from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, Fault
 from dagster_versioned.tables.event_history import EventHistory, SnapshotMerge
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from support.s3_server import running_moto_server
+from support.s3_server import S3Server
 from support.static_server import Request, answering, static_server
 from support.stores import contents
 
@@ -476,17 +476,16 @@ def test_a_head_that_names_no_block_is_refused(tmp_path: Path, copy: VersionedTa
 
 
 @pytest.mark.slow
-def test_pushed_to_a_bucket_and_pulled_from_it(origin: Origin, copy: VersionedTable):
-    with running_moto_server() as server:
-        bucket = server.store(server.new_bucket(), "shared")
-        push(origin.table, bucket, key=KEY)
-        origin.extend()
-        push(origin.table, bucket, key=KEY)
-        pull(RemoteDataset(bucket), copy, require_signature=True)
-        assert current(copy) == DUMPS[2].to_pylist()
-        remote = Project("REMOTE", server.store(server.new_bucket(), "project")).table("cities")
-        pull(RemoteDataset(bucket), remote, require_signature=True)
-        assert current(remote) == DUMPS[2].to_pylist()
+def test_pushed_to_a_bucket_and_pulled_from_it(origin: Origin, copy: VersionedTable, moto_server: S3Server):
+    bucket = moto_server.store(moto_server.new_bucket(), "shared")
+    push(origin.table, bucket, key=KEY)
+    origin.extend()
+    push(origin.table, bucket, key=KEY)
+    pull(RemoteDataset(bucket), copy, require_signature=True)
+    assert current(copy) == DUMPS[2].to_pylist()
+    remote = Project("REMOTE", moto_server.store(moto_server.new_bucket(), "project")).table("cities")
+    pull(RemoteDataset(bucket), remote, require_signature=True)
+    assert current(remote) == DUMPS[2].to_pylist()
 
 
 def test_errors_of_a_pull_are_the_packages_own(copy: VersionedTable, tmp_path: Path):

@@ -25,7 +25,6 @@ from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.external import ExternalHeads
 from dagster_versioned.storage.wrappers import CountingStore
-from support.s3_server import running_s3_server
 from support.spark import spark
 
 __all__ = ["spark"]
@@ -312,45 +311,44 @@ def test_a_run_that_finds_no_table_says_where_it_looked(daemon, lake):
 
 @pytest.mark.s3
 @pytest.mark.slow
-def test_on_s3_it_is_reached_with_the_keys_of_its_io_manager_and_nothing_holds_them(daemon):
-    with running_s3_server() as server:
-        bucket = server.new_bucket()
-        options = {
-            "AWS_ENDPOINT_URL": server.endpoint_url,
-            "AWS_ACCESS_KEY_ID": server.access_key,
-            "AWS_SECRET_ACCESS_KEY": server.secret_key,
-            "AWS_REGION": server.region,
-            "AWS_ALLOW_HTTP": "true",
-            "aws_conditional_put": "etag",
-        }
-        query = f"?region={server.region}&endpoint_url={server.endpoint_url}"
-        lake = f"s3://{bucket}/lake/rates{query}"
-        keys = S3CredentialsResource(access_key=server.access_key, secret_key=server.secret_key)
-        project = ProjectResource(name="LAKE", location=f"s3://{bucket}/project{query}", credentials=keys)
-        source = versioned_source("rates", uri=lake, io_manager_key="lake")
+def test_on_s3_it_is_reached_with_the_keys_of_its_io_manager_and_nothing_holds_them(daemon, s3_server):
+    bucket = s3_server.new_bucket()
+    options = {
+        "AWS_ENDPOINT_URL": s3_server.endpoint_url,
+        "AWS_ACCESS_KEY_ID": s3_server.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3_server.secret_key,
+        "AWS_REGION": s3_server.region,
+        "AWS_ALLOW_HTTP": "true",
+        "aws_conditional_put": "etag",
+    }
+    query = f"?region={s3_server.region}&endpoint_url={s3_server.endpoint_url}"
+    lake = f"s3://{bucket}/lake/rates{query}"
+    keys = S3CredentialsResource(access_key=s3_server.access_key, secret_key=s3_server.secret_key)
+    project = ProjectResource(name="LAKE", location=f"s3://{bucket}/project{query}", credentials=keys)
+    source = versioned_source("rates", uri=lake, io_manager_key="lake")
 
-        def put(value, mode="append"):
-            rows = pa.table({"n": pa.array([value], pa.int64())})
-            deltalake.write_deltalake(f"s3://{bucket}/lake/rates", rows, mode=mode, storage_options=options)
+    def put(value, mode="append"):
+        rows = pa.table({"n": pa.array([value], pa.int64())})
+        deltalake.write_deltalake(f"s3://{bucket}/lake/rates", rows, mode=mode, storage_options=options)
 
-        target = loading()
-        sensors = [keep(target, on="data_sha"), build_source_sensor("report")]
-        daemon.deploy(source, target, sensors=sensors, resources={"lake": VersionedParquetIOManager(project=project)})
-        assert daemon.tick() == []
-        for known in ([1], [1, 2]):
-            put(known[-1])
-            assert daemon.settle() == [("down", None)]
-            assert values(daemon) == known
-        deltalake.DeltaTable(f"s3://{bucket}/lake/rates", storage_options=options).optimize.compact()
-        assert daemon.settle() == []
-        identity = daemon.head("down").identity.to_json()
-        assert [one["log_version"] for one in identity["parents"]] == [1]
-        said = [str(identity), *(str(one) for run in daemon.runs for one in daemon.instance.all_logs(run.run_id))]
-        assert server.secret_key not in "".join(said)
-        # Where it is is no part of what was built from it.
-        assert bucket not in said[0]
-        table = ExternalTable(lake, credentials=server.credentials)
-        assert table.recorded(parent(daemon)).log_version == 1
+    target = loading()
+    sensors = [keep(target, on="data_sha"), build_source_sensor("report")]
+    daemon.deploy(source, target, sensors=sensors, resources={"lake": VersionedParquetIOManager(project=project)})
+    assert daemon.tick() == []
+    for known in ([1], [1, 2]):
+        put(known[-1])
+        assert daemon.settle() == [("down", None)]
+        assert values(daemon) == known
+    deltalake.DeltaTable(f"s3://{bucket}/lake/rates", storage_options=options).optimize.compact()
+    assert daemon.settle() == []
+    identity = daemon.head("down").identity.to_json()
+    assert [one["log_version"] for one in identity["parents"]] == [1]
+    said = [str(identity), *(str(one) for run in daemon.runs for one in daemon.instance.all_logs(run.run_id))]
+    assert s3_server.secret_key not in "".join(said)
+    # Where it is is no part of what was built from it.
+    assert bucket not in said[0]
+    table = ExternalTable(lake, credentials=s3_server.credentials)
+    assert table.recorded(parent(daemon)).log_version == 1
 
 
 def test_a_look_that_breaks_off_takes_no_version_for_seen(lake, monkeypatch):

@@ -10,7 +10,6 @@ from dagster_versioned import Project, ProjectResource, VersionedParquetIOManage
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from dagster_versioned.tables.documents.head import Head, HeadDocument, head_key
-from support.s3_server import running_s3_server
 
 PAGE = 1000
 """Keys that a store lists in one call, at most."""
@@ -111,10 +110,9 @@ def test_ten_thousand_assets_of_which_fifty_changed_on_local_disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.timeout(1200)
-def test_ten_thousand_assets_of_which_fifty_changed_on_s3():
-    with running_s3_server() as server:
-        store = server.store(server.new_bucket(), "house")
-        check_calls(Pairs(store, 10_000, "s3"), 50)
+def test_ten_thousand_assets_of_which_fifty_changed_on_s3(s3_server):
+    store = s3_server.store(s3_server.new_bucket(), "house")
+    check_calls(Pairs(store, 10_000, "s3"), 50)
 
 
 def test_a_new_process_with_a_cursor_reads_no_head_where_nothing_changed(tmp_path):

@@ -1,6 +1,6 @@
 """The stores that the storage tests run against."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -8,22 +8,10 @@ import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore, S3Options, S3Store
 from dagster_versioned.storage.wrappers import CountingStore
-from support.s3_server import S3Server, running_moto_server, running_s3_server
+from support.s3_server import S3Server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
 SMALL_PARTS = S3Options(part_bytes=5 * 1024**2, whole_copy_bytes=6 * 1024**2)
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    with running_s3_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def moto_server() -> Iterator[S3Server]:
-    with running_moto_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

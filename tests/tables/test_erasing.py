@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from dagster_versioned.storage import S3Store
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
-from support.s3_server import S3Server, running_moto_server, running_s3_server
+from support.s3_server import S3Server
 from support.stores import contents
 
 SECRET = pa.table({"name": ["Ada Lovelace"] * 10})
@@ -96,10 +95,9 @@ def test_purge_leaves_staged_bytes_that_a_version_needs(table: VersionedTable, p
 # On S3
 
 
-@pytest.fixture(scope="module", params=["moto", pytest.param("real", marks=pytest.mark.s3)])
-def server(request: pytest.FixtureRequest) -> Iterator[S3Server]:
-    with running_moto_server() if request.param == "moto" else running_s3_server() as server:
-        yield server
+@pytest.fixture(params=[pytest.param("moto", marks=pytest.mark.slow), pytest.param("s3", marks=pytest.mark.s3)])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    return request.getfixturevalue(f"{request.param}_server")
 
 
 @pytest.fixture

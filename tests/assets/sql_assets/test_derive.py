@@ -17,7 +17,7 @@ from dagster_versioned.tables.event_history import SnapshotMerge
 from support.derived import SCHEMA, House
 from support.transforms import START, at
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 LATE = "SELECT event_time, id, delay FROM flights WHERE delay > 6"
 COUNTS = "SELECT max(event_time) AS event_time, carrier, count(*) AS n FROM flights GROUP BY carrier"
@@ -142,6 +142,7 @@ def test_a_column_that_an_input_gains_is_seen_and_all_is_compared(spark, house):
     assert house.replays(spark) == [True, True]
 
 
+@pytest.mark.slow
 def test_an_input_whose_history_was_put_in_the_place_of_another_is_refused(spark, house, tmp_path):
     house.write((at(1), 1, "UA", 7))
     before = InputAt.of_table(house.project.table("flights"))

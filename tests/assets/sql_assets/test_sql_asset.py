@@ -50,7 +50,6 @@ def shown(result, asset):
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 @pytest.mark.slow
 def test_assets_take_what_is_new_and_record_from_where(spark, house):
     late = sql_asset("late", inputs={"f": FLIGHTS.key}, query=LATE)
@@ -81,7 +80,6 @@ def test_assets_take_what_is_new_and_record_from_where(spark, house):
 
 
 @pytest.mark.spark
-@pytest.mark.xdist_group("spark")
 def test_a_query_that_is_refused_fails_the_step_and_writes_nothing(spark, house):
     house.write((at(1), 1, 5))
     for query, named in (("SELECT event_time, rand() AS r FROM f", r"rand\(\)"), ("SELECT * FROM planes", "planes")):

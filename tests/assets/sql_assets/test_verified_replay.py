@@ -19,7 +19,7 @@ from dagster_versioned.tables.parts import SLICES
 from support.derived import House
 from support.transforms import at
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 LATE = "SELECT event_time, id, delay FROM flights WHERE delay > 6"
 COUNTS = "SELECT max(event_time) AS event_time, delay, count(*) AS n FROM late GROUP BY delay"
