@@ -243,16 +243,8 @@ def refuse(features: Collection[str], operation: str) -> None:
 # --- protocols of our own --------------------------------------------------------------------------------------------
 
 
-def protocol_for(schema: StructType) -> Protocol:
-    """The lowest protocol for a table of ours with this schema.
-
-    Domain metadata and in-commit timestamps bind writers alone, so any reader of version 1 reads it; only
-    ``timestamp_ntz`` asks more of readers.
-    """
-    writer = {"domainMetadata", "inCommitTimestamp"}
-    if schema.holds("timestamp_ntz"):
-        return Protocol(3, 7, ("timestampNtz",), tuple(sorted(writer | {"timestampNtz"})))
-    return Protocol(1, 7, None, tuple(sorted(writer)))
+OWN_PROTOCOL = Protocol(1, 7, None, ("domainMetadata", "inCommitTimestamp"))
+"""What every table of ours needs at least. Both features bind writers alone, so any reader of version 1 reads it."""
 
 
 def merge_protocol(old: Protocol, needed: Protocol) -> Protocol:

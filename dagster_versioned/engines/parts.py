@@ -11,6 +11,7 @@ from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import RowOrder
 
 MEBIBYTE = 1024 * 1024
+ROW_GROUP_ROWS = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class WriteTuning:
     """
 
     in_memory_bytes: int = 8 * MEBIBYTE
-    row_group_rows: int = 1_048_576
+    row_group_rows: int = ROW_GROUP_ROWS
     canonical_bytes: int = 64 * MEBIBYTE
     sent_home_bytes: int = 256 * 1024
     left_plain_bytes: int = 64 * MEBIBYTE

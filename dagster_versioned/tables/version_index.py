@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.log.commits import begins_late, read_commit, stream_commits
 from dagster_versioned.delta.log.snapshot import LoadedLog
 from dagster_versioned.errors import IntegrityError, InvalidName, ObjectNotFound
@@ -188,7 +189,7 @@ _UNREADABLE = (IntegrityError, LookupError, pa.ArrowException, OSError, ValueErr
 
 def parse_index(data: bytes, commits: StoredCommits | None = None) -> list[CommitRecord]:
     """The commits of a segment, or of what a checkpoint notes. Raises what `_UNREADABLE` lists."""
-    table = pq.read_table(pa.BufferReader(data))
+    table = pq.read_table(arrow_reader(data))
     if (table.schema.names, table.schema.types) != (_SCHEMA.names, _SCHEMA.types):
         raise IntegrityError(f"A version index holds columns {table.schema.names}; {_SCHEMA.names} were expected.")
     if any(table[name].null_count for name in _SCHEMA.names if name != "info"):

@@ -13,8 +13,9 @@ import pytest
 
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Metadata, Txn
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.commit.transaction import Committed, Transaction, now_ms
-from dagster_versioned.delta.features import protocol_for
+from dagster_versioned.delta.features import OWN_PROTOCOL
 from dagster_versioned.delta.files.partition_values import encode, folder
 from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_json
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
@@ -179,7 +180,10 @@ def test_our_table_is_read_at_every_version_before_and_after_a_checkpoint(tmp_pa
     store = LocalStore(tmp_path)
     schema = schema_from_arrow(data(0, "x").schema)
     properties = {"delta.enableInCommitTimestamps": "true", "delta.setTransactionRetentionDuration": "interval 30 days"}
-    actions: list[Action] = [protocol_for(schema), Metadata("0" * 32, schema.json(), ("p",), properties)]
+    actions: list[Action] = [
+        protocol_with(OWN_PROTOCOL, {}, schema),
+        Metadata("0" * 32, schema.json(), ("p",), properties),
+    ]
     snapshot: Snapshot | None = None
     expected: list[pa.Table] = []
     live: list[tuple[Add, pa.Table]] = []
@@ -216,7 +220,7 @@ def test_our_table_is_read_at_every_version_before_and_after_a_checkpoint(tmp_pa
 def test_the_peer_refuses_to_write_to_our_table(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     schema = schema_from_arrow(pa.schema([("x", pa.int64())]))
-    commit(store, None, [protocol_for(schema), Metadata("0" * 32, schema.json(), (), {})])
+    commit(store, None, [protocol_with(OWN_PROTOCOL, {}, schema), Metadata("0" * 32, schema.json(), (), {})])
     with pytest.raises(Exception, match="omain"):
         deltalake.write_deltalake(str(tmp_path), pa.table({"x": [1]}), mode="append")
     assert load_snapshot(store).version == 0

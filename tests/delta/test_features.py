@@ -3,11 +3,12 @@ from dataclasses import replace
 import pytest
 
 from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.features import (
+    OWN_PROTOCOL,
     column_mapping,
     merge_protocol,
     protected_version,
-    protocol_for,
     reader_features,
     refuse_row_rules,
     require_read,
@@ -20,6 +21,7 @@ from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 LONG = StructType([StructField("x", "long")])
 NTZ = StructType([StructField("x", ArrayType(StructType([StructField("t", "timestamp_ntz")])))])
+OF_NTZ = protocol_with(OWN_PROTOCOL, {}, NTZ)
 
 
 def metadata(**configuration: str) -> Metadata:
@@ -190,29 +192,27 @@ def test_versions_that_are_protected() -> None:
 
 
 def test_our_own_protocols_ask_readers_for_nothing_but_timestamps_without_zone() -> None:
-    assert protocol_for(LONG) == Protocol(1, 7, None, ("domainMetadata", "inCommitTimestamp"))
-    assert protocol_for(NTZ) == Protocol(
-        3, 7, ("timestampNtz",), ("domainMetadata", "inCommitTimestamp", "timestampNtz")
-    )
-    for schema in (LONG, NTZ):
-        refuse_row_rules(protocol_for(schema), metadata())
+    assert protocol_with(OWN_PROTOCOL, {}, LONG) is OWN_PROTOCOL
+    assert Protocol(3, 7, ("timestampNtz",), ("domainMetadata", "inCommitTimestamp", "timestampNtz")) == OF_NTZ
+    for protocol in (OWN_PROTOCOL, OF_NTZ):
+        refuse_row_rules(protocol, metadata())
 
 
 @pytest.mark.parametrize(
     ("old", "needed", "merged"),
     [
-        (protocol_for(LONG), protocol_for(LONG), protocol_for(LONG)),
-        (protocol_for(NTZ), protocol_for(LONG), protocol_for(NTZ)),
-        (protocol_for(LONG), protocol_for(NTZ), protocol_for(NTZ)),
+        (OWN_PROTOCOL, OWN_PROTOCOL, OWN_PROTOCOL),
+        (OF_NTZ, OWN_PROTOCOL, OF_NTZ),
+        (OWN_PROTOCOL, OF_NTZ, OF_NTZ),
         (Protocol(1, 2), Protocol(1, 1), Protocol(1, 2)),
         (
             Protocol(1, 2),
-            protocol_for(LONG),
+            OWN_PROTOCOL,
             Protocol(1, 7, None, ("appendOnly", "domainMetadata", "inCommitTimestamp", "invariants")),
         ),
         (
             Protocol(2, 5),
-            protocol_for(NTZ),
+            OF_NTZ,
             Protocol(
                 3,
                 7,

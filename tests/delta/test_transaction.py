@@ -29,7 +29,7 @@ from dagster_versioned.delta.commit.transaction import (
     now_ms,
     serialize_commit,
 )
-from dagster_versioned.delta.features import protocol_for
+from dagster_versioned.delta.features import OWN_PROTOCOL
 from dagster_versioned.delta.log.commits import commit_key, read_commit
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
@@ -39,7 +39,7 @@ from dagster_versioned.storage.local import LocalStore
 
 SCHEMA = StructType([StructField("x", "long")])
 METADATA = Metadata("id", SCHEMA.json(), (), {"delta.enableInCommitTimestamps": "true"})
-CREATE: list[Action] = [protocol_for(SCHEMA), METADATA]
+CREATE: list[Action] = [OWN_PROTOCOL, METADATA]
 
 
 def add(path: str) -> Add:
@@ -152,7 +152,7 @@ APPEND_ONLY = Metadata("id", SCHEMA.json(), (), {"delta.appendOnly": "true"})
     ("actions", "error", "reason"),
     [
         ([METADATA], InvalidInput, "protocol action"),
-        ([protocol_for(SCHEMA)], InvalidInput, "metaData action"),
+        ([OWN_PROTOCOL], InvalidInput, "metaData action"),
         ([*CREATE, METADATA], InvalidInput, "metaData occurs twice"),
         ([*CREATE, add("a"), add("./a")], InvalidInput, "occurs twice"),
         ([*CREATE, add("a"), Remove("a", True)], InvalidInput, "both added and removed"),
@@ -160,8 +160,8 @@ APPEND_ONLY = Metadata("id", SCHEMA.json(), (), {"delta.appendOnly": "true"})
         ([*CREATE, add("../a")], LogCorrupt, "leaves"),
         ([*CREATE, add("/a")], UnsupportedFeature, "absolutePaths"),
         ([*CREATE, Add("a", {"x": "1"}, 1, 1, True)], InvalidInput, "partition columns"),
-        ([protocol_for(SCHEMA), PARTITIONED, add("a")], InvalidInput, "partition columns"),
-        ([protocol_for(SCHEMA), APPEND_ONLY, Remove("a", True)], InvalidInput, "append-only"),
+        ([OWN_PROTOCOL, PARTITIONED, add("a")], InvalidInput, "partition columns"),
+        ([OWN_PROTOCOL, APPEND_ONLY, Remove("a", True)], InvalidInput, "append-only"),
         ([*CREATE, DomainMetadata("delta.x", "")], InvalidInput, "belongs to the protocol"),
         ([Protocol(1, 2), METADATA, DomainMetadata("x", "")], InvalidInput, "needs the feature domainMetadata"),
         ([Protocol(1, 7, None, ("somethingNew",)), METADATA], UnsupportedFeature, "somethingNew"),
@@ -227,7 +227,7 @@ def test_a_protocol_loses_nothing(created: Snapshot) -> None:
 
 
 def test_when_in_commit_timestamps_began_is_on_record(store: LocalStore) -> None:
-    Transaction(None, [protocol_for(SCHEMA), replace(METADATA, configuration={})], "CREATE").attempt(store)
+    Transaction(None, [OWN_PROTOCOL, replace(METADATA, configuration={})], "CREATE").attempt(store)
     snapshot = load_snapshot(store)
     Transaction(snapshot, [add("a")], "WRITE", NOTHING).attempt(store)
     after, committed = commit(store, snapshot, lambda read: Transaction(read, [METADATA], "SET TBLPROPERTIES", NOTHING))

@@ -263,7 +263,7 @@ def running_daemon(folder: Path, empty_home: Path) -> Iterator[Daemon]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _migrations_are_read_once() -> Iterator[None]:
-    """Dagster reads its migrations, dozens of files, whenever it opens a storage: a sixth of the time of these tests."""
+    """Dagster reads its migrations, dozens of files, whenever it opens a storage: a sixth of these tests' time."""
     read, known = ScriptDirectory.from_config, {}
 
     def once(config):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.partition_values import typed_columns
 from dagster_versioned.delta.files.predicate import (
     And,
@@ -443,7 +444,7 @@ def _read_json(lines: Any, leaves: Sequence[_Leaf]) -> pa.Table:
         lines = compute.replace_substring(lines, "\n", " ")
     whole = compute.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n")[0]
     data = whole.as_buffer()
-    source: Any = pa.BufferReader(data)
+    source: Any = arrow_reader(data)
     return pa_json.read_json(
         source,
         read_options=pa_json.ReadOptions(use_threads=False, block_size=data.size + 1),

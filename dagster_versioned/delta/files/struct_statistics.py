@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.statistics import are_objects, parse
 from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
@@ -86,7 +87,7 @@ def _columnar(texts: Array, wanted: pa.StructType) -> Array:
     if compute.any(compute.match_substring_regex(lines, "[\r\n]")).as_py():
         raise ValueError("a text of several lines")
     whole = "\n".join(cast("list[str]", lines.to_pylist())).encode() + b"\n"
-    source: Any = pa.BufferReader(whole)
+    source: Any = arrow_reader(whole)
     table = pa_json.read_json(
         source,
         read_options=pa_json.ReadOptions(block_size=max(len(whole), 1)),

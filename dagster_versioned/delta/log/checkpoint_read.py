@@ -22,6 +22,7 @@ from dagster_versioned.delta.actions import (
     Txn,
     parse_action,
 )
+from dagster_versioned.delta.files.arrow_memory import arrow_reader, in_arrow
 from dagster_versioned.delta.files.file_actions import (
     ADD,
     KEY,
@@ -201,7 +202,7 @@ def _columns(
     """The actions of each wanted kind, its members as columns; and the notes. Raises `LogCorrupt` naming the file."""
     path = store.local_path(key)
     try:
-        source: Any = pa.py_buffer(store.get(key)) if path is None else path
+        source: Any = in_arrow(store.get(key)) if path is None else path
         file = _opened(source)
         groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
         table = _read_groups(source, file, groups, _leaf_columns(file.schema_arrow, wanted))
@@ -219,7 +220,7 @@ def _columns(
 
 
 def _opened(source: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.BufferReader(source) if isinstance(source, pa.Buffer) else source, metadata=metadata)
+    return pq.ParquetFile(arrow_reader(source) if isinstance(source, pa.Buffer) else source, metadata=metadata)
 
 
 def _read_groups(source: Any, file: pq.ParquetFile, groups: list[int], columns: list[str]) -> pa.Table:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Action, Metadata, Protocol
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, identities
 from dagster_versioned.delta.files.predicate import parse_predicate
@@ -273,7 +274,7 @@ def _metadata(store: ObjectStore, key: str) -> pq.FileMetaData:
         size = store.head(key).size
         tail = store.get_range(key, max(size - 8, 0), 8)
         length = int.from_bytes(tail[:4], "little") + 8
-        footer: Any = pa.BufferReader(store.get_range(key, max(size - length, 0), length))
+        footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
         return pq.read_metadata(footer)
     except (pa.ArrowException, OSError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error

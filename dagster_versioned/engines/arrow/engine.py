@@ -14,8 +14,8 @@ from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
-from dagster_versioned.engines.parquet_part import ROW_GROUP_ROWS, PartWriter, partitioned_parts
-from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
+from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
+from dagster_versioned.engines.parts import ROW_GROUP_ROWS, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import row_sizes
 from dagster_versioned.engines.scan import Scan

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.files.arrow_memory import arrow_reader, in_arrow
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files.file_actions import no_rows
 from dagster_versioned.delta.files.predicate import Predicate
@@ -104,7 +105,7 @@ def _bytes(scan: Scan, file: ScanFile) -> pa.Buffer:
     path = scan.store.local_path(file.key)
     try:
         if path is None:
-            return pa.py_buffer(scan.store.get(file.key))
+            return in_arrow(scan.store.get(file.key))
         with pa.memory_map(str(path)) as mapped:
             return mapped.read_buffer()
     except (ObjectNotFound, FileNotFoundError) as error:
@@ -136,12 +137,12 @@ def _undecodable(scan: Scan, file: ScanFile, error: Exception) -> IntegrityError
 
 
 def _open(data: pa.Buffer, *, compact: bool = False) -> pq.ParquetFile:
-    parquet = pq.ParquetFile(pa.BufferReader(data), coerce_int96_timestamp_unit="us")
+    parquet = pq.ParquetFile(arrow_reader(data), coerce_int96_timestamp_unit="us")
     repeated = _repeated(parquet) if compact else []
     if not repeated:
         return parquet
     return pq.ParquetFile(
-        pa.BufferReader(data),
+        arrow_reader(data),
         metadata=parquet.metadata,
         read_dictionary=repeated,
         coerce_int96_timestamp_unit="us",

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dagster_versioned.delta.files.arrow_memory import in_arrow
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
@@ -292,7 +293,7 @@ def tallied(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[p
 
 def rows_from(source: bytes | Path) -> pa.Table:
     """The rows that a task sent home, or left in a file."""
-    return pa.ipc.open_stream(source if isinstance(source, bytes) else pa.memory_map(str(source))).read_all()
+    return pa.ipc.open_stream(in_arrow(source) if isinstance(source, bytes) else pa.memory_map(str(source))).read_all()
 
 
 def _compressed(table: pa.Table | None, at_most: int, partition: int) -> bytes | None:

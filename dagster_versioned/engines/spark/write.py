@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
@@ -245,6 +246,6 @@ def _located(part: Part, staging: Staging) -> Part:
 
 def _rows_of(part: Part, schema: StructType, staging: Staging) -> pa.Table:
     path = part.source if isinstance(part.source, Path) else staging.store.local_path(str(part.source))
-    source = pa.BufferReader(staging.store.get(str(part.source))) if path is None else path
+    source = arrow_reader(staging.store.get(str(part.source))) if path is None else path
     table = pq.read_table(source)
     return pa.Table.from_batches(conform_all(table.to_batches(), schema), schema_to_arrow(schema))

@@ -7,7 +7,6 @@ Source: seed 002 ("Verifiability", "Dataset Validation").
 """
 
 import hashlib
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.errors import (
@@ -461,7 +461,7 @@ def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Mul
             data = dataset.store.get_range(key, 0, _MOST_IN_MEMORY + 1)
             if len(data) > _MOST_IN_MEMORY:
                 return None
-            source = io.BytesIO(data)
+            source = arrow_reader(data)
         digest = Arrow0(decode_schema(schema))
         with pq.ParquetFile(source) as opened:
             for batch in opened.iter_batches():

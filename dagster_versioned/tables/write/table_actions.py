@@ -7,7 +7,7 @@ from typing import Any
 
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
-from dagster_versioned.delta.features import merge_protocol, protocol_for
+from dagster_versioned.delta.features import OWN_PROTOCOL, merge_protocol
 from dagster_versioned.delta.files.statistics import to_json as statistics_json
 from dagster_versioned.delta.paths import encode_path
 from dagster_versioned.delta.schema.types import StructType
@@ -37,7 +37,7 @@ def table_actions(
     """
     if properties is None:
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
-    needed = protocol_with(protocol_for(schema), properties, schema)
+    needed = protocol_with(OWN_PROTOCOL, properties, schema)
     if state is None:
         columns = partition_columns or ()
         return [
