@@ -4,5 +4,5 @@ import warnings
 
 import dagster as dg
 
-# backfill_policy is beta in Dagster; the example is not the place to be told so on every import.
+# backfill_policy is beta in Dagster; the example is not the place for a warning at every import.
 warnings.filterwarnings("ignore", category=dg.BetaWarning)

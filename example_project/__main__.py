@@ -55,7 +55,7 @@ AS_IT_CAME = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.files.maxPartitionBytes": "128m",
 }
-DEALT_OUT_DIFFERENTLY = {
+PARTITIONED_DIFFERENTLY = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "7",
     "spark.sql.files.maxPartitionBytes": "1m",
@@ -63,7 +63,7 @@ DEALT_OUT_DIFFERENTLY = {
 
 SCENARIOS = (
     Scenario("everything is new", 11, AS_IT_CAME, "full", {}),
-    Scenario("the same data, dealt out by Spark in another way", 11, DEALT_OUT_DIFFERENTLY, "none", {}),
+    Scenario("the same data, partitioned by Spark in another way", 11, PARTITIONED_DIFFERENTLY, "none", {}),
     Scenario(
         "December's weather has arrived",
         12,
@@ -237,7 +237,7 @@ def _show_a_move(project: Project) -> list[str]:
     console.print("[dim]what the registry recorded[/]")
     if show_command(console, ["git", "-C", str(governed.REGISTRY), "log", "--reverse", "--format=%h %s"]):
         return ["the registry's log cannot be read"]
-    return [] if before == after else [f"the script said {before!r} before the move and {after!r} after it"]
+    return [] if before == after else [f"the script printed {before!r} before the move and {after!r} after it"]
 
 
 def _ask(version: str) -> str:

@@ -43,7 +43,7 @@ class Season(FlightData):
     removed_plane: str | None = None
 
     def flights(self) -> pl.DataFrame:
-        """Every flight that left, with an id; the first ``corrected_flights`` arrived a minute later than was said."""
+        """Every flight that left, with an id; the first ``corrected_flights`` arrived a minute later than recorded."""
         flights = pl.from_pandas(self.frame("flights").reset_index(names="flight_id"))
         flown = flights.filter(pl.col("month") == MONTH).drop_nulls(["tailnum", "arr_delay"])
         late = pl.int_range(pl.len()) < self.corrected_flights
@@ -96,8 +96,8 @@ def features(label_code: str = "1") -> list[dg.AssetsDefinition]:
     def plane_habits(increment: Increment[pl.DataFrame]) -> pl.DataFrame:
         """How late a plane usually is; where that is as it was, nothing downstream is computed again."""
         habits = increment.changed.group_by("tailnum").agg(usual=pl.col("arr_delay").median(), flights=pl.len())
-        said = pl.struct(habit=pl.col("usual").cast(pl.String))
-        return habits.with_columns(said.alias("metaxy_data_version_by_field"))
+        versions = pl.struct(habit=pl.col("usual").cast(pl.String))
+        return habits.with_columns(versions.alias("metaxy_data_version_by_field"))
 
     @versioned_feature(
         id_columns=["flight_id", "tailnum"],

@@ -103,7 +103,7 @@ def airports(context: dg.AssetExecutionContext, registers: dg.ResourceParam[Regi
     ).as_metadata()
 )
 def delays(registers: dg.ResourceParam[Registers]) -> pl.DataFrame:
-    """The delays of January, of which each is told once."""
+    """The delays of January, each of them once."""
     return registers.delays()
 
 
@@ -171,8 +171,8 @@ def _show_events(project: Project) -> list[str]:
         events = pl.DataFrame(EventTable(project.table(name)).events(as_type=pl.DataFrame))
         counted = events.group_by("system_time", "op").len().pivot("op", index="system_time", values="len")
         for row in counted.sort("system_time").iter_rows(named=True):
-            told = (f"{row.get(str(op)) or 0:,}" for op in range(len(OPERATIONS)))
-            shown.add_row(name, f"{row['system_time']:%H:%M:%S.%f}"[:-3], *told)
+            counts = (f"{row.get(str(op)) or 0:,}" for op in range(len(OPERATIONS)))
+            shown.add_row(name, f"{row['system_time']:%H:%M:%S.%f}"[:-3], *counts)
         if (taken := int((events["op"] == 2).sum())) != int((events["op"] == 3).sum()):
             faults.append(f"{taken} events of {name} correct nothing")
     console.print(shown)
