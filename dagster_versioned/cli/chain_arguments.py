@@ -40,9 +40,7 @@ BlockName = Annotated[str, typer.Argument(metavar="BLOCK", help="Its number in t
 
 def history(table: "VersionedTable") -> "VersionedTable":
     """The table, which is a history of events. Raises `TableNotFound`, `InvalidInput`."""
-    from dagster_versioned.tables.documents.chain_head import chain_head
-
-    if chain_head(table.state.snapshot) is None:
+    if not table.state.is_history:
         raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
     return table
 

@@ -422,7 +422,7 @@ def explain(
     from dagster_versioned.odf.queries.provenance import explain as explain_event
     from dagster_versioned.odf.sharing.finder import datasets_of
     from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
-    from dagster_versioned.tables.documents.chain_head import chain_head
+    from dagster_versioned.tables.chain_head import chain_head
 
     opened = history(session.table(table))
     end = chain_head(opened.state.snapshot)

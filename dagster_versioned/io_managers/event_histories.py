@@ -11,7 +11,6 @@ from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, plain
 from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
 
@@ -25,11 +24,6 @@ PROJECTION_KEY = "dagster_versioned/projection"
 """`AssetIn` metadata: ``"current"`` (default), the rows that the events come to, or ``"events"``, these themselves."""
 
 _BEFORE_ALL = datetime(1, 1, 1, tzinfo=UTC)
-
-
-def is_history(table: VersionedTable) -> bool:
-    """Whether a table that exists is a history of events."""
-    return chain_head(table.state.snapshot) is not None
 
 
 def event_time_of(context: dg.OutputContext) -> datetime | None:

@@ -18,7 +18,7 @@ from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
 from dagster_versioned.io_managers.data_version import set_data_version
-from dagster_versioned.io_managers.event_histories import event_time_of, is_history, projected, refuse_times
+from dagster_versioned.io_managers.event_histories import event_time_of, projected, refuse_times
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     PREVIEWED_PARTITIONS,
@@ -162,7 +162,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             return UpstreamFiles(table, files)
         if files is None or (is_empty and (wish.is_optional or wish.by_partition)):
             return wish.of_nothing()
-        if is_history(table):
+        if table.state.is_history:
             if wish.by_partition:
                 raise InvalidInput(
                     f"The {_reader(context)} wants rows by partition, but {table.name} is a history of events, "
@@ -204,7 +204,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         version = self._pin(context, table.name, step)
         columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
         try:
-            if is_history(table):
+            if table.state.is_history:
                 events = table.files(version)  # which are those of no partition, and need all columns to be known
                 return events.of_no_partition() if wanted == [] else events
             chosen = table.choose(version)

@@ -29,7 +29,7 @@ from dagster_versioned.odf.blocks.validity import ChainState, validate
 from dagster_versioned.odf.event_slice import ChainEntry
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.slice_file import Slice, slice_schema
-from dagster_versioned.tables.documents.chain_head import ChainHead
+from dagster_versioned.tables.chain_head import ChainHead
 from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.state import TableState
 

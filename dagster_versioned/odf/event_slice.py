@@ -16,8 +16,8 @@ from dagster_versioned.engines.upsert import Upsert, nothing
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.identity.version import Added, Run
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.configuration import APPEND_ONLY
-from dagster_versioned.tables.documents.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.operations import WRITER

@@ -53,8 +53,8 @@ from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.choose import VersionLike
-from dagster_versioned.tables.documents.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions

@@ -8,6 +8,7 @@ from dagster_versioned.delta.log.commits import Commit, commit_key, commits_afte
 from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.history import CommitRecord, History
 from dagster_versioned.tables.parts import refuse_foreign_features
@@ -32,6 +33,11 @@ class TableState:
     def log_version(self) -> int:
         """The log version both are at."""
         return self.snapshot.version
+
+    @property
+    def is_history(self) -> bool:
+        """Whether the table is a history of events. Raises `LogCorrupt`."""
+        return chain_head(self.snapshot) is not None
 
 
 class StateCache:

@@ -21,7 +21,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.history import Selection, Version
@@ -626,7 +625,7 @@ class VersionedTable:
             self.project.check_write()
 
     def _check_is_no_history(self, what: str) -> None:
-        if chain_head(self._known().snapshot) is not None:
+        if self._known().is_history:
             raise InvalidInput(
                 f"{self.name} is a history of events, of which nothing is ever changed or taken away, so it cannot be "
                 f"{what}. Nothing was changed. What is wrong is put right by later events; read older ones with "

@@ -27,7 +27,7 @@ from dagster_versioned.odf.ingest.poll import Watermark, history_of
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.manifest import DatasetSnapshot
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventHistory
 from dagster_versioned.tables.table import VersionedTable
 

@@ -18,8 +18,8 @@ from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.queries.transform import ENGINE, replay
 from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
 from dagster_versioned.odf.slice_file import SliceTask
 from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
-from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions

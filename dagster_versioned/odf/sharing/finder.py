@@ -6,7 +6,7 @@ from dagster_versioned.errors import VersionedError, VersionNotFound
 from dagster_versioned.odf.blocks.block_iterator import state_at
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.tables.documents.chain_head import chain_head
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.project import Project
 
 

@@ -17,7 +17,7 @@ from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNAT
 from dagster_versioned.storage import Location, ObjectStore, open_store
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.transfer import MAX_PIECES, PIECE_BYTES
-from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
 from dagster_versioned.tables.parts import SLICES
 
 CHECKPOINTS = "checkpoints/"

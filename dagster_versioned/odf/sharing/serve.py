@@ -11,7 +11,7 @@ from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES
-from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
 from dagster_versioned.tables.parts import SLICES
 
 _SERVED = re.compile(rf"{REF_KEY}|{re.escape(SIGNATURE_KEY)}|(?:{BLOCKS}|{SLICES}|{CHECKPOINTS})[A-Za-z0-9]{{1,200}}")

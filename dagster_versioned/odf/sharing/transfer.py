@@ -41,7 +41,7 @@ from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, Sto
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
-from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable

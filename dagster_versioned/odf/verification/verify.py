@@ -55,7 +55,7 @@ from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNAT
 from dagster_versioned.odf.manifest import to_document
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, Subject, VerificationReport
-from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY, chain_head
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, chain_head
 from dagster_versioned.tables.parts import SLICES
 
 Resolve = Callable[[DatasetId], RemoteDataset]

@@ -17,7 +17,7 @@ from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, Version
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import version_index
-from dagster_versioned.tables.documents.chain_head import REF_KEY, chain_head
+from dagster_versioned.tables.chain_head import REF_KEY, chain_head
 from dagster_versioned.tables.documents.datom_documents import Check, DatomDocuments
 from dagster_versioned.tables.documents.head import (
     HeadDocument,

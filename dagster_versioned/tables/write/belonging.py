@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dagster_versioned.errors import CommitConflict, InvalidInput, InvalidName
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.partitioning import Partitioning, shown
 from dagster_versioned.tables.parts import has_untagged_parts
 from dagster_versioned.tables.state import TableState
@@ -60,7 +59,7 @@ def _check_is_the_same(taken: Taken, record: TableRecord, state: TableState) -> 
 
 
 def _check_asset(taken: Taken, record: TableRecord, state: TableState) -> None:
-    if record.dropped is None and taken.appends_events != (chain_head(state.snapshot) is not None):
+    if record.dropped is None and taken.appends_events != state.is_history:
         now, before = ("events", "rows") if taken.appends_events else ("rows", "a history of events")
         raise InvalidInput(
             f"This write is of {now}, but the table was written as {before}. Nothing was written. Give the asset "

@@ -16,7 +16,6 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import ExpiredVersion, HeldHead, InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text, partitions_sha
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.partitioning import shown
@@ -76,7 +75,7 @@ class Drop:
 
     def _heads(self, state: TableState) -> tuple[Version, ...]:
         heads = state.history.heads
-        if chain_head(state.snapshot) is not None:
+        if state.is_history:
             raise InvalidInput(
                 f"{self._table} is a history of events, of which nothing is ever changed or taken away, so nothing of "
                 "it can be dropped. Nothing was changed. What is wrong is put right by later events."

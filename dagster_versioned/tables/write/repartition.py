@@ -19,7 +19,6 @@ from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import InvalidInput, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.chain_head import chain_head
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
@@ -177,7 +176,7 @@ def _current(state: TableState) -> dict[str | None, int]:
 
 def _heads(table: str, state: TableState) -> dict[str | None, Version]:
     refuse_dropped(table, state)
-    if chain_head(state.snapshot) is not None:
+    if state.is_history:
         raise InvalidInput(
             f"{table} is a history of events, which has no partitions. Nothing was changed. Read rows of a time with "
             "as_at(…)."

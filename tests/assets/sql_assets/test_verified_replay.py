@@ -14,7 +14,7 @@ from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.odf.queries.transform import replay
 from dagster_versioned.odf.verification.verify import verify
-from dagster_versioned.tables.documents.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
 from dagster_versioned.tables.parts import SLICES
 from support.derived import House
 from support.transforms import at
