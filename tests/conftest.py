@@ -88,4 +88,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if getattr(config.option, "loadgroup", False):
         for item in items:
             if item.get_closest_marker("spark") is not None:
-                item._id = type(item.id).parse(f"{item.nodeid}@spark")  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+                item._id = type(item.id).parse(f"{item.nodeid}@spark")
