@@ -4,18 +4,17 @@
 the driver, where this package is installed, and reading and writing on the executors, where it need not be.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta_tables.change_feed import feed_scan
 from dagster_versioned.delta_tables.spark.data_source_tasks import TableReader
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.by_value import ship_by_value
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
@@ -145,13 +144,13 @@ class VersionedSource(DataSource):
     def writer(self, schema: "spark_types.StructType", overwrite: bool) -> "DataSourceWriter":
         from dagster_versioned.delta_tables.spark.data_source_write import table_writer
 
-        _ship_by_value()
+        ship_by_value()
         return table_writer(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: "spark_types.StructType") -> "DataSourceStreamReader":  # noqa: N802 - PySpark's name
         from dagster_versioned.delta_tables.spark.log_tail import STREAM_OPTIONS, LogTail, StreamOptions
 
-        _ship_by_value()
+        ship_by_value()
         asked = ReadOptions.of(self.options, STREAM_OPTIONS)
         if asked.version is not None or asked.timestamp is not None:
             raise InvalidInput(
@@ -165,7 +164,7 @@ class VersionedSource(DataSource):
         return LogTail(store, snapshot, replace(scan, files=()), StreamOptions.of(self.options))
 
     def _planned(self, schema: "spark_types.StructType") -> "tuple[Scan, Snapshot]":
-        _ship_by_value()
+        ship_by_value()
         asked = ReadOptions.of(self.options)
         if self._version is not None:
             asked = replace(asked, version=self._version, timestamp=None)
@@ -216,8 +215,3 @@ def _chosen(scan: Scan, given: "spark_types.StructType") -> Scan:
             f" {table.simpleString()} (all nullable). Nothing was read. Cast the columns after reading them."
         )
     return chosen
-
-
-def _ship_by_value() -> None:
-    """Have what this process, which only plans, sends to the executors hold our code itself."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])

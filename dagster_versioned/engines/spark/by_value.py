@@ -4,12 +4,21 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, cast
 
-_PACKAGE = sys.modules[__name__.partition(".")[0]]
+_PACKAGE = __name__.partition(".")[0]
 
 _lock = threading.Lock()
 _depth = 0
+
+
+def ship_by_value() -> None:
+    """Have all that this process pickles for Spark from now on hold our code itself."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])
+    cast("Any", cloudpickle.CloudPickler).dispatch_table[type(cache(len))] = _reduced
 
 
 @contextmanager
@@ -21,14 +30,14 @@ def pickled_by_value() -> Generator[None]:
     with _lock:
         _depth += 1
         if _depth == 1:
-            cloudpickle.register_pickle_by_value(_PACKAGE)
+            ship_by_value()
     try:
         yield
     finally:
         with _lock:
             _depth -= 1
             if _depth == 0:
-                cloudpickle.unregister_pickle_by_value(_PACKAGE)
+                cloudpickle.unregister_pickle_by_value(sys.modules[_PACKAGE])
 
 
 def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -48,3 +57,14 @@ def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     run.__annotations__.clear()  # Spark would take them for hints at what kind of function it is.
     return run
+
+
+def _reduced(cached: Any) -> Any:
+    """A function with a cache, which is otherwise pickled by its name alone; others' as ever."""
+    if cached.__module__.partition(".")[0] != _PACKAGE:
+        return cached.__qualname__
+    return _cached, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    return lru_cache(**parameters)(function)
