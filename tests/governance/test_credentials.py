@@ -215,7 +215,7 @@ def test_a_full_run_leaks_nothing(server, keys, tmp_path, monkeypatch, caplog):
             said.append(repr(one))
             assert not secrets_in(server, pickle.dumps(one))
         attempts = [
-            lambda table=table: table.write(pa.table({"n": pa.nulls(1)})),
+            lambda table=table: table.write(pa.table({"n": pa.array([1], pa.duration("s"))})),
             lambda: dagster_versioned.read("OTHER", "doubled", governance=Governance(storage, **keys.arguments)),
             lambda: dagster_versioned.read(NAME, "no_such", governance=Governance(storage, **keys.arguments)),
             lambda: Governance(server.location("no-such-bucket"), **keys.arguments).project(NAME),
