@@ -1,6 +1,7 @@
 """The harnesses, each for a bounded time, from the corpus beside this file and from the tables made by others."""
 
 import json
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -56,6 +57,11 @@ RUNS = 1_500
 """Seeds and a few seconds of others, where nobody says how long."""
 
 
+def own_megabytes() -> int:
+    """What this process had at its largest, which Linux passes on to what it starts as the peak of that."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
 def fuzz(name: str, corpus: Path, artifacts: Path, seconds: float | None) -> None:
     pytest.importorskip("atheris", reason="atheris is there for Linux, up to CPython 3.13")
     if seconds is None:
@@ -66,7 +72,13 @@ def fuzz(name: str, corpus: Path, artifacts: Path, seconds: float | None) -> Non
     done = subprocess.run(
         [
             *(sys.executable, "-m", "support.fuzz_program", name, str(corpus)),
-            *(*effort, "-max_len=4096", "-rss_limit_mb=2048", "-close_fd_mask=0", f"-artifact_prefix={artifacts}/"),
+            *(
+                *effort,
+                "-max_len=4096",
+                f"-rss_limit_mb={own_megabytes() + 2048}",
+                "-close_fd_mask=0",
+                f"-artifact_prefix={artifacts}/",
+            ),
         ],
         capture_output=True,
         text=True,

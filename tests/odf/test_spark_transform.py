@@ -236,6 +236,7 @@ def boundaries(events):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", QUERIES)
 @settings(max_examples=8)
 @given(data=st.data())
