@@ -1,5 +1,6 @@
 """What Spark's tasks are made of reaches executors that do not have this package."""
 
+import fnmatch
 import subprocess
 import sys
 
@@ -19,6 +20,7 @@ from dagster_versioned.delta_tables.spark import (
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.engines.spark import source, worker
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.sql_functions import rewritings
 from dagster_versioned.features.spark import content_versions
 
 SHIPPED = [
@@ -57,3 +59,10 @@ def test_what_is_shipped_is_loaded_where_this_package_is_not(shipped):
         payload = cloudpickle.dumps(shipped)
     done = subprocess.run([sys.executable, "-c", LOADED], input=payload, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-1000:]
+
+
+def test_functions_with_a_cache_are_pickled_by_their_names_elsewhere():
+    with pickled_by_value():
+        pass
+    for cached in (rewritings, fnmatch._compile_pattern):
+        assert cloudpickle.loads(cloudpickle.dumps(cached)) is cached

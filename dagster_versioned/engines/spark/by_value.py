@@ -60,8 +60,11 @@ def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _reduced(cached: Any) -> Any:
-    """A function with a cache, which is otherwise pickled by its name alone; others' as ever."""
-    if cached.__module__.partition(".")[0] != _PACKAGE:
+    """A function with a cache, which is otherwise pickled by its name alone; by its name where it is not ours to ship."""
+    from pyspark import cloudpickle
+
+    is_ours = cached.__module__.partition(".")[0] == _PACKAGE
+    if not is_ours or _PACKAGE not in cast("Any", cloudpickle).list_registry_pickle_by_value():
         return cached.__qualname__
     return _cached, (cached.__wrapped__, cached.cache_parameters())
 
