@@ -60,7 +60,7 @@ def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _reduced(cached: Any) -> Any:
-    """A function with a cache, which is otherwise pickled by its name alone; by its name where it is not ours to ship."""
+    """A function with a cache, which is pickled by its name alone otherwise, and where it is not ours to ship."""
     from pyspark import cloudpickle
 
     is_ours = cached.__module__.partition(".")[0] == _PACKAGE
