@@ -8,6 +8,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables.arrow import (
     delete_from,
     merge_delta,
@@ -118,6 +119,30 @@ def test_columns_and_times(tmp_path: Path) -> None:
         read_changes(uri, "yesterday")
     with pytest.raises(InvalidInput, match="'m'"):
         read_changes(uri, 0, columns=["m"])
+
+
+def test_changes_across_the_return_of_a_dropped_column_are_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_delta(uri, rows(0, 5), properties=FEED | KINDS["by id"])
+    table = Table(uri)
+    table.drop_column("o")
+    write_delta(uri, rows(5, 2).drop_columns(["o"]))
+    table.restore(0)
+    for first in (2, 3):
+        with pytest.raises(InvalidInput, match="Version 3 brought the dropped column 'o' back"):
+            read_changes(uri, first)
+    write_delta(uri, rows(7, 2))
+    assert read_changes(uri, 2, 2).num_rows == read_changes(uri, 4).num_rows == 2
+
+
+def test_changes_across_a_new_column_with_the_name_of_a_dropped_one_are_shown(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_delta(uri, rows(0, 5), properties=FEED | KINDS["by id"])
+    table = Table(uri)
+    table.drop_column("o")
+    table.add_columns({"o": "long"})
+    write_delta(uri, rows(5, 2).set_column(2, "o", pa.array([1, 2])))
+    assert read_changes(uri, 1)["o"].to_pylist() == [1, 2]
 
 
 def test_changes_whose_files_are_gone_are_missed(tmp_path: Path) -> None:

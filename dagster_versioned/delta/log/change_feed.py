@@ -6,6 +6,7 @@ is the difference of the two. Commits that changed no data (``dataChange`` false
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, cast
@@ -17,6 +18,7 @@ from dagster_versioned.delta.log.commits import Commit, commit_key, list_log, re
 from dagster_versioned.delta.log.history import listed_commits, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, ColumnMapping, physical_name
+from dagster_versioned.delta.schema.mapped_columns import columns_back
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema
 from dagster_versioned.delta.schema.widening import is_wider
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionNotFound
@@ -79,8 +81,8 @@ def plan_changes(
 
     A time stands for the first commit at or after it, or the last one at or before it. ``newest`` is the table as it
     is now, where that is known. Raises `VersionNotFound` for versions that the table or its log has not, `InvalidInput`
-    for an empty range and where the feed was off at one of the versions or an older one had other columns than the
-    last one can show, and as `load_snapshot`.
+    for an empty range and where the feed was off at one of the versions, an older one had other columns than the last
+    one can show or one brought a dropped column back, and as `load_snapshot`.
     """
     if newest is None and (isinstance(first, datetime) or isinstance(last, datetime)):
         newest = load_snapshot(store)
@@ -106,6 +108,7 @@ def plan_changes(
         raise InvalidInput(f"The table has columns {sorted(taken)} of its own, which a change has, too.")
     _require_feed(at_start, commits)
     _require_readable(at_start, at_end, commits)
+    _require_none_back(store, at_start, commits)
     reach = reach_of(store)
     files = [file for commit, time in _timed(commits) for file in _changes_of(commit, time, reach)]
     return ChangePlan(start, end, at_end.schema, at_end.column_mapping, at_end.partition_columns, tuple(files))
@@ -205,6 +208,29 @@ def _unreadable(
             return None
         case _:
             return f"column {'.'.join(path)!r} had another type"
+
+
+def _require_none_back(store: ObjectStore, at_start: Snapshot, commits: list[Commit]) -> None:
+    """No commit may bring a dropped column back, as a restore does: rows that stay show its values again without a
+    change, and those that an earlier commit took away had none."""
+    altering = [(commit.version, commit.metadata) for commit in commits if commit.metadata is not None]
+    if not altering:
+        return
+    known = at_start.metadata
+    if altering[0][0] == at_start.version > 0:
+        with suppress(VersionNotFound):  # where the log begins with a checkpoint of the first one
+            known = load_snapshot(store, at_start.version - 1).metadata
+    for version, metadata in altering:
+        back = columns_back(
+            parse_schema(known.schema_string), known.configuration, parse_schema(metadata.schema_string)
+        )
+        if back:
+            raise InvalidInput(
+                f"Version {version} brought the dropped column {back[0]!r} back, and with it values of rows that it did"
+                " not change. Nothing was read; read the changes before and after that version on their own, and the"
+                " table at it."
+            )
+        known = metadata
 
 
 def _stored_as(field: StructField, mapping: ColumnMapping) -> str:

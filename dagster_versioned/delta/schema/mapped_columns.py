@@ -32,10 +32,24 @@ def with_mapped_columns(
     return mapped, {**configuration, MAX_ID: str(given.last)}
 
 
+def columns_back(before: StructType, configuration: Mapping[str, str], after: StructType) -> list[str]:
+    """The names of columns of ``after``, at any depth, that ``before`` had not, and that had been dropped before it.
+
+    ``configuration`` is that of ``before``; where it maps no columns, none can have been dropped.
+    """
+    if (configuration.get(MODE) or "none").lower() == "none":
+        return []
+    known = {field.metadata.get(ID) for field in _fields(before)}
+    given = range(_highest(configuration) + 1)
+    return [
+        field.name for field in _fields(after) if (number := field.metadata.get(ID)) in given and number not in known
+    ]
+
+
 def _highest(configuration: Mapping[str, str]) -> int:
     text = configuration.get(MAX_ID, "0")
     if not re.fullmatch("[0-9]{1,10}", text):
-        raise LogCorrupt(f"The property {MAX_ID} is {text!r:.50}, which is no id. Nothing was written.")
+        raise LogCorrupt(f"The property {MAX_ID} is {text!r:.50}, which is no id. Nothing was done.")
     return int(text)
 
 
