@@ -308,9 +308,13 @@ class TableHead:
         *,
         ahead: HeadDocument | None = None,
         durability: Durability = "now",
+        put_after: int = -1,
         owed_since: int | None = None,
     ) -> HeadDocument:
         """Bring the stored head up to what the log says at ``log_version``, never back; a later mark stays.
+
+        ``put_after`` is the log version after which the publisher put what the commits call for, ``owed_since`` the one
+        after which it did not. What the stored head owes from before ``put_after`` stays owed.
 
         Only the document ``ahead`` is taken back: one that was read before the log was, so that if it is beyond the
         log's end, it is not of this log (the table was deleted and made anew, or somebody wrote the document).
@@ -324,7 +328,9 @@ class TableHead:
             if before.log_version > log_version and before != ahead:
                 return None
             pending = before.pending if before.pending and before.pending.log_version > log_version else None
-            return HeadDocument(log_version, head, pending, owed_since=owed_since).to_bytes()
+            owed = [owed_since, before.owed_since if before.published < put_after else None]
+            since = min((version for version in owed if version is not None), default=None)
+            return HeadDocument(log_version, head, pending, owed_since=since).to_bytes()
 
         self._document.update(advance, durability=durability)
         return before

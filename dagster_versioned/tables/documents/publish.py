@@ -68,7 +68,7 @@ class Publisher:
                 is_shared = self._publish_others(state, since)
             except VersionedError as error:
                 failed = error
-            before = self._publish_head(state, owed_since=since if failed else None)
+            before = self._publish_head(state, since, is_owed=failed is not None)
             if failed is not None:
                 raise failed
             if before <= state.log_version or not is_shared:
@@ -79,7 +79,7 @@ class Publisher:
         """Write every derived document again from the commits alone, whatever is there now."""
         stored = self._head.read()  # before the log: see `TableHead.publish`
         state, commits = cache.replay()
-        self._publish_head(state, ahead=stored)
+        self._publish_head(state, -1, ahead=stored, is_owed=True)
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         self._datom.clear()
         self._datom.put_all(state.history)
@@ -93,6 +93,7 @@ class Publisher:
             if self._stored(index_key(at)) != data:
                 self._store.put(index_key(at), data)
         self._store.delete(self.extra_indexes(state))
+        self._publish_head(state, -1)
         if (newest := cache.require()).log_version > state.log_version:
             self.publish(cache, newest)
 
@@ -146,10 +147,21 @@ class Publisher:
         end = state.log_version
         return checks | {index_key(at): _holds(records, may_lack=at == end) for at, records in segments(state.history)}
 
-    def _publish_head(self, state: TableState, ahead: HeadDocument | None = None, owed_since: int | None = None) -> int:
-        """Publish the table's head; ``ahead`` was read before the log. Returns the log version that was there."""
-        head, at = table_head(self._table, state), state.log_version
-        before = self._head.publish(head, at, ahead=ahead, durability="later", owed_since=owed_since)
+    def _publish_head(
+        self, state: TableState, since: int, *, is_owed: bool = False, ahead: HeadDocument | None = None
+    ) -> int:
+        """Publish the table's head, once what the commits after ``since`` call for was put, or is owed.
+
+        ``ahead`` was read before the log. Returns the log version that was there.
+        """
+        before = self._head.publish(
+            table_head(self._table, state),
+            state.log_version,
+            ahead=ahead,
+            durability="later",
+            put_after=state.log_version if is_owed else since,
+            owed_since=since if is_owed else None,
+        )
         return before.log_version
 
     def _publish_others(self, state: TableState, since: int) -> bool:

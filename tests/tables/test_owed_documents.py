@@ -1,0 +1,61 @@
+"""What a publisher could not put is owed: the head says so, until somebody has put it."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.errors import StorageError
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.documents.head import TableHead
+from support.crashes import table_in
+from support.hooked_store import HookedStore
+
+VERSIONS = 7
+HISTORY = ".metadata/version_history.json"
+
+
+def rows(number: int) -> pa.Table:
+    return pa.table({"n": [number]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(tmp_path / "store")
+    table = table_in(store)
+    for number in range(VERSIONS):
+        table.write(rows(number))
+    table.verify().require_ok()
+    return store
+
+
+def fail() -> None:
+    raise StorageError("put of a document: injected. Nothing was written.")
+
+
+@pytest.mark.parametrize("ending", [HISTORY, ".metadata/metadata.json"])
+def test_who_writes_after_a_repair_that_failed_puts_what_it_owes(store: LocalStore, ending: str) -> None:
+    with pytest.raises(StorageError):
+        table_in(HookedStore(store, "put", ending, fail)).repair()
+    table_in(store).write(rows(VERSIONS))
+    table_in(store).verify().require_ok()
+
+
+def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) -> None:
+    other = table_in(store)
+    other.write(rows(VERSIONS))  # knows a head that owes nothing
+    with pytest.raises(StorageError):
+        table_in(HookedStore(store, "put", HISTORY, fail)).repair()
+    other.write(rows(VERSIONS + 1))
+    table_in(store).write(rows(VERSIONS + 2))
+    table_in(store).verify().require_ok()
+
+
+def test_a_head_owes_what_nobody_put(tmp_path: Path) -> None:
+    head = TableHead(LocalStore(tmp_path), "head.json")
+    head.publish(None, 5, put_after=5, owed_since=2)
+    head.publish(None, 6, put_after=5)
+    head.publish(None, 7, put_after=7, owed_since=6)
+    assert head.read().published == 2
+    head.publish(None, 8, put_after=2)
+    assert head.read().published == 8
