@@ -440,8 +440,6 @@ def _parsed(texts: Any, leaves: Sequence[_Leaf]) -> list[tuple[Any, Any, Any, An
 
 
 def _read_json(lines: Any, leaves: Sequence[_Leaf]) -> pa.Table:
-    if compute.any(compute.match_substring(lines, "\n")).as_py():
-        lines = compute.replace_substring(lines, "\n", " ")
     whole = compute.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), "\n")[0]
     data = whole.as_buffer()
     source: Any = arrow_reader(data)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, cast
 
 import orjson
@@ -27,8 +27,8 @@ PREFIX = 32
 """Characters kept of a string bound."""
 
 _FEW_BRACKETS = 1_000
-_MORE = r"\}[ \t\r\n]*[^ \t\r\n,}\]]"
-"""What follows the end of an object inside of another is none of it."""
+_MORE = r"[\x00-\x1f]|\} *[^ ,}\]]"
+"""What follows the end of an object inside of another is none of it, and no string holds a control character."""
 
 _LAST_CHARACTER = "\U0010ffff"
 _PER_MILLISECOND = {"milliseconds": 1, "microseconds": 1000}
@@ -118,7 +118,7 @@ def parse(text: str) -> dict[str, Any]:
     """Parse ``add.stats``; numbers with a fraction or an exponent come as `Decimal`. Raises `LogCorrupt`."""
     try:
         value = json.loads(text, parse_float=Decimal)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, InvalidOperation) as error:  # the last for an exponent beyond any number
         raise LogCorrupt(f"The statistics {text!r:.100} are not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise LogCorrupt(f"The statistics {text!r:.100} are not a JSON object.")

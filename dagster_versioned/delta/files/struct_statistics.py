@@ -84,8 +84,6 @@ def _columnar(texts: Array, wanted: pa.StructType) -> Array:
     lines = compute.fill_null(texts, "{}")
     if not are_objects(lines):
         raise ValueError("a text that is not one object")
-    if compute.any(compute.match_substring_regex(lines, "[\r\n]")).as_py():
-        raise ValueError("a text of several lines")
     whole = "\n".join(cast("list[str]", lines.to_pylist())).encode() + b"\n"
     source: Any = arrow_reader(whole)
     table = pa_json.read_json(
