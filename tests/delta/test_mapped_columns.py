@@ -1,5 +1,5 @@
-from dagster_versioned.delta.schema.column_mapping import require_mapped
-from dagster_versioned.delta.schema.mapped_columns import MAX_ID, MODE, with_mapped_columns
+from dagster_versioned.delta.schema.column_mapping import ID, require_mapped
+from dagster_versioned.delta.schema.mapped_columns import MAX_ID, MODE, columns_back, with_mapped_columns
 from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 
 INNER = StructType([StructField("b", "long"), StructField("c", "string")])
@@ -65,3 +65,8 @@ def test_elements_keys_and_values_get_ids_for_iceberg():
 
 def test_a_table_that_does_not_map_its_columns_stays_as_it_is():
     assert with_mapped_columns(SCHEMA, {"x": "y"}) == (SCHEMA, {"x": "y"})
+
+
+def test_ids_that_are_none_name_no_column_that_came_back():
+    odd = StructType([StructField("a", "long", True, {ID: [1]}), StructField("b", "long", True, {ID: {}})])
+    assert columns_back(odd, {MODE: "name", MAX_ID: "9999999999"}, odd) == []

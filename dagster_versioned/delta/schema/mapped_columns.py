@@ -39,11 +39,10 @@ def columns_back(before: StructType, configuration: Mapping[str, str], after: St
     """
     if (configuration.get(MODE) or "none").lower() == "none":
         return []
-    known = {field.metadata.get(ID) for field in _fields(before)}
+    ids = [(field.name, number) for field in _fields(after) if type(number := field.metadata.get(ID)) is int]
+    known = {number for field in _fields(before) if type(number := field.metadata.get(ID)) is int}
     given = range(_highest(configuration) + 1)
-    return [
-        field.name for field in _fields(after) if (number := field.metadata.get(ID)) in given and number not in known
-    ]
+    return [name for name, number in ids if number in given and number not in known]
 
 
 def _highest(configuration: Mapping[str, str]) -> int:
