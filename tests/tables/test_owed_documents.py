@@ -1,5 +1,6 @@
 """What a publisher could not put is owed: the head says so, until somebody has put it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +8,7 @@ import pytest
 
 from dagster_versioned.errors import StorageError
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import Call, Fault, FaultStore
 from dagster_versioned.tables.documents.head import TableHead
 from support.crashes import table_in
 from support.hooked_store import HookedStore
@@ -49,6 +51,32 @@ def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) 
     other.write(rows(VERSIONS + 1))
     table_in(store).write(rows(VERSIONS + 2))
     table_in(store).verify().require_ok()
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_what_a_writer_died_before_it_put_is_put_by_those_after_it(tmp_path: Path, number: int) -> None:
+    store = LocalStore(tmp_path)
+    for before in range(number):
+        table_in(store).write(rows(before))
+    dead = table_in(FaultStore(store, fail_once_committed(number)))
+    dead.write(rows(number))
+    for after in range(3):
+        table_in(store).write(rows(number + 1 + after))
+        table_in(store).verify().require_ok()
+
+
+def fail_once_committed(log_version: int) -> Callable[[Call], Fault | None]:
+    """Every call after the put of a commit fails, as none comes from a process that died."""
+    is_put = False
+
+    def decide(call: Call) -> Fault | None:
+        nonlocal is_put
+        if is_put:
+            return Fault.BEFORE
+        is_put = call.verb == "put_if_absent" and call.key.endswith(f"{log_version:020}.json")
+        return None
+
+    return decide
 
 
 def test_a_head_owes_what_nobody_put(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ are put now and then, in the background of a commit, so that no commit costs mor
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -67,17 +67,17 @@ class DatomDocuments:
         self._store = store
         self._listed: _Listed | None = None  # as this process put it last
 
-    def publish(self, history: History, since: int, after: int, *, with_versions: bool) -> bool:
+    def publish(self, history: History, since: int, after: int, *, with_newest: bool) -> bool:
         """Put the whole documents that the commits after ``since`` call for, and the own documents of the versions
-        after ``after``; without ``with_versions``, these only where the history is to name them. Returns whether any
-        document was put that a slower publisher might take back."""
+        after ``after``; without ``with_newest``, that of the last commit's only where the history is to name it.
+        Returns whether any document was put that a slower publisher might take back."""
         at = history.log_version
         if since < 0 or _takes_away(history, since):
             self.put_all(history)
             return True
         wanted = {place for place in (_HISTORY, _MANIFEST, _METADATA) if due(at, place) > since}
-        if with_versions or _HISTORY in wanted:
-            self._put_versions(history, after)
+        until = at if with_newest or _HISTORY in wanted else at - 1
+        self._put_versions(one for one in _newer(history, after) if one.log_version <= until)
         if _HISTORY in wanted:
             self._put_history(history)
         if _METADATA in wanted:
@@ -148,8 +148,8 @@ class DatomDocuments:
         checks[METADATA_KEY] = lambda data: _is_current(data, history, due(at, _METADATA))
         return checks
 
-    def _put_versions(self, history: History, since: int) -> None:
-        for version in takewhile(lambda one: one.log_version > since, history.backwards()):
+    def _put_versions(self, versions: Iterable[Version]) -> None:
+        for version in versions:
             if _is_one_part(version):
                 self._put(f".metadata/{version.metadata_sha}.json", metadata_document(version))
 
@@ -166,7 +166,7 @@ class DatomDocuments:
         if not history.knows(stored[0]["version"], reached):  # of another log, or of one long ago
             self.put_all(history)
             return
-        new = list(takewhile(lambda one: one.log_version > reached, history.backwards()))
+        new = list(_newer(history, reached))
         entries = [history_entry(version) for version in new if _is_one_part(version)]
         listed = _each_once([*entries, *stored])
         if new:
@@ -281,6 +281,10 @@ def _takes_away(history: History, since: int) -> bool:
     """Whether versions were collected or dropped after a log version: their documents go at once."""
     records = history.between(since + 1, history.log_version)
     return any(record.member(name) is not None for record in records for name in ("collect", "dropped"))
+
+
+def _newer(history: History, log_version: int) -> Iterator[Version]:
+    return takewhile(lambda one: one.log_version > log_version, history.backwards())
 
 
 def _is_one_part(version: Version) -> bool:

@@ -167,9 +167,9 @@ class Publisher:
     def _publish_others(self, state: TableState, since: int) -> bool:
         """Publish all but the heads; whether any of it might be taken back by who is slower."""
         is_checkpoint = state.log_version > 0 and state.log_version % CHECKPOINT_INTERVAL == 0
-        # A commit with a checkpoint leaves its versions' documents to the next one, to be no dearer than others.
+        # A commit with a checkpoint leaves its own versions' documents to the next one, to be no dearer than others.
         after = since - 1 if since > 0 and since % CHECKPOINT_INTERVAL == 0 else since
-        shared = self._datom.publish(state.history, since, after, with_versions=not is_checkpoint)
+        shared = self._datom.publish(state.history, since, after, with_newest=not is_checkpoint)
         shared |= self._publish_ref(state)
         self._publish_checkpoint(state, since)
         for end, records in segments(state.history, since):
