@@ -265,8 +265,10 @@ def parts_are_one_whole(spark, name, data):
 
 def to_digits(rows):
     """The rows, their floats to 12 digits: Spark alone adds them in an order of its own."""
-    short = (tuple(float(f"{value:.12g}") if isinstance(value, float) else value for value in row) for row in rows)
-    return Counter(dict(zip(short, rows.values(), strict=True)))
+    short = (
+        tuple(float(f"{value:.12g}") if isinstance(value, float) else value for value in row) for row in rows.elements()
+    )
+    return Counter(short)
 
 
 def at_once(spark, text, inputs):
