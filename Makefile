@@ -50,8 +50,14 @@ coverage: java $(VENV)/.dev ## The same tests, a quarter slower, and which lines
 	$(BIN)/coverage report --fail-under=$(COVERAGE_FLOOR) --include='$(PROMISES)'
 
 .PHONY: test-slow
-test-slow: java $(VENV)/.dev ## The tests that `make test` leaves out: crash matrix, races, clusters, the example on S3
+test-slow: java $(VENV)/.dev azurite ## The tests that `make test` leaves out: crash matrix, races, clusters, the example on S3
 	$(PYTEST) -m slow
+
+# Where there is no npm the tests on Azure are skipped, and say so.
+.PHONY: azurite
+azurite: $(BIN)/python ## Install Azurite, Azure's emulator, into $(VENV)/azurite, where there is npm
+	@[ -e $(VENV)/azurite/node_modules/.bin/azurite-blob ] || ! command -v npm > /dev/null || \
+		npm install --silent --no-fund --no-audit --prefix $(VENV)/azurite azurite@3
 
 .PHONY: test-lowest
 test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from support.tmpfs import in_memory
 
 if TYPE_CHECKING:
+    from support.azurite import AzureServer
     from support.s3_server import S3Server
 
 settings.register_profile(
@@ -27,12 +28,18 @@ settings.register_profile(
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
+    del os.environ[name]
 # Before anything imports boto3, Spark or Dagster: a test that wants another value sets it with monkeypatch.
 os.environ.update(
     AWS_CONFIG_FILE=os.devnull,
     AWS_SHARED_CREDENTIALS_FILE=os.devnull,
     AWS_EC2_METADATA_DISABLED="true",  # else a client without credentials waits for an address that never answers
     AWS_DEFAULT_REGION="us-east-1",
+    AZURE_MSI_ENDPOINT="http://127.0.0.1:9",  # nor is anybody else asked for the identity of this machine
+    GCE_METADATA_HOST="127.0.0.1:9",
+    GCE_METADATA_ROOT="127.0.0.1:9",
+    GCE_METADATA_IP="127.0.0.1:9",
     PYSPARK_PYTHON=sys.executable,
     SPARK_LOCAL_IP="127.0.0.1",
     # Queries over a handful of rows spend most of their time in the compiler: with its first tier alone, half the time.
@@ -76,6 +83,17 @@ def moto_server() -> Iterator["S3Server"]:
     from support.s3_server import running_moto_server
 
     with running_moto_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator["AzureServer"]:
+    """Azure's blob storage, one for all tests of a process; its key is in the environment meanwhile."""
+    from support.azurite import running_azurite
+
+    with running_azurite() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
         yield server
 
 

@@ -20,7 +20,8 @@ PANEL = "Delta"
 _KEYS_SHOWN = 20
 
 _Folder = Annotated[
-    str, typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///… or s3://bucket/prefix.")
+    str,
+    typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///…, s3://…, gs://… or abfss://…."),
 ]
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]

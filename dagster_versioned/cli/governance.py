@@ -25,7 +25,9 @@ PANEL = "Govern"
 _Projects = Annotated[
     list[str] | None, typer.Argument(metavar="PROJECT", help="Projects by name; all if none is named.")
 ]
-_Place = Annotated[str, typer.Argument(metavar="LOCATION", help="A local path, file:///… or s3://bucket/prefix.")]
+_Place = Annotated[
+    str, typer.Argument(metavar="LOCATION", help="A local path, file:///…, s3://…, gs://… or abfss://….")
+]
 
 
 def register(app: typer.Typer) -> None:

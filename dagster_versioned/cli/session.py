@@ -56,7 +56,7 @@ class Session:
             return self.governed().project(self.project, location=self.location, author=self.author)
         if not self.location:
             raise InvalidInput(
-                "No location. Give --location (a local path, file:///… or s3://bucket/prefix), "
+                "No location. Give --location (a local path, file:///…, s3://…, gs://… or abfss://…), "
                 "or set DAGSTER_VERSIONED_LOCATION; or give --governance, which knows where projects are."
             )
         named = Project.open(self.project or "-", self.location, profile=self.profile, author=self.author)
@@ -83,7 +83,7 @@ class Session:
 
         if not self.governance:
             raise InvalidInput(
-                "No governance storage. Give --governance (a local path, file:///… or s3://bucket/prefix), "
+                "No governance storage. Give --governance (a local path, file:///…, s3://…, gs://… or abfss://…), "
                 "or set DAGSTER_VERSIONED_GOVERNANCE."
             )
         roles: dict[str, Role] = {"developer": "developer", "reader": "reader"}
@@ -144,7 +144,7 @@ def _flag(name: str, says: str) -> tuple[Any, Any]:
 _EVERYWHERE: dict[str, tuple[Any, Any]] = {
     "project": _text("project", "NAME", "Its name (or DAGSTER_VERSIONED_PROJECT); by default the recorded one."),
     "location": _text(
-        "location", "URI", "A local path, file:///… or s3://bucket/prefix (or DAGSTER_VERSIONED_LOCATION)."
+        "location", "URI", "A local path, file:///…, s3://…, gs://… or abfss://… (or DAGSTER_VERSIONED_LOCATION)."
     ),
     "profile": _text("profile", "NAME", "A profile of the AWS configuration files."),
     "author": _text("author", "TEXT", "Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR)."),

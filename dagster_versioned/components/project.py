@@ -24,7 +24,8 @@ class ProjectSettings(dg.Model, dg.Resolvable):
 
     name: str = Field(description="What the lineage of other projects calls this one.")
     location: str | None = Field(
-        default=None, description="A local path, file:///… or s3://bucket/prefix; with governance it can be left out."
+        default=None,
+        description="A local path, file:///…, s3://…, gs://… or abfss://…; with governance it can be left out.",
     )
     profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
@@ -34,7 +35,7 @@ class ProjectSettings(dg.Model, dg.Resolvable):
 class GovernanceSettings(dg.Model, dg.Resolvable):
     """The governance that knows where the project is, as `GovernanceResource` takes it."""
 
-    storage: str = Field(description="The governance storage: a local path, file:///… or s3://bucket/prefix.")
+    storage: str = Field(description="The governance storage: a local path, file:///…, s3://…, gs://… or abfss://….")
     role: Literal["developer", "reader"] = Field(default="developer", description="A reader only reads.")
     registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
     clone: str | None = Field(default=None, description="The folder of a developer's clone of the registry.")
@@ -84,7 +85,7 @@ class ScaffoldSettings(BaseModel):
     """What `dg scaffold defs` asks for."""
 
     name: str = Field(default="PROJECT", description="What the lineage of other projects calls this one.")
-    location: str = Field(default="warehouse", description="A local path, file:///… or s3://bucket/prefix.")
+    location: str = Field(default="warehouse", description="A local path, file:///…, s3://…, gs://… or abfss://….")
 
 
 class VersionedProjectScaffolder(dg.Scaffolder[ScaffoldSettings]):

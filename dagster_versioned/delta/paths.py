@@ -26,6 +26,9 @@ _PLAIN = re.compile(r"(?:[\w=-][\w.=-]*/)*[\w=-][\w.=-]*")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FILE_URI = re.compile(r"file:(//)?(?=/)")
+_CLOUD_URI = re.compile(r"(s3[an]?|gs|abfss?|az):/+")
+_SCHEMES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss"}
+"""What Hadoop calls a scheme beside the name that it has here."""
 
 
 def encode_path(key: str) -> str:
@@ -54,6 +57,15 @@ def decode_path(path: str) -> str:
 def is_absolute(path: str) -> bool:
     """Whether a ``path`` says itself where it is, rather than below the table's folder."""
     return _SCHEME.match(path) is not None or decode_path(path).startswith("/")
+
+
+def cloud_uri(place: str) -> str | None:
+    """One spelling for a place in a cloud, whatever Hadoop calls its scheme and however many slashes are left of its URI.
+
+    ``None`` for a place that is in none.
+    """
+    found = _CLOUD_URI.match(place)
+    return f"{_SCHEMES.get(found[1], found[1])}://{place[found.end() :]}" if found else None
 
 
 def confined_key(path: str) -> str:

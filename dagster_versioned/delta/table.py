@@ -35,7 +35,7 @@ class Table:
     """
 
     def __init__(self, uri: str | ObjectStore, *, profile: str | None = None, allow: Sequence[str] = ()) -> None:
-        """``uri``: a local path, ``file:///…`` or ``s3://bucket/prefix``; ``profile``: of the AWS configuration files.
+        """``uri``: a local path or a URI (``s3://…``, ``gs://…``, ``abfss://…``); ``profile``: of AWS's files.
 
         A log may name files by absolute paths. Those in the table's folder are always read; of others, as a shallow
         clone has them, those below the folders of ``allow``. A table with such files is never given new rows. Raises

@@ -46,7 +46,7 @@ class MetaxyStore:
     """A Metaxy store, by the folder that it keeps its tables in; it is only read."""
 
     def __init__(self, location: str | ObjectStore, *, profile: str | None = None) -> None:
-        """``location``: a local path, ``file:///…`` or ``s3://bucket/prefix``; ``profile``: of the AWS configuration.
+        """``location``: a local path or a URI (``s3://…``, ``gs://…``, ``abfss://…``); ``profile``: of AWS's files.
 
         Raises `InvalidInput` for a location that is none.
         """

@@ -56,8 +56,8 @@ def check_apart(source: Location, target: Location) -> None:
         )
 
 
-def _server(location: Location) -> tuple[str, str | None]:
-    return location.type, location.endpoint_url
+def _server(location: Location) -> tuple[str, str | None, str | None]:
+    return location.type, location.account, location.endpoint_url
 
 
 def _path(location: Location) -> Path:

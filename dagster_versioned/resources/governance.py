@@ -31,7 +31,7 @@ class GovernanceResource(dg.ConfigurableResource[Any]):
 
     model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
 
-    storage: str = Field(description="The governance storage: a local path, file:///… or s3://bucket/prefix.")
+    storage: str = Field(description="The governance storage: a local path, file:///…, s3://…, gs://… or abfss://….")
     role: str = Field(default="developer", description="'developer' (writes, has a clone) or 'reader'.")
     registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
     clone: str | None = Field(

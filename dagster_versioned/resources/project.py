@@ -47,7 +47,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     location: str | None = Field(
         default=None,
         validate_default=True,
-        description="A local path, file:///… or s3://bucket/prefix; never with credentials in it.",
+        description="A local path, file:///…, s3://…, gs://… or abfss://…; never with credentials in it.",
     )
     profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
     credentials: S3CredentialsResource | None = Field(default=None, description="Keys, instead of a profile.")

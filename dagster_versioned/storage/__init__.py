@@ -1,8 +1,9 @@
-"""Bytes in places: one protocol, a local folder and S3 behind it.
+"""Bytes in places: one protocol; a local folder, S3, Google Cloud Storage and Azure behind it.
 
-Importing this package does not import boto3; `S3Store` and `S3Options` are loaded when first asked for.
+Importing this package imports neither boto3 nor obstore; what needs them is loaded when first asked for.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dagster_versioned.storage.credentials import CredentialsSource, S3Credentials
@@ -12,9 +13,12 @@ from dagster_versioned.storage.object_store import Durability, ObjectInfo, Objec
 from dagster_versioned.storage.opening import open_store
 
 if TYPE_CHECKING:
+    from dagster_versioned.storage.cloud import CloudOptions, CloudStore
     from dagster_versioned.storage.s3 import S3Options, S3Store
 
 __all__ = [
+    "CloudOptions",
+    "CloudStore",
     "CredentialsSource",
     "Durability",
     "LocalStore",
@@ -28,9 +32,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("S3Options", "S3Store"):
-        from dagster_versioned.storage import s3
+_HOME = {"S3Options": "s3", "S3Store": "s3", "CloudOptions": "cloud", "CloudStore": "cloud"}
 
-        return getattr(s3, name)
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,28 +11,37 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.keys import check_key
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
+_AZURE_HOST = ".dfs.core.windows.net"
+_VOLUMES = Path("/Volumes")
+"""Where Databricks mounts the volumes that ``dbfs:/Volumes`` names."""
 _REGION = re.compile(r"[A-Za-z0-9-]{1,64}")
 _NO_FOLDER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|\\\\")
 """What a URI or a drive begins with: ``dbfs:/x``, ``s3:/bucket`` (a slash is missing), ``C:`` and a server's share."""
 _ADVICE = (
-    "Nothing was touched. Use 's3://bucket/prefix?region=…&endpoint_url=…', 'file:///absolute/path' or a local path; "
-    "credentials come from the environment, a named profile or a callable, never from a location."
+    "Nothing was touched. Use 's3://bucket/prefix?region=…&endpoint_url=…' (or s3a://), 'gs://bucket/prefix', "
+    "'abfss://container@account.dfs.core.windows.net/prefix' (or 'az://container/prefix?account=…'), "
+    "'file:///absolute/path', 'dbfs:/Volumes/…' or a local path; credentials come from the environment, a named "
+    "profile or a callable, never from a location."
 )
 
 
 class Location(BaseModel):
     """A place for a project's bytes: the shape of ref.json's ``current`` (seed 003, "Anatomy").
 
-    ``root`` is a bucket, or an absolute folder; ``prefix`` is empty or ends in ``/``; ``endpoint_url`` is for
-    S3-compatible servers. A location never holds a credential, and refuses one without repeating it.
+    ``root`` is a bucket, a container, or an absolute folder; ``prefix`` is empty or ends in ``/``; ``region`` is S3's,
+    ``account`` Azure's; ``endpoint_url`` is for servers that are compatible with one of the clouds. A location never
+    holds a credential, and refuses one without repeating it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    type: Literal["local", "s3"]
+    type: Literal["local", "s3", "gcs", "azure"]
     root: str
     prefix: str = ""
     region: str | None = None
+    account: str | None = None
     endpoint_url: str | None = None
 
     @field_validator("prefix")
@@ -62,30 +71,52 @@ class Location(BaseModel):
 
     @model_validator(mode="after")
     def _root_of_its_type(self) -> Self:
-        if self.type == "s3":
-            if not _BUCKET.fullmatch(self.root):
-                raise ValueError("the bucket name is not 3 to 63 letters, digits, '.', '_' and '-'")
-            if "?" in self.prefix:
-                raise ValueError("an S3 prefix with '?' cannot be written as a URI")
-        elif not Path(self.root).is_absolute() or "\0" in self.root:
-            raise ValueError("a local root is an absolute path")
-        elif self.region or self.endpoint_url:
-            raise ValueError("region and endpoint_url belong to S3 locations")
+        if self.type == "local":
+            if not Path(self.root).is_absolute() or "\0" in self.root:
+                raise ValueError("a local root is an absolute path")
+        elif "?" in self.prefix:
+            raise ValueError("a prefix with '?' cannot be written as a URI")
+        elif self.type == "azure":
+            if not _CONTAINER.fullmatch(self.root):
+                raise ValueError("the container name is not 3 to 63 lowercase letters, digits and single '-'")
+            if not _ACCOUNT.fullmatch(self.account or ""):
+                raise ValueError("an Azure location needs its storage account: 3 to 24 lowercase letters and digits")
+        elif not _BUCKET.fullmatch(self.root):
+            raise ValueError("the bucket name is not 3 to 63 letters, digits, '.', '_' and '-'")
+        return self
+
+    @model_validator(mode="after")
+    def _members_of_its_type(self) -> Self:
+        if self.region and self.type != "s3":
+            raise ValueError("region belongs to S3 locations")
+        if self.account and self.type != "azure":
+            raise ValueError("account belongs to Azure locations")
+        if self.endpoint_url and self.type == "local":
+            raise ValueError("endpoint_url belongs to locations in a cloud")
         return self
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read ``s3://bucket/prefix?region=…&endpoint_url=…``, ``file:///…`` or a local path.
+        """Read a URI of S3, Google Cloud Storage or Azure, ``file:///…`` or a local path.
 
-        A path that is relative is so to the working directory, and ``~`` is the user's home, as a shell has it. What
-        begins as a URI or a drive does is no path. Raises `InvalidInput`.
+        ``s3://bucket/prefix?region=…&endpoint_url=…`` (``s3a://`` is the same), ``gs://bucket/prefix``,
+        ``abfss://container@account.dfs.core.windows.net/prefix``, ``az://container/prefix?account=…``; the last and
+        ``gs://`` take an ``endpoint_url`` too. ``dbfs:/Volumes/…`` is that folder, on Databricks. A path that is
+        relative is so to the working directory, and ``~`` is the user's home, as a shell has it. What begins as a URI
+        or a drive does is no path. Raises `InvalidInput`.
         """
         scheme, colon, rest = uri.partition("://")
         if not colon:
             return cls._parse_path(uri)
         match scheme.lower():
-            case "s3":
-                return cls._parse_s3(rest)
+            case "s3" | "s3a":
+                return cls._parse_bucket("s3", rest, {"region", "endpoint_url"})
+            case "gs":
+                return cls._parse_bucket("gcs", rest, {"endpoint_url"})
+            case "az":
+                return cls._parse_bucket("azure", rest, {"account", "endpoint_url"})
+            case "abfss" | "abfs":
+                return cls._parse_abfss(rest)
             case "file":
                 if not rest.startswith("/"):
                     raise InvalidInput(f"A file location has no absolute path. {_ADVICE}")
@@ -101,6 +132,8 @@ class Location(BaseModel):
             raise InvalidInput(f"An empty location. {_ADVICE}")
         if path[0].isspace():
             raise InvalidInput(f"A location begins with a space. {_ADVICE}")
+        if path.startswith("dbfs:/Volumes/") and _VOLUMES.is_dir():
+            path = path.removeprefix("dbfs:")
         if _NO_FOLDER.match(path):
             raise InvalidInput(
                 f"A location begins as a URI or a drive does, so it is not taken for a folder. {_ADVICE} A folder with "
@@ -112,15 +145,24 @@ class Location(BaseModel):
             raise InvalidInput(f"A location begins with '~' and a user who has no home here. {_ADVICE}") from None
 
     @classmethod
-    def _parse_s3(cls, rest: str) -> Self:
+    def _parse_bucket(cls, kind: str, rest: str, known: set[str]) -> Self:
         path, _, query = rest.partition("?")
         bucket, _, prefix = path.partition("/")
         if "@" in bucket or ":" in bucket:
-            raise InvalidInput(f"An S3 location holds a user or a password. {_ADVICE}")
+            raise InvalidInput(f"A {kind} location holds a user or a password. {_ADVICE}")
         options = dict(parse_qsl(query, keep_blank_values=True))
-        if not options.keys() <= {"region", "endpoint_url"}:
-            raise InvalidInput(f"An S3 location has options other than region and endpoint_url. {_ADVICE}")
-        return cls.from_json({"type": "s3", "root": bucket, "prefix": prefix, **options})
+        if not options.keys() <= known:
+            raise InvalidInput(f"A {kind} location has options other than {' and '.join(sorted(known))}. {_ADVICE}")
+        return cls.from_json({"type": kind, "root": bucket, "prefix": prefix, **options})
+
+    @classmethod
+    def _parse_abfss(cls, rest: str) -> Self:
+        place, _, prefix = rest.partition("/")
+        container, _, host = place.partition("@")
+        if not host.endswith(_AZURE_HOST):
+            raise InvalidInput(f"An abfss location is not container@account{_AZURE_HOST}. {_ADVICE}")
+        document = {"type": "azure", "root": container, "prefix": prefix, "account": host.removesuffix(_AZURE_HOST)}
+        return cls.from_json(document)
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Self:
@@ -144,6 +186,14 @@ class Location(BaseModel):
         """The text that `parse` reads back to the same place."""
         if self.type == "local":
             return str(Path(self.root, self.prefix))
-        options = [("region", self.region), ("endpoint_url", self.endpoint_url)]
+        if self.type == "azure" and not self.endpoint_url:
+            return f"abfss://{self.root}@{self.account}{_AZURE_HOST}/{self.prefix}"
+        scheme = {"s3": "s3", "gcs": "gs", "azure": "az"}[self.type]
+        options = [("region", self.region), ("account", self.account), ("endpoint_url", self.endpoint_url)]
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in options if value)
-        return f"s3://{self.root}/{self.prefix}" + (f"?{query}" if query else "")
+        return f"{scheme}://{self.root}/{self.prefix}" + (f"?{query}" if query else "")
+
+    @property
+    def bare_uri(self) -> str:
+        """The place as engines and messages name it, without a server's address: ``s3://bucket/prefix``."""
+        return self.model_copy(update={"region": None, "endpoint_url": None}).uri.partition("?")[0].rstrip("/")

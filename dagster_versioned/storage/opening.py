@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dagster_versioned.extras import requiring
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
@@ -14,12 +15,19 @@ def open_store(
     """The store at a location or URI; nothing is read or written yet.
 
     ``profile`` names a profile of the AWS configuration files, ``credentials`` supplies keys itself; with neither,
-    boto3 looks where it always does. Both are for S3 alone. Raises `InvalidInput`.
+    boto3 looks where it always does. Both are for S3 alone. Raises `InvalidInput`, and `MissingExtra` where the library
+    for such a store is not installed.
     """
     if isinstance(location, str):
         location = Location.parse(location)
-    if location.type == "local":
-        return LocalStore(Path(location.root, location.prefix))
-    from dagster_versioned.storage.s3 import S3Store  # on first use: boto3 takes a while
-
-    return S3Store(location, profile=profile, credentials=credentials)
+    match location.type:
+        case "local":
+            return LocalStore(Path(location.root, location.prefix))
+        case "s3":
+            with requiring("s3", "A store on S3"):
+                from dagster_versioned.storage.s3 import S3Store  # on first use: boto3 takes a while
+            return S3Store(location, profile=profile, credentials=credentials)
+        case "gcs" | "azure" as kind:
+            with requiring(kind, "A store on Google Cloud Storage" if kind == "gcs" else "A store on Azure"):
+                from dagster_versioned.storage.cloud import CloudStore
+            return CloudStore(location)

@@ -49,6 +49,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage.backoff import REQUEST
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
+from dagster_versioned.storage.listing import in_byte_order
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
@@ -144,7 +145,7 @@ class S3Store:
         check_start(start_after)
         listing = self._list(prefix, start_after)
         # AWS promises the order; other servers are not taken at their word.
-        return _in_byte_order(listing, prefix) if self._location.endpoint_url else listing
+        return in_byte_order(listing, prefix) if self._location.endpoint_url else listing
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         check_folder(prefix)
@@ -580,28 +581,3 @@ def _early_start(start_after: str) -> str:
     """
     begin = re.split(r"[\x20-\x2e]", start_after, maxsplit=1)[0]
     return begin if begin.endswith("/") else begin[:-1]
-
-
-def _in_byte_order(listing: Iterator[ObjectInfo], prefix: str) -> Iterator[ObjectInfo]:
-    """Order a listing of a server that compares segment by segment, and so lists ``a/b`` before ``a-b``.
-
-    Keys of one folder directly below ``prefix`` are held back until no key can come that sorts before one of them.
-    """
-    held: list[ObjectInfo] = []
-    folder = ""
-    for info in listing:
-        name = info.key[len(prefix) :]
-        if held and not (name < folder or name.startswith(folder)):
-            yield from sorted(held, key=_key)
-            held.clear()
-        if not held and "/" not in name:
-            yield info
-            continue
-        if not held:
-            folder = name[: name.index("/") + 1]
-        held.append(info)
-    yield from sorted(held, key=_key)
-
-
-def _key(info: ObjectInfo) -> str:
-    return info.key

@@ -61,7 +61,8 @@ class ExternalFiles:
 class ExternalTable:
     """A Delta table at a URI that some other program writes, as something to build versions from.
 
-    ``uri``: ``s3://bucket/prefix?region=…&endpoint_url=…``, ``file:///…`` or an absolute path; never with a credential.
+    ``uri``: ``s3://bucket/prefix?region=…&endpoint_url=…``, ``gs://…``, ``abfss://…``, ``file:///…`` or an absolute
+    path; never with a credential.
     ``name`` is what lineage calls it, by default the last part of the URI. Nothing is read before it is asked for.
     Raises `InvalidInput`, without repeating the URI where it may hold a secret.
     """

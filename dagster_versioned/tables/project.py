@@ -78,7 +78,7 @@ class Project:
         profile: str | None = None,
         author: str | None = None,
     ) -> Self:
-        """Open a project by location: a local path, ``file:///…`` or ``s3://bucket/prefix``.
+        """Open a project by location: a local path, ``file:///…``, ``s3://…``, ``gs://…`` or ``abfss://…``.
 
         Credentials come from the environment, or from the named ``profile``; never from the location.
         """

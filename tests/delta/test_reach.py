@@ -80,6 +80,22 @@ def test_objects_of_a_bucket_are_found_by_each_scheme_that_means_s3(scheme):
         S3.admitted(f"{scheme}://elsewhere/a/f")
 
 
+@pytest.mark.parametrize(
+    ("roots", "path", "found"),
+    [
+        (("gs://lake/table", "gs://other/base"), "gs://other/base/a/f", (1, "a/f")),
+        (("abfss://c@a.dfs.core.windows.net/table",), "abfss://c@a.dfs.core.windows.net/table/f", (0, "f")),
+        (("abfss://c@a.dfs.core.windows.net/table",), "abfs://c@a.dfs.core.windows.net/table/f", (0, "f")),
+    ],
+)
+def test_objects_of_other_clouds_are_found_below_their_roots_alone(roots, path, found):
+    reach = ExternalFiles(roots)
+    assert reach.located(reach.admitted(path)) == found
+    for other in ("gs://lake/table2/f", "s3://lake/table/f", "gs://lake/table/../f", "abfss://d@a/table/f"):
+        with pytest.raises(UnsupportedFeature, match="allow="):
+            reach.admitted(other)
+
+
 @pytest.mark.parametrize("path", ["../f", "a/../../f", "", "/x\\f", "/x%00f", "s3%3A/lake/table/f"])
 def test_paths_that_make_no_sense_are_refused_as_ever(reach, path):
     with pytest.raises(LogCorrupt):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore
+from support.azurite import AzureServer
 from support.s3_server import S3Server
 from support.writers import (
     at_once,
@@ -26,10 +27,19 @@ def server(s3_server: S3Server) -> S3Server:
     return s3_server
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("s3", marks=pytest.mark.s3),
+        pytest.param("azure", marks=pytest.mark.azure),
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     if request.param == "local":
         return LocalStore(tmp_path)
+    if request.param == "azure":
+        azurite: AzureServer = request.getfixturevalue("azurite")
+        return azurite.store(azurite.new_container())
     server: S3Server = request.getfixturevalue("server")
     # A pickled store carries no credentials: the processes find theirs in the environment.
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)

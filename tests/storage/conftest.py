@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from dagster_versioned.storage import LocalStore, ObjectStore, S3Options, S3Store
+from dagster_versioned.storage import CloudStore, LocalStore, ObjectStore, S3Options, S3Store
 from dagster_versioned.storage.wrappers import CountingStore
+from support.azurite import AzureServer
 from support.s3_server import S3Server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
@@ -24,9 +25,15 @@ def moto_store(moto_server: S3Server) -> S3Store:
     return moto_server.store(moto_server.new_bucket(), "some/pre-fix", SMALL_PARTS)
 
 
+@pytest.fixture(scope="session")
+def azure_store(azurite: AzureServer) -> CloudStore:
+    return azurite.store(azurite.new_container(), "some/pre-fix")
+
+
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
 MOTO = pytest.param("moto", marks=pytest.mark.slow)
-BACKENDS = ["local", "local-subfolder", "counting", MOTO, REAL_S3]
+AZURE = pytest.param("azure", marks=[pytest.mark.azure, pytest.mark.slow])
+BACKENDS = ["local", "local-subfolder", "counting", MOTO, REAL_S3, AZURE]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -58,7 +65,9 @@ def store(new_store: Callable[[], ObjectStore]) -> ObjectStore:
 
 @pytest.fixture
 def s3_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Puts the keys of the store under test where boto3 looks for them, and returns them; none for a local store."""
+    """Puts the keys of the store under test where its library looks for them, and returns them; none if local."""
+    if request.node.callspec.params["new_store"] == "azure":
+        return tuple(request.getfixturevalue("azurite").environment.values())
     server_fixture = {"moto": "moto_server", "s3": "s3_server"}.get(request.node.callspec.params["new_store"])
     if server_fixture is None:
         return ()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.storage import LocalStore, Location, S3Store, open_store
+from dagster_versioned.storage import LocalStore, Location, S3Store, location, open_store
 from dagster_versioned.storage.keys import is_key
 
 prefixes = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40).filter(
@@ -28,6 +28,31 @@ s3_locations = st.builds(
 
 @given(s3_locations)
 def test_an_s3_location_survives_its_uri_and_its_json(location: Location):
+    assert Location.parse(location.uri) == location
+    assert Location.from_json(location.to_json()) == location
+
+
+cloud_locations = st.one_of(
+    st.builds(
+        Location,
+        type=st.just("gcs"),
+        root=st.from_regex(r"[a-z0-9][a-z0-9.-]{1,30}[a-z0-9]", fullmatch=True),
+        prefix=prefixes,
+        endpoint_url=st.none() | st.just("http://127.0.0.1:9000"),
+    ),
+    st.builds(
+        Location,
+        type=st.just("azure"),
+        root=st.from_regex(r"[a-z0-9]{3}(-[a-z0-9]{1,5}){0,3}", fullmatch=True),
+        account=st.from_regex(r"[a-z0-9]{3,24}", fullmatch=True),
+        prefix=prefixes,
+        endpoint_url=st.none() | st.just("http://127.0.0.1:10000/account"),
+    ),
+)
+
+
+@given(cloud_locations)
+def test_a_location_in_another_cloud_survives_its_uri_and_its_json(location: Location):
     assert Location.parse(location.uri) == location
     assert Location.from_json(location.to_json()) == location
 
@@ -67,10 +92,25 @@ def test_local_paths(uri: str, root: str):
 
 def test_s3_uris():
     assert Location.parse("s3://bucket") == Location(type="s3", root="bucket")
+    assert Location.parse("s3a://bucket/a") == Location.parse("s3://bucket/a")
     assert Location.parse("S3://bucket/a/b/") == Location(type="s3", root="bucket", prefix="a/b/")
     assert Location.parse("s3://bucket/a?endpoint_url=http://localhost:8333&region=r-1") == Location(
         type="s3", root="bucket", prefix="a/", region="r-1", endpoint_url="http://localhost:8333"
     )
+
+
+def test_uris_of_other_clouds():
+    assert Location.parse("gs://bucket/a/b/") == Location(type="gcs", root="bucket", prefix="a/b/")
+    there = Location(type="azure", root="container", account="account", prefix="a/")
+    assert Location.parse("abfss://container@account.dfs.core.windows.net/a") == there
+    assert Location.parse("az://container/a?account=account") == there
+    assert there.uri == "abfss://container@account.dfs.core.windows.net/a/"
+
+
+def test_a_volume_of_databricks_is_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # The folder itself cannot be made by a test: it is at the root of the machine.
+    monkeypatch.setattr(location, "_VOLUMES", tmp_path)
+    assert Location.parse("dbfs:/Volumes/main/default/x") == Location(type="local", root="/Volumes/main/default/x")
 
 
 @pytest.mark.parametrize(
@@ -84,6 +124,9 @@ def test_s3_uris():
         "s3://bucket/prefix?endpoint_url=hunter2",
         "s3://bucket/prefix?region=hunter2/!",
         "hunter2+AKIAKEY://bucket",
+        "gs://hunter2@bucket/prefix",
+        "az://container/prefix?account=account&sas=hunter2",
+        "abfss://container:hunter2@account.dfs.core.windows.net/prefix",
     ],
 )
 def test_a_secret_in_a_uri_is_refused_and_not_repeated(uri: str):
@@ -105,7 +148,13 @@ def test_a_secret_in_a_document_is_refused_and_not_repeated():
     ("uri", "reason"),
     [
         ("", "empty"),
-        ("gs://bucket", "unknown scheme 'gs'"),
+        ("hdfs://host/path", "unknown scheme 'hdfs'.*gs://.*abfss://"),
+        ("gs://b", "bucket name"),
+        ("gs://bucket/a?region=r", "options other than endpoint_url"),
+        ("az://container/p", "storage account"),
+        ("az://container/p?account=A-B", "storage account"),
+        ("az://Container/p?account=account", "container name"),
+        ("abfss://container@account.example.com/p", "core.windows.net"),
         ("file://host/path", "absolute"),
         ("s3://", "bucket name"),
         ("s3://b", "bucket name"),
@@ -117,11 +166,11 @@ def test_a_secret_in_a_document_is_refused_and_not_repeated():
         (" /data", "begins with a space"),
         ("~nobody-of-this-name/data", "who has no home"),
         ("dbfs:/mnt/x", "not taken for a folder"),
+        ("dbfs:/Volumes/a/b", "not taken for a folder"),  # there are none on this machine
         ("s3:/bucket/prefix", "not taken for a folder"),
         ("s3:bucket", "not taken for a folder"),
-        ("s3a://bucket/prefix", "unknown scheme"),
         ("abfss:container@account/p", "not taken for a folder"),
-        ("abfss://container@account/p", "unknown scheme"),
+        ("abfss://container@account/p", "core.windows.net"),
         ("file:/data", "not taken for a folder"),
         ("C:\\data", "not taken for a folder"),
         ("c:/data", "not taken for a folder"),
@@ -135,13 +184,46 @@ def test_what_is_no_place_is_refused(uri: str, reason: str):
 
 
 @pytest.mark.parametrize(
+    ("uri", "library", "extra"),
+    [
+        ("s3://bucket", "boto3", "s3"),
+        ("gs://bucket", "obstore", "gcs"),
+        ("az://container?account=account", "obstore", "azure"),
+    ],
+)
+def test_a_library_that_is_not_installed_is_named_with_its_extra(uri: str, library: str, extra: str):
+    # A process in which the library cannot be found, as where it was never installed.
+    code = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {library!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+from dagster_versioned.errors import MissingExtra
+from dagster_versioned.storage import open_store
+try:
+    open_store({uri!r})
+except MissingExtra as error:
+    assert "needs {library}, which is not installed" in str(error) and "dagster-versioned[{extra}]" in str(error), error
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
     "document",
     [
         {"type": "local", "root": "relative"},
         {"type": "local", "root": "/data", "region": "eu-west-1"},
         {"type": "local", "root": "/data", "prefix": "../up"},
         {"type": "s3", "root": "bucket", "prefix": "a?b"},
-        {"type": "gcs", "root": "bucket"},
+        {"type": "hdfs", "root": "bucket"},
+        {"type": "gcs", "root": "bucket", "region": "eu-west-1"},
+        {"type": "azure", "root": "container"},
+        {"type": "s3", "root": "bucket", "account": "account"},
+        {"type": "local", "root": "/data", "endpoint_url": "http://host"},
         {"type": "s3"},
     ],
 )
@@ -162,9 +244,11 @@ def test_open_store_makes_the_store_of_the_place(tmp_path: Path):
         S3Store(Location(type="local", root=str(tmp_path)))
 
 
-def test_the_package_does_not_import_boto3_before_it_is_needed():
+def test_the_package_imports_the_clouds_libraries_when_they_are_needed():
     code = (
-        "import sys, dagster_versioned.storage as s; s.open_store('/tmp'); assert 'boto3' not in sys.modules; "
-        "s.S3Store; assert 'boto3' in sys.modules; assert set(s.__all__) <= set(dir(s)) | {'S3Options', 'S3Store'}"
+        "import sys, dagster_versioned.storage as s; s.open_store('/tmp'); "
+        "assert not {'boto3', 'obstore'} & set(sys.modules); s.S3Store; assert 'boto3' in sys.modules; "
+        "assert 'obstore' not in sys.modules; s.open_store('gs://bucket/prefix'); assert 'obstore' in sys.modules; "
+        "assert all(getattr(s, name) for name in s.__all__)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -22,7 +22,6 @@ from dagster_versioned.tables.table_record import TableRecord
 from support.crashes import WRITING, Operation, Undertaker, failing, table_in
 from support.frames import numbered
 from support.readers import assert_same, by_datafusion, by_deltalake
-from support.s3_server import S3Server
 from support.stores import contents
 
 PROMPTLY = 75.0
@@ -75,12 +74,12 @@ class LocalPlace:
         return self.root / name
 
 
-class S3Place:
-    """Prefixes in a bucket of their own; ``root`` is for copies of them."""
+class BucketPlace:
+    """Prefixes in a bucket; ``root`` is for copies of them."""
 
-    def __init__(self, server: S3Server, root: Path) -> None:
+    def __init__(self, bucket: ObjectStore, root: Path) -> None:
         self._root = root
-        self._bucket = server.store(server.new_bucket())
+        self._bucket = bucket
 
     def store(self, name: str) -> ObjectStore:
         return self._bucket.subfolder(name)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dagster_versioned.delta.actions import Add, DeletionVector
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.files.external_files import reach_of
-from dagster_versioned.delta.paths import confined_key, decode_path
+from dagster_versioned.delta.paths import cloud_uri, confined_key, decode_path
 from dagster_versioned.errors import IntegrityError, InvalidInput, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -37,7 +37,6 @@ INLINE_BYTES = 1024
 
 _FILE_VERSION = 1
 _UUID_LENGTH = 20
-_S3 = re.compile(r"s3[an]?:/+")
 
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -141,7 +140,7 @@ def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
         return f"{prefix}/" * bool(prefix) + f"deletion_vector_{UUID(bytes=raw)}.bin"
     root, path = _plain(store.uri), _plain(decode_path(name))
     if not path.startswith(f"{root.rstrip('/')}/"):
-        if path.startswith(("/", "s3://")):
+        if path.startswith("/") or cloud_uri(path):
             try:
                 return reach_of(store).admitted(name)
             except UnsupportedFeature as error:
@@ -153,9 +152,9 @@ def vector_key(store: ObjectStore, vector: DeletionVector, of: str) -> str:
 
 
 def _plain(place: str) -> str:
-    """One spelling for a folder or file: that of `decode_path`, with the names that Hadoop has for S3 made one."""
+    """One spelling for a folder or file: that of `decode_path`, and of `cloud_uri`."""
     joined = re.sub("/+", "/", place)
-    return _S3.sub("s3://", joined) if _S3.match(joined) else joined
+    return cloud_uri(joined) or joined
 
 
 def _file_key(name: UUID) -> str:

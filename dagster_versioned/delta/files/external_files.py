@@ -5,19 +5,15 @@ A log is written by others, so what lies outside the table's folder is read only
 
 import os
 import posixpath
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dagster_versioned.delta.paths import Column, confine, confined_key, decode_path, is_absolute
+from dagster_versioned.delta.paths import Column, cloud_uri, confine, confined_key, decode_path, is_absolute
 from dagster_versioned.errors import InvalidInput, LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage import open_store
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.wrappers import StoreWrapper
-
-_S3 = re.compile(r"s3[an]?:/+")
-_ABSOLUTE = re.compile(r"/|s3[an]?:/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +34,7 @@ class ExternalFiles:
             return confined_key(path)
         key = decode_path(path)
         if not is_absolute(path):
-            if _S3.match(key):  # whose key could be that of an object elsewhere
+            if cloud_uri(key):  # whose key could be that of an object elsewhere
                 raise LogCorrupt(f"The relative path {path!r} reads like a URI. Nothing was read.")
             return confined_key(path)
         if "\\" in key or "\0" in key:
@@ -57,7 +53,7 @@ class ExternalFiles:
     def located(self, key: str) -> tuple[int, str] | None:
         """Below which of the roots an absolute canonical path is, and its key there; ``None`` if below none."""
         for i, root in enumerate(self.roots):
-            if (below := _below_s3(root, key) if _S3.match(root) else _below_folder(root, key)) is not None:
+            if (below := _below_prefix(root, key) if cloud_uri(root) else _below_folder(root, key)) is not None:
                 return i, below
         return None
 
@@ -105,7 +101,7 @@ class ReachingStore(StoreWrapper):
         return store.head(key)
 
     def _at(self, key: str) -> tuple[ObjectStore, str]:
-        if not _ABSOLUTE.match(key):
+        if not key.startswith("/") and not cloud_uri(key):
             return self._store, key
         found = self.reach.located(key)
         if found is None:
@@ -141,15 +137,16 @@ def _below_folder(root: str, key: str) -> str | None:
     return real[len(start) :] if real.startswith(start) else None
 
 
-def _below_s3(root: str, key: str) -> str | None:
-    if not _S3.match(key):
+def _below_prefix(root: str, key: str) -> str | None:
+    start, uri = f"{(cloud_uri(root) or root).rstrip('/')}/", cloud_uri(key)
+    if uri is None:
         return None
-    start = _S3.sub("", root).rstrip("/") + "/"
-    place = posixpath.normpath(_S3.sub("", key, count=1))
+    scheme, _, rest = uri.partition("://")
+    place = f"{scheme}://{posixpath.normpath(rest)}"
     return place[len(start) :] if place.startswith(start) else None
 
 
 def _folder(key: str) -> str:
     """The folder of an absolute canonical path, as one would allow it."""
     folder = key.rpartition("/")[0] or "/"
-    return "s3://" + _S3.sub("", folder, count=1) if _S3.match(folder) else folder
+    return cloud_uri(folder) or folder

@@ -1,0 +1,440 @@
+"""Google Cloud Storage and Azure, through obstore."""
+
+import os
+import re
+import time
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import AzureStore, GCSStore
+
+from dagster_versioned.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+    StoreUnavailable,
+)
+from dagster_versioned.storage.backoff import REQUEST
+from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
+from dagster_versioned.storage.listing import in_byte_order
+from dagster_versioned.storage.location import Location
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutMode
+    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ObjectStore as Client
+
+_WRITE_ID = "write_id"  # Azure's names of metadata are identifiers
+_DELETERS = 16
+_DELETE_RETRIES = 5.0  # seconds; a delete that lands late may take what was put again since
+_NO_BUCKET = re.compile("ContainerNotFound|NoSuchBucket|specified bucket does not exist|AccountNotFound")
+_STATUS = re.compile(r"\b(?:status code|status): (\d{3})\b")
+_CREDENTIALS = re.compile(
+    "token request|TokenRequest|metadata|169\\.254|identity|[Cc]redential|access key|AccessKey|[Ss]ervice account|"
+    "private key|InvalidAuthenticationInfo|AuthenticationFailed|base64|Decod"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CloudOptions:
+    """How patiently to talk to a cloud: times in seconds, sizes in bytes.
+
+    ``attempts`` counts the first one. Files above ``part_bytes`` are uploaded in parts of that size.
+    """
+
+    connect_timeout: float = 10.0
+    timeout: float = 300.0
+    attempts: int = 5
+    part_bytes: int = 16 * 1024**2
+
+
+class CloudStore:
+    """Objects below a prefix of a bucket (Google Cloud Storage) or of a container (Azure).
+
+    Conditional writes are the cloud's own: ``If-None-Match`` and ``If-Match`` on Azure, generations on Google Cloud
+    Storage. Each carries a write id in the object's metadata, so that a write whose answer was lost is recognized when
+    it is read back. Credentials are found where each cloud's own tools find them (``AZURE_STORAGE_…``, a service
+    account, an identity of the machine). A pickle holds the location and the options.
+
+    Neither cloud shows unfinished uploads through obstore: Azure forgets them after a week, and a bucket of Google's by
+    a rule of its life cycle.
+    """
+
+    def __init__(self, location: Location, *, options: CloudOptions | None = None) -> None:
+        if location.type not in ("gcs", "azure"):
+            raise InvalidInput(f"CloudStore cannot open {location.uri}: it is in neither cloud. Use open_store.")
+        self._location = location
+        self._options = options or CloudOptions()
+        self._connection = _Connection(location, self._options)
+
+    def __repr__(self) -> str:
+        return f"CloudStore({self.uri!r})"
+
+    @property
+    def uri(self) -> str:
+        return self._location.bare_uri
+
+    def subfolder(self, path: str) -> Self:
+        deeper = object.__new__(type(self))
+        deeper.__dict__.update(self.__dict__)
+        deeper._location = self._location.model_copy(update={"prefix": f"{self._location.prefix}{check_key(path)}/"})
+        return deeper
+
+    def url(self, key: str) -> str:
+        return f"{self._location.model_copy(update={'prefix': ''}).bare_uri}/{self._full(key)}"
+
+    def local_path(self, key: str) -> None:
+        check_key(key)
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_info(key)[0]
+
+    def get_with_info(self, key: str) -> tuple[bytes, ObjectInfo]:
+        data, meta, _ = self._fetch(key)
+        return data, _info(key, meta)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        if length == 0:  # HTTP has no empty range
+            self.head(key)
+            return b""
+        full = self._full(key)
+        try:
+            with self._translated("get_range", key):
+                return bytes(obstore.get_range(self._patient, full, start=start, length=length))
+        except (ObjectNotFound, AccessDenied):
+            raise
+        except StorageError:
+            if start and self.head(key).size <= start:  # obstore refuses a range that begins at or after the end
+                return b""
+            raise
+
+    def head(self, key: str) -> ObjectInfo:
+        full = self._full(key)
+        with self._translated("head", key):
+            return _info(key, obstore.head(self._patient, full))
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        check_start(start_after)
+        # Azure promises an alphabet, not which one; other servers are not taken at their word.
+        listing = self._list(prefix, start_after)
+        in_order = self._location.type == "gcs" and not self._location.endpoint_url
+        return listing if in_order else in_byte_order(listing, prefix)
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        check_folder(prefix)
+        full = self._location.prefix + prefix
+        with self._translated("list", prefix):
+            found = obstore.list_with_delimiter(self._patient, full or None)["common_prefixes"]
+        return iter(sorted(filter(is_key, (folder[len(full) :] for folder in found))))
+
+    def put(self, key: str, data: bytes, *, durability: Durability = "now") -> ObjectInfo:
+        full = self._full(key)
+        with self._translated("put", key):
+            return _made(key, len(data), obstore.put(self._patient, full, data, use_multipart=False))
+
+    def put_file(self, key: str, path: Path) -> ObjectInfo:
+        full, size = self._full(key), path.stat().st_size
+        with self._translated("put_file", key):
+            part = self._options.part_bytes
+            return _made(key, size, obstore.put(self._patient, full, path, use_multipart=size > part, chunk_size=part))
+
+    def put_chunks(self, key: str, chunks: Iterable[bytes]) -> ObjectInfo:
+        full, size = self._full(key), 0
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
+            for chunk in chunks:
+                size += len(chunk)
+                yield chunk
+
+        with self._translated("put_chunks", key):
+            part = self._options.part_bytes
+            answer = obstore.put(self._patient, full, counted(), chunk_size=part, max_concurrency=1)
+            return _made(key, size, answer)
+
+    def put_if_absent(self, key: str, data: bytes) -> ObjectInfo:
+        info = self._put_if("put_if_absent", key, data, None)
+        if info is None:
+            raise AlreadyExists(
+                f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
+                "read it to see who was first."
+            )
+        return info
+
+    def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
+        info = self._put_if("put_if_match", key, data, etag)
+        if info is None:
+            raise PreconditionFailed(
+                f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
+                "as it is; read it again and decide anew."
+            )
+        return info
+
+    def copy(self, source: str, target: str) -> ObjectInfo:
+        origin, full = self._full(source), self._full(target)
+        with self._translated("copy", source):
+            obstore.copy(self._patient, origin, full)
+        return self.head(target)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        checked = [check_key(key) for key in keys]  # all of them before the first is touched
+        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="delete") as pool:
+            for done in [pool.submit(self._delete, key) for key in checked]:
+                done.result()
+
+    def unfinished(self) -> Iterator[UnfinishedWrite]:
+        """None: obstore lists no unfinished uploads."""
+        return iter(())
+
+    def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
+        """Nothing: there are no unfinished writes to be had here."""
+
+    @property
+    def _patient(self) -> "Client":
+        return self._connection.clients[0]
+
+    @property
+    def _once(self) -> "Client":
+        return self._connection.clients[1]
+
+    def _full(self, key: str) -> str:
+        return self._location.prefix + check_key(key)
+
+    def _fetch(self, key: str) -> "tuple[bytes, ObjectMeta, dict[str, str]]":
+        full = self._full(key)
+        with self._translated("get", key):
+            answer = obstore.get(self._patient, full)
+            return bytes(answer.bytes()), answer.meta, dict(answer.attributes)
+
+    def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        # obstore lists folders; what a key begins with is looked for in its folder.
+        folder = prefix[: prefix.rfind("/") + 1]
+        outer = len(self._location.prefix)
+        after = max(start_after, prefix[:-1])
+        offset = self._location.prefix + after if after > folder else None
+        full = (self._location.prefix + folder).rstrip("/") or None
+        with self._translated("list", prefix):
+            for batch in obstore.list(self._patient, full, offset=offset and offset.rstrip("/")):
+                for meta in batch:
+                    key = meta["path"][outer:]
+                    # A console makes "folder/" objects, which are none of ours.
+                    if key.startswith(prefix) and key > start_after and is_key(key):
+                        yield _info(key, meta)
+
+    def _put_if(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
+        """Write if the object's ETag is ``etag`` (``None``: if there is no object), or return ``None``."""
+        full, write_id = self._full(key), uuid4().hex
+        lost = False  # an earlier attempt may have landed, though its answer did not arrive
+        for attempt in range(self._options.attempts):
+            mode: PutMode | None = "create" if etag is None else self._mode(key, etag)
+            if mode is None:
+                return self._landed(key, data, write_id)[0] if lost else None
+            try:
+                with self._translated(operation, key):
+                    attributes = {_WRITE_ID: write_id}
+                    answer = obstore.put(self._once, full, data, mode=mode, attributes=attributes, use_multipart=False)
+                    return _made(key, len(data), answer)
+            except (AlreadyExists, PreconditionFailed, ObjectNotFound):
+                return self._landed(key, data, write_id)[0] if lost else None
+            except StoreUnavailable:
+                lost = True
+                landed, found = self._landed(key, data, write_id)
+                if landed is not None or found != etag:
+                    return landed
+                if attempt == self._options.attempts - 1:
+                    raise
+            REQUEST.pause(attempt)
+        raise AssertionError("unreachable: attempts is at least 1")
+
+    def _mode(self, key: str, etag: str) -> "PutMode | None":
+        """What obstore is told to replace that object alone; ``None`` where it is another already."""
+        if self._location.type == "azure":
+            return {"e_tag": etag}
+        # Google Cloud Storage compares generations, which a listing does not say: the one with this ETag is looked up.
+        full = self._full(key)
+        try:
+            with self._translated("head", key):
+                meta = obstore.head(self._patient, full)
+        except ObjectNotFound:
+            return None
+        return {"e_tag": etag, "version": meta["version"]} if _etag(meta["e_tag"]) == etag else None
+
+    def _landed(self, key: str, data: bytes, write_id: str) -> tuple[ObjectInfo | None, str | None]:
+        """What the object is if this very write made it, and the ETag of whatever is there."""
+        try:
+            found, meta, attributes = self._fetch(key)
+        except ObjectNotFound:
+            return None, None
+        # A server that drops metadata leaves the bytes to tell.
+        ours = found == data and attributes.get(_WRITE_ID, write_id) == write_id
+        return (_info(key, meta) if ours else None), _etag(meta["e_tag"])
+
+    def _delete(self, key: str) -> None:
+        full, began = self._full(key), time.monotonic()
+        for attempt in range(self._options.attempts):
+            try:
+                with self._translated("delete", key):
+                    obstore.delete(self._once, full)
+                return
+            except ObjectNotFound:
+                return
+            except StoreUnavailable:
+                if attempt == self._options.attempts - 1 or time.monotonic() - began > _DELETE_RETRIES:
+                    raise
+            REQUEST.pause(attempt)
+
+    @contextmanager
+    def _translated(self, operation: str, key: str) -> Generator[None]:
+        # What obstore says may repeat signed requests: it is looked at, never passed on, and "from None" keeps it out
+        # of tracebacks.
+        where = f"{operation} {key!r} in {self.uri}"
+        try:
+            yield
+        except (BaseError, FileNotFoundError) as error:
+            raise self._from_failure(where, error) from None
+
+    def _from_failure(self, where: str, error: Exception) -> Exception:
+        message = str(error)
+        status = int(found[1]) if (found := _STATUS.search(message)) else 0
+        if _NO_BUCKET.search(message) or (isinstance(error, FileNotFoundError) and self._no_bucket(message)):
+            kind = "container" if self._location.type == "azure" else "bucket"
+            return StorageError(
+                f"{where}: the {kind} {self._location.root!r} does not exist. Nothing was written; check the name, the "
+                "account and the endpoint."
+            )
+        if isinstance(error, FileNotFoundError):
+            return ObjectNotFound(f"{where}: no such object. Nothing was read.")
+        if isinstance(error, AlreadyExistsError):
+            return AlreadyExists(f"{where}: there already is an object. It was left as it is.")
+        if isinstance(error, PreconditionError):
+            return PreconditionFailed(f"{where}: the object is another one by now. It was left as it is.")
+        if isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or status in (401, 403):
+            return AccessDenied(
+                f"{where}: the server refused ({status or type(error).__name__}). The object is as it was; check which "
+                "credentials are used and that their role allows this."
+            )
+        if isinstance(error, UnknownConfigurationKeyError) or (not status and _CREDENTIALS.search(message)):
+            return AccessDenied(
+                f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; "
+                f"{_WAYS[self._location.type]}"
+            )
+        if status == 0 or status >= 500 or status in (408, 409, 429):
+            return StoreUnavailable(
+                f"{where}: no usable answer ({status or type(error).__name__}). A write may or may not have landed; "
+                "check the network and the endpoint and run again."
+            )
+        return StorageError(f"{where}: the server answered {status}. The object is as it was; check the location.")
+
+    def _no_bucket(self, message: str) -> bool:
+        """Whether the bucket or container is missing; an answer to HEAD has no body, so it does not say which 404."""
+        if "<" in message:  # the body, in which no bucket was found missing
+            return False
+        try:
+            next(iter(obstore.list(self._patient, "-", chunk_size=1)), None)
+        except FileNotFoundError:
+            return True
+        except BaseError as error:
+            return bool(_NO_BUCKET.search(str(error)))
+        return False
+
+
+_WAYS = {
+    "azure": "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and "
+    "AZURE_TENANT_ID, or run where a managed identity is.",
+    "gcs": "set GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT to a key file, run `gcloud auth "
+    "application-default login`, or run where a service account is attached.",
+}
+
+
+class _Connection:
+    """The clients of a store and its subfolders, made when first needed: one tries again by itself, one never does."""
+
+    def __init__(self, location: Location, options: CloudOptions) -> None:
+        self._pickled = (location, options)
+        self._made: tuple[int, tuple[Client, Client]] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._pickled
+
+    @property
+    def clients(self) -> "tuple[Client, Client]":
+        made = self._made
+        # A forked child must not talk over its parent's sockets. Two threads may both make clients; either will do.
+        if made is None or made[0] != os.getpid():
+            attempts = self._pickled[1].attempts
+            made = self._made = (os.getpid(), (self._make(attempts), self._make(1)))
+        return made[1]
+
+    def _make(self, attempts: int) -> "Client":
+        location, options = self._pickled
+        client: ClientConfig = {
+            "connect_timeout": timedelta(seconds=options.connect_timeout),
+            "timeout": timedelta(seconds=options.timeout),
+            "allow_http": (location.endpoint_url or "").startswith("http://"),
+        }
+        retry: RetryConfig = {
+            "max_retries": attempts - 1,
+            "retry_timeout": timedelta(seconds=options.timeout),
+            "backoff": {
+                "init_backoff": timedelta(seconds=REQUEST.first),
+                "max_backoff": timedelta(seconds=REQUEST.longest),
+                "base": 2,
+            },
+        }
+        made = partial(_azure, location) if location.type == "azure" else partial(_google, location)
+        try:
+            return made(client, retry)
+        except (BaseError, ValueError, OSError) as error:
+            name = type(error).__name__
+        raise AccessDenied(
+            f"{location.bare_uri} cannot be opened with the settings of this environment ({name}). Nothing was sent; "
+            f"{_WAYS[location.type]}"
+        )
+
+
+def _azure(location: Location, client: "ClientConfig", retry: "RetryConfig") -> "Client":
+    assert location.account is not None  # as the location has checked
+    config: dict[str, Any] = {"account_name": location.account}
+    if location.endpoint_url:
+        config["endpoint"] = location.endpoint_url
+    return AzureStore(location.root, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
+
+
+def _google(location: Location, client: "ClientConfig", retry: "RetryConfig") -> "Client":
+    config: dict[str, Any] = {"base_url": location.endpoint_url} if location.endpoint_url else {}
+    return GCSStore(location.root, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
+
+
+def _info(key: str, meta: "ObjectMeta") -> ObjectInfo:
+    return ObjectInfo(key, meta["size"], _etag(meta["e_tag"]), meta["last_modified"].astimezone(UTC))
+
+
+def _made(key: str, size: int, answer: Any) -> ObjectInfo:
+    # The answer to a put has no time.
+    return ObjectInfo(key, size, _etag(answer["e_tag"]), datetime.now(UTC))
+
+
+def _etag(text: str | None) -> str:
+    # Azure leaves the quotes out of listings.
+    return '"' + (text or "").strip('"') + '"'

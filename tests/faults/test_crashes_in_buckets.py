@@ -1,0 +1,58 @@
+"""A process killed, or a call that failed, at every storage call, on a real S3 server and on Azure's emulator."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from dagster_versioned.storage import ObjectStore
+from dagster_versioned.storage.wrappers import Fault
+from support.azurite import AzureServer
+from support.crash_matrix import BucketPlace, Case, failed_at, killed_at, prepared
+from support.crashes import OPERATIONS, Undertaker, undertaker
+from support.s3_server import S3Server
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
+
+NAMES = ("create", "full", "metadata_only", "partitions", "revert", "expire", "vacuum", "purge")
+"""The operations that differ in their calls of the store; the others are ended on a local one."""
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)]
+)
+def bucket(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
+    # A pickled store carries no credentials: the processes find theirs in the environment.
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "s3":
+            server: S3Server = request.getfixturevalue("s3_server")
+            patch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
+            patch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
+            yield server.store(server.new_bucket())
+        else:
+            azurite: AzureServer = request.getfixturevalue("azurite")
+            yield azurite.store(azurite.new_container())
+
+
+@pytest.fixture(scope="module")
+def killer(bucket: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Undertaker]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("left by the dead")))
+        with undertaker() as one:
+            yield one
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def case(
+    request: pytest.FixtureRequest, bucket: ObjectStore, killer: Undertaker, tmp_path_factory: pytest.TempPathFactory
+) -> Case:
+    place = BucketPlace(bucket.subfolder(request.param), tmp_path_factory.mktemp("copies"))
+    return prepared(request.param, OPERATIONS[request.param], killer, place)
+
+
+def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
+    killed_at(case, killer, case.numbers)
+
+
+@pytest.mark.parametrize("fault", [Fault.BEFORE, Fault.LOST_ANSWER])
+def test_failed_at_every_call(case: Case, fault: Fault) -> None:
+    failed_at(case, fault, case.numbers)

@@ -1,0 +1,231 @@
+"""What the store of Azure does when the server, or the way to it, does not do its part."""
+
+import pickle
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from dagster_versioned.errors import (
+    AccessDenied,
+    AlreadyExists,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    StorageError,
+    StoreUnavailable,
+)
+from dagster_versioned.storage import CloudOptions, CloudStore, Location, open_store
+from support.azurite import ACCOUNT, AzureServer
+from support.faulty_proxy import DROP_AFTER, DROP_BEFORE, FAIL_AFTER, FaultyProxy, answer, faulty_proxy
+
+FEW_ATTEMPTS = CloudOptions(attempts=3, part_bytes=5 * 1024**2)
+UNAVAILABLE = answer(503, "ServerBusy")
+CLOUDS = [Location.parse("gs://bucket/prefix"), Location.parse(f"az://container/prefix?account={ACCOUNT}")]
+
+
+def puts(method: str, path: str) -> bool:
+    return method == "PUT"
+
+
+def every_verb(store: CloudStore, file: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get("key"),
+        lambda: store.get_with_info("key"),
+        lambda: store.get_range("key", 0, 1),
+        lambda: store.head("key"),
+        lambda: list(store.list()),
+        lambda: list(store.folders()),
+        lambda: store.put("key", b"data"),
+        lambda: store.put_file("key", file),
+        lambda: store.put_chunks("key", [b"data"]),
+        lambda: store.put_if_absent("key", b"data"),
+        lambda: store.put_if_match("key", b"data", '"etag"'),
+        lambda: store.copy("key", "target"),
+        lambda: store.delete(["key"]),
+    ]
+
+
+def written(error: BaseException) -> str:
+    """All that a log would show of an error."""
+    return "".join(traceback.format_exception(error))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"data")
+    return path
+
+
+@pytest.fixture(scope="module")
+def container(azurite: AzureServer) -> str:
+    return azurite.new_container()
+
+
+@pytest.mark.azure
+@pytest.mark.slow
+class TestOnAzurite:
+    @pytest.fixture
+    def proxy(self, azurite: AzureServer) -> Iterator[FaultyProxy]:
+        with faulty_proxy(azurite.endpoint_url.rpartition("/")[0]) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        return f"test-{uuid4().hex}"
+
+    @pytest.fixture
+    def direct(self, azurite: AzureServer, container: str, prefix: str) -> CloudStore:
+        """Past the proxy."""
+        return azurite.store(container, prefix)
+
+    @pytest.fixture
+    def store(self, azurite: AzureServer, proxy: FaultyProxy, container: str, prefix: str) -> CloudStore:
+        """Through the proxy."""
+        through = AzureServer(f"{proxy.endpoint_url}/{ACCOUNT}", azurite.key)
+        return through.store(container, prefix, FEW_ATTEMPTS)
+
+    @pytest.mark.parametrize("lost", [DROP_AFTER, FAIL_AFTER])
+    @pytest.mark.parametrize("attempts", [1, 2])
+    def test_a_create_that_landed_succeeds(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, lost: str, attempts: int
+    ):
+        proxy.set(*[lost] * attempts, on=puts)
+        info = store.put_if_absent("log/0", b"mine")
+        assert info == direct.head("log/0")
+        assert direct.get("log/0") == b"mine"
+        with pytest.raises(AlreadyExists):
+            store.put_if_absent("log/0", b"mine")
+
+    @pytest.mark.parametrize("lost", [DROP_AFTER, FAIL_AFTER])
+    @pytest.mark.parametrize("attempts", [1, 3])
+    def test_a_swap_that_landed_succeeds(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, lost: str, attempts: int
+    ):
+        etag = direct.put("head", b"old").etag
+        proxy.set(*[lost] * attempts, on=puts)
+        info = store.put_if_match("head", b"new", etag)
+        assert info == direct.head("head")
+        assert direct.get("head") == b"new"
+        with pytest.raises(PreconditionFailed):
+            store.put_if_match("head", b"new", etag)
+
+    @pytest.mark.parametrize("data", [b"theirs", b"mine"])
+    def test_a_create_that_another_won_is_a_conflict_even_with_equal_bytes(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, data: bytes
+    ):
+        pending = [lambda: direct.put_if_absent("log/0", data)]
+        proxy.meanwhile = lambda: pending.pop()() if pending else None
+        proxy.set(DROP_BEFORE, on=puts)
+        with pytest.raises(AlreadyExists):
+            store.put_if_absent("log/0", b"mine")
+        assert direct.get("log/0") == data
+
+    @pytest.mark.parametrize("fault", [DROP_BEFORE, UNAVAILABLE], ids=["dropped", "503"])
+    def test_what_never_landed_is_unavailable(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, fault: object
+    ):
+        etag = direct.put("head", b"old").etag
+        for attempt in (
+            lambda: store.put_if_absent("log/0", b"mine"),
+            lambda: store.put_if_match("head", b"mine", etag),
+        ):
+            proxy.set(fault, for_ever=True, on=puts)
+            with pytest.raises(StoreUnavailable, match="may or may not have landed"):
+                attempt()
+        assert [info.key for info in direct.list()] == ["head"]
+        assert direct.get("head") == b"old"
+
+    def test_every_verb_outlasts_a_short_fault(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, file: Path
+    ):
+        for verb in every_verb(store, file):
+            direct.put("key", b"data")
+            proxy.set(UNAVAILABLE)
+            with suppress(AlreadyExists, PreconditionFailed):  # there is an object
+                verb()
+            assert len(proxy.seen) >= 2
+
+    def test_what_a_source_of_chunks_raises_is_passed_on(self, direct: CloudStore):
+        def chunks() -> Iterator[bytes]:
+            yield bytes(5 * 1024**2)
+            raise ZeroDivisionError("the caller's own")
+
+        direct.put("part", b"old")
+        with pytest.raises(ZeroDivisionError, match="the caller's own"):
+            direct.put_chunks("part", chunks())
+        assert direct.get("part") == b"old"
+
+    def test_a_missing_container_is_not_a_missing_object(self, azurite: AzureServer, file: Path):
+        store = azurite.store("no-such-container")
+        for verb in every_verb(store, file):
+            with pytest.raises(StorageError, match="container 'no-such-container' does not exist") as raised:
+                verb()
+            assert not isinstance(raised.value, ObjectNotFound)
+
+    def test_a_wrong_key_is_denied_and_not_shown(
+        self, azurite: AzureServer, container: str, file: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        wrong = "aHVudGVyMmh1bnRlcjI="
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", wrong)
+        store = azurite.store(container)
+        for verb in every_verb(store, file):
+            with pytest.raises(AccessDenied) as raised:
+                verb()
+            assert wrong not in written(raised.value)
+
+    def test_one_that_was_opened_by_its_uri_reads_what_the_other_wrote(
+        self, direct: CloudStore, container: str, azurite
+    ):
+        direct.put("a/b", b"data")
+        prefix = direct.uri.rpartition("/")[2]
+        store = open_store(azurite.location(container, prefix).uri)
+        assert store.get("a/b") == b"data"
+        assert pickle.loads(pickle.dumps(store)).get("a/b") == b"data"
+
+
+def test_nobody_at_the_endpoint(file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "aHVudGVyMmh1bnRlcjI=")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        server = AzureServer(f"http://127.0.0.1:{unused.getsockname()[1]}/{ACCOUNT}", "")
+        store = server.store("container", options=CloudOptions(attempts=2))
+        for verb in every_verb(store, file):
+            with pytest.raises(StoreUnavailable, match="may or may not have landed"):
+                verb()
+
+
+@pytest.mark.parametrize("location", CLOUDS, ids=["gcs", "azure"])
+def test_no_credentials_at_all_are_said(location: Location, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/nonexistent")  # where gcloud keeps a login
+    store = CloudStore(location, options=CloudOptions(attempts=1, timeout=5))
+    for verb in (lambda: store.get("key"), lambda: store.put_if_absent("key", b"data")):
+        with pytest.raises(AccessDenied, match=r"no usable credentials.*set (AZURE|GOOGLE)"):
+            verb()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "location"),
+    [
+        ("AZURE_STORAGE_ACCOUNT_KEY", "hunter2 is no base64", CLOUDS[1]),
+        ("GOOGLE_SERVICE_ACCOUNT_KEY", '{"private_key": "hunter2"}', CLOUDS[0]),
+        ("GOOGLE_SERVICE_ACCOUNT", "/nonexistent/hunter2", CLOUDS[0]),
+    ],
+)
+def test_settings_that_are_none_are_refused_and_not_shown(
+    name: str, value: str, location: Location, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(AccessDenied) as raised:
+        CloudStore(location).get("key")
+    assert "hunter2" not in written(raised.value)
+
+
+def test_another_store_is_not_opened():
+    with pytest.raises(InvalidInput, match="neither cloud"):
+        CloudStore(Location.parse("s3://bucket/prefix"))
