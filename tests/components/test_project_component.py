@@ -113,7 +113,7 @@ def test_a_project_can_be_governed(tmp_path):
     [
         ("project: {name: HOUSE}\n", "location"),
         ("project: {name: a/b, location: /nowhere}\n", "name"),
-        ("project: {name: HOUSE, location: gs://bucket}\n", "location"),
+        ("project: {name: HOUSE, location: hdfs://bucket}\n", "location"),
         ("project: {name: HOUSE}\ngovernance: {storage: /nowhere}\n", "clone"),
         ("project: {name: HOUSE, location: /nowhere}\npreview_rows: 1000\n", "preview_rows"),
     ],

@@ -69,7 +69,7 @@ def faults(caught):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("storage", "gs://bucket"),
+        ("storage", "hdfs://bucket"),
         ("storage", ""),
         ("storage", "s3://key:hunter2@bucket"),
         ("role", "admin"),
@@ -195,7 +195,7 @@ class TestTheEnvironment:
         assert found.credentials.credentials().secret_key == "hunter2"
         assert "hunter2" not in repr(found)
 
-    @pytest.mark.parametrize(("field", "value"), [("role", "admin"), ("storage", "gs://x"), ("registry", "ext::x")])
+    @pytest.mark.parametrize(("field", "value"), [("role", "admin"), ("storage", "hdfs://x"), ("registry", "ext::x")])
     def test_is_refused_by_field_when_the_run_starts(self, monkeypatch, field, value):
         monkeypatch.setenv("G_WRONG", value)
         resource = GovernanceResource(**{"storage": "/gov", "clone": "/clone", field: dg.EnvVar("G_WRONG")})

@@ -22,7 +22,7 @@ def test_it_opens_the_project_once(tmp_path):
     [
         ("name", "a/b"),
         ("name", ""),
-        ("location", "gs://bucket"),
+        ("location", "hdfs://bucket"),
         ("location", ""),
         ("location", "dbfs:/mnt/x"),
         ("location", "C:\\data"),

@@ -273,7 +273,7 @@ def test_its_value_is_loaded_outside_of_runs(daemon, lake):
     [
         ("lake/rates", "relative path"),
         ("s3://key:hunter2@bucket/rates", "user or a password"),
-        ("gs://bucket/rates", "unknown scheme"),
+        ("hdfs://bucket/rates", "unknown scheme"),
     ],
 )
 def test_places_that_mean_nothing_are_refused_where_the_source_is_defined(uri, message):
