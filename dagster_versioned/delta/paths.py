@@ -60,7 +60,7 @@ def is_absolute(path: str) -> bool:
 
 
 def cloud_uri(place: str) -> str | None:
-    """One spelling for a place in a cloud, whatever Hadoop calls its scheme and however many slashes are left of its URI.
+    """One spelling for a place in a cloud, whatever Hadoop calls its scheme and however many slashes are left.
 
     ``None`` for a place that is in none.
     """

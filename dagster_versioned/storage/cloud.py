@@ -34,6 +34,7 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.storage.backoff import REQUEST
+from dagster_versioned.storage.conditions import ConditionCheck
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
 from dagster_versioned.storage.location import Location
@@ -180,7 +181,8 @@ class CloudStore:
                 f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
                 "read it to see who was first."
             )
-        return info
+        again = partial(self._put_if, "put_if_absent", key, data, None)
+        return self._connection.conditions.created(info, again, self.uri)
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
@@ -372,6 +374,7 @@ class _Connection:
 
     def __init__(self, location: Location, options: CloudOptions) -> None:
         self._pickled = (location, options)
+        self.conditions = ConditionCheck(location.endpoint_url)
         self._made: tuple[int, tuple[Client, Client]] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
@@ -47,6 +48,7 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.storage.backoff import REQUEST
+from dagster_versioned.storage.conditions import ConditionCheck
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
@@ -198,7 +200,8 @@ class S3Store:
                 f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
                 "read it to see who was first."
             )
-        return info
+        again = partial(self._put_if, "put_if_absent", key, data, None)
+        return self._connection.conditions.created(info, again, self.uri)
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
@@ -474,6 +477,7 @@ class _Connection:
     ) -> None:
         self._pickled = (region, endpoint_url, profile, options)
         self._credentials = credentials
+        self.conditions = ConditionCheck(endpoint_url)
         self._made: tuple[int, Any] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -30,6 +30,7 @@ from support.faulty_proxy import (
     DROP_BEFORE,
     FAIL_AFTER,
     HANG,
+    NO_CONDITION,
     NO_METADATA,
     FaultyProxy,
     answer,
@@ -197,6 +198,21 @@ class TestLostAnswers:
         proxy.set(conflict, for_ever=True, on=requests("PUT"))
         with pytest.raises(StoreUnavailable, match="409"):
             store.put_if_absent("log/1", b"mine")
+
+
+def test_a_server_without_conditional_writes_is_refused(
+    proxy: FaultyProxy, moto_server: S3Server, bucket: str, prefix: str
+):
+    store = S3Server(proxy.endpoint_url, moto_server.access_key, moto_server.secret_key).store(bucket, prefix)
+    proxy.set(NO_CONDITION, for_ever=True)
+    with pytest.raises(StorageError, match=r"ignores the condition of a write.*created 'log/0' again"):
+        store.put_if_absent("log/0", b"mine")
+    assert store.get("log/0") == b"mine"
+    proxy.set()
+    store.put_if_absent("log/1", b"mine")
+    assert proxy.seen == ["PUT", "PUT"]
+    store.put_if_absent("log/2", b"mine")
+    assert proxy.seen == ["PUT", "PUT", "PUT"]  # looked at once
 
 
 def once(action: Callable[[], object]) -> Callable[[], None]:

@@ -15,6 +15,7 @@ DROP_AFTER = "drop after"  # the server did it, the answer is lost
 FAIL_AFTER = "fail after"  # the server did it, a gateway says 500
 HANG = "hang"  # no answer within the client's patience
 CUT = "cut"  # half of the body, then the end
+NO_CONDITION = "no condition"  # the server does not see what it is to be asked
 NO_METADATA = "no metadata"  # as FAIL_AFTER, and the server does not keep the object's metadata
 
 Fault = str | tuple[int, str]
@@ -68,7 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.forward(fault, body)
 
     def forward(self, fault: Fault, body: bytes) -> None:
-        status, headers, content = self.ask(body, with_metadata=fault != NO_METADATA)
+        dropped = {NO_METADATA: ("x-amz-meta",), NO_CONDITION: ("if-none-match", "if-match")}.get(fault, ())
+        status, headers, content = self.ask(body, ("expect", *dropped))
         if fault == DROP_AFTER:
             self.drop()
         elif fault in (FAIL_AFTER, NO_METADATA):
@@ -79,8 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.reply(status, headers, content)
 
-    def ask(self, body: bytes, *, with_metadata: bool) -> tuple[int, dict[str, str], bytes]:
-        dropped = ("expect",) if with_metadata else ("expect", "x-amz-meta")
+    def ask(self, body: bytes, dropped: tuple[str, ...]) -> tuple[int, dict[str, str], bytes]:
         headers = {name: value for name, value in self.headers.items() if not name.lower().startswith(dropped)}
         connection = http.client.HTTPConnection(self.proxy.server.hostname or "", self.proxy.server.port)
         connection.request(self.command, self.path, body=body, headers=headers)
