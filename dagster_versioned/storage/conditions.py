@@ -33,6 +33,6 @@ class ConditionCheck:
             return info
         raise StorageError(
             f"The server of {uri} ignores the condition of a write (If-None-Match): it created {info.key!r} again, "
-            "which was there. Without it two writers of a table lose each other's versions. The object is there, with the "
-            "bytes of this writer; use a server, or a version of it, with conditional writes."
+            "which was there. Without it two writers of a table lose each other's versions. The object is there, with "
+            "the bytes of this writer; use a server, or a version of it, with conditional writes."
         )
