@@ -7,6 +7,7 @@ import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
 from pydantic import BaseModel, Field
 
+from dagster_versioned.extras import requiring
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.resources.project import Engine, ProjectResource
@@ -39,6 +40,20 @@ class GovernanceSettings(dg.Model, dg.Resolvable):
     registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
     clone: str | None = Field(default=None, description="The folder of a developer's clone of the registry.")
     profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+
+
+class PySparkSettings(dg.Model, dg.Resolvable):
+    """The session of Spark, as dagster-pyspark's ``LazyPySparkResource`` takes it: started where Spark is needed."""
+
+    spark_config: Mapping[str, Any] = Field(
+        default={}, description="Spark's configuration, such as spark.master, or spark.remote for Connect."
+    )
+
+    def resource(self) -> dg.ConfigurableResource[Any]:
+        """The resource. Raises `MissingExtra`."""
+        with requiring("spark", "A component with pyspark:"):
+            from dagster_pyspark import LazyPySparkResource
+        return LazyPySparkResource(spark_config=dict(self.spark_config))
 
 
 class SensorSettings(dg.Model, dg.Resolvable):
@@ -115,13 +130,19 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
     preview_rows: int = Field(
         default=0, description="Rows that a materialization shows in Dagster; they go into its event log."
     )
+    pyspark: PySparkSettings | None = Field(default=None, description="The session of Spark, where one is needed.")
     sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The IO manager and the sensors. Raises `InvalidInput`, and `pydantic.ValidationError` naming the field."""
         governance = GovernanceResource(**self.governance.model_dump()) if self.governance is not None else None
         project = ProjectResource(governance=governance, **self.project.model_dump())
+        manager = VersionedParquetIOManager(
+            project=project,
+            preview_rows=self.preview_rows,
+            pyspark=self.pyspark.resource() if self.pyspark is not None else None,
+        )
         return dg.Definitions(
-            resources={self.io_manager_key: VersionedParquetIOManager(project=project, preview_rows=self.preview_rows)},
+            resources={self.io_manager_key: manager},
             sensors=[settings.sensor() for settings in self.sensors],
         )

@@ -1,8 +1,10 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -10,6 +12,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.engines.spark.session import session_from
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.feature_table import UpstreamFiles
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -44,12 +47,31 @@ from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from dagster_versioned.dagster_internals import StepExecutionContext
 
 PIN_TAG = "dagster_versioned/pin/"
 """Prefix of a run tag that pins a table, whose name follows, to a version."""
 MESSAGE_TAG = "dagster_versioned/message"
 """Run tag with a message that becomes part of the identity of what the run writes."""
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _on_its_spark(
+    method: "Callable[Concatenate[VersionedParquetIOManager, _P], _R]",
+) -> "Callable[Concatenate[VersionedParquetIOManager, _P], _R]":
+    """The method, within the `spark` of its IO manager."""
+
+    @wraps(method)
+    def within(self: "VersionedParquetIOManager", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self.spark():
+            return method(self, *args, **kwargs)
+
+    return within
 
 
 class VersionedParquetIOManager(dg.ConfigurableIOManager):
@@ -98,7 +120,12 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         default=cast("Any", dg.FilesystemIOManager()),
         description="Where values go that are no assets: an IO manager, by default Dagster's own, of pickled files.",
     )
+    pyspark: dg.ResourceDependency[Any] = Field(
+        default=cast("Any", None),
+        description="Whose session of Spark reads and writes, such as dagster-pyspark's LazyPySparkResource.",
+    )
 
+    @_on_its_spark
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make the value the current version of the asset's table, or of the run's partitions of it.
 
@@ -126,6 +153,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         self._report(context, step, table, results, lineage)
         return None
 
+    @_on_its_spark
     def write_updates(
         self, context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate]
     ) -> Sequence[WriteResult]:
@@ -140,6 +168,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         partitioning = partitioning_of(definition) if definition is not None else None
         return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
 
+    @_on_its_spark
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
@@ -174,6 +203,20 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
             for partition, one in files.by_partition()
         }
+
+    def spark(self) -> AbstractContextManager[None]:
+        """Within it, frames of Spark are read on the session of ``pyspark``, where it is given."""
+        return nullcontext() if self.pyspark is None else session_from(self._session)
+
+    def _session(self) -> "SparkSession":
+        session = getattr(self.pyspark, "spark_session", None)
+        if session is None:
+            raise InvalidInput(
+                f"pyspark= of the IO manager is a {type(self.pyspark).__name__}, which has no spark_session. Nothing "
+                "was read or written. Give it dagster-pyspark's LazyPySparkResource or PySparkResource; outside of a "
+                "run, where no resource is set up, the lazy one."
+            )
+        return session
 
     def _fallback(self, value: str) -> dg.IOManager:
         """The IO manager of what is no asset, for ``value``: a factory has made it by now, if Dagster started this."""

@@ -108,6 +108,17 @@ def test_a_project_can_be_governed(tmp_path):
     assert project.governance.profile == "work"
 
 
+def test_the_configuration_of_spark_is_that_of_a_lazy_resource(tmp_path):
+    found = definitions(
+        f"project: {{name: HOUSE, location: {tmp_path}}}\n"
+        "pyspark: {spark_config: {spark.master: 'local[2]', spark.sql.shuffle.partitions: 8}}\n"
+    )
+    resource = found.resources["io_manager"].pyspark
+    assert type(resource).__name__ == "LazyPySparkResource"
+    assert resource.spark_config == {"spark.master": "local[2]", "spark.sql.shuffle.partitions": 8}
+    assert definitions(f"project: {{name: HOUSE, location: {tmp_path}}}\n").resources["io_manager"].pyspark is None
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
