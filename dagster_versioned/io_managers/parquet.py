@@ -26,6 +26,7 @@ from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     PREVIEWED_PARTITIONS,
     other_writer,
+    outcome_text,
     replay_text,
     table_metadata,
     version_metadata,
@@ -308,6 +309,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
             if len(context.step_context.op_def.output_defs) > 1:
                 note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
+        context.log.info(outcome_text(table.name, results))
         if (text := replay_text(table.name, results)) is not None:
             context.log.warning(text)
         omissions = Omissions()
