@@ -1,7 +1,7 @@
 """One step that computes a feature: what is stale of each partition, the function called for it, the rows checked."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -41,6 +41,10 @@ class Manager(Protocol):
 
     project: ProjectResource
 
+    def spark(self) -> AbstractContextManager[None]:
+        """Within it, frames of Spark are read on the session that was given, if one was."""
+        ...
+
     def write_updates(
         self, context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate]
     ) -> Sequence[WriteResult]:
@@ -66,10 +70,11 @@ class FeatureStep:
         table = manager.project.project().table(context.asset_key.path)
         feature = FeatureTable(self.graph, self.key, table, self.hash)
         with ExitStack() as kept:  # until the output was handled
-            found = {
-                one: kept.enter_context(resolved)
-                for one, resolved in self._resolved(context, config, manager, feature, files, body)
-            }
+            with manager.spark():
+                found = {
+                    one: kept.enter_context(resolved)
+                    for one, resolved in self._resolved(context, config, manager, feature, files, body)
+                }
             for one, resolved in found.items():
                 place = self.key if one is None else f"{self.key}[{one}]"
                 context.log.info(f"{place}: {_told(resolved)}.")
@@ -78,7 +83,10 @@ class FeatureStep:
                 for one, metadata in metadata_of.items():
                     context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
                 return
-            updates = {one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()}
+            with manager.spark():
+                updates = {
+                    one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()
+                }
             for one, metadata in metadata_of.items():
                 context.add_asset_metadata(metadata, partition_key=one)
             yield dg.Output(updates.get(None, updates))

@@ -7,6 +7,8 @@ import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
 from pydantic import BaseModel, Field
 
+from dagster_versioned.components.yaml_schema import DAGSTER_NAME, LOCATION, PROJECT_NAME, TEXT, checked
+from dagster_versioned.extras import requiring
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.resources.project import Engine, ProjectResource
@@ -22,32 +24,59 @@ def _texts(context: dg.ResolutionContext, tags: Mapping[str, Any]) -> dict[str, 
 class ProjectSettings(dg.Model, dg.Resolvable):
     """The project, as `ProjectResource` takes it; keys for S3 are the environment's, or those of a profile."""
 
-    name: str = Field(description="What the lineage of other projects calls this one.")
+    name: str = Field(json_schema_extra=PROJECT_NAME, description="What the lineage of other projects calls this one.")
     location: str | None = Field(
         default=None,
+        json_schema_extra=LOCATION,
         description="A local path, file:///…, s3://…, gs://… or abfss://…; with governance it can be left out.",
     )
-    profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+    profile: str | None = Field(
+        default=None, json_schema_extra=TEXT, description="A profile of the AWS configuration files."
+    )
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
-    author: str | None = Field(default=None, description="Recorded with every version.")
+    author: str | None = Field(default=None, json_schema_extra=TEXT, description="Recorded with every version.")
 
 
 class GovernanceSettings(dg.Model, dg.Resolvable):
     """The governance that knows where the project is, as `GovernanceResource` takes it."""
 
-    storage: str = Field(description="The governance storage: a local path, file:///…, s3://…, gs://… or abfss://….")
+    storage: str = Field(
+        json_schema_extra=LOCATION,
+        description="The governance storage: a local path, file:///…, s3://…, gs://… or abfss://….",
+    )
     role: Literal["developer", "reader"] = Field(default="developer", description="A reader only reads.")
-    registry: str | None = Field(default=None, description="The registry's git remote, for a developer.")
-    clone: str | None = Field(default=None, description="The folder of a developer's clone of the registry.")
-    profile: str | None = Field(default=None, description="A profile of the AWS configuration files.")
+    registry: str | None = Field(
+        default=None, json_schema_extra=TEXT, description="The registry's git remote, for a developer."
+    )
+    clone: str | None = Field(
+        default=None, json_schema_extra=TEXT, description="The folder of a developer's clone of the registry."
+    )
+    profile: str | None = Field(
+        default=None, json_schema_extra=TEXT, description="A profile of the AWS configuration files."
+    )
+
+
+class PySparkSettings(dg.Model, dg.Resolvable):
+    """The session of Spark, as dagster-pyspark's ``LazyPySparkResource`` takes it: started where Spark is needed."""
+
+    spark_config: Mapping[str, Any] = Field(
+        default={}, description="Spark's configuration, such as spark.master, or spark.remote for Connect."
+    )
+
+    def resource(self) -> dg.ConfigurableResource[Any]:
+        """The resource. Raises `MissingExtra`."""
+        with requiring("spark", "A component with pyspark:"):
+            from dagster_pyspark import LazyPySparkResource
+        return LazyPySparkResource(spark_config=dict(self.spark_config))
 
 
 class SensorSettings(dg.Model, dg.Resolvable):
     """A sensor over a selection of assets, as `build_version_sensor` takes it."""
 
-    name: str = Field(description="The sensor's name.")
+    name: str = Field(json_schema_extra=DAGSTER_NAME, description="The sensor's name.")
     target: str = Field(
-        description="A selection of assets to keep current, as in the UI: 'group:delays', 'key:daily*'."
+        json_schema_extra=TEXT,
+        description="A selection of assets to keep current, as in the UI: 'group:delays', 'key:daily*'.",
     )
     # Called `on` everywhere else, which YAML 1.1 takes for true.
     compare: Literal["metadata_sha", "data_sha"] = Field(
@@ -57,8 +86,12 @@ class SensorSettings(dg.Model, dg.Resolvable):
     wait_for_checks: bool = Field(
         default=True, description="Whether a version is handed on only once its asset's blocking checks have passed."
     )
-    max_runs_per_tick: int = Field(default=25, description="The rest follows on later ticks.")
-    minimum_interval_seconds: int = Field(default=30, description="Seconds between two ticks.")
+    max_runs_per_tick: int = Field(
+        default=25, json_schema_extra={"minimum": 1}, description="The rest follows on later ticks."
+    )
+    minimum_interval_seconds: int = Field(
+        default=30, json_schema_extra={"minimum": 0}, description="Seconds between two ticks."
+    )
     running: bool = Field(default=False, description="Whether the sensor runs before somebody turns it on.")
     run_tags: Annotated[Mapping[str, str], dg.Resolver(_texts, model_field_type=Mapping[str, str | int | bool])] = (
         Field(default={}, description="Tags of the runs, such as dagster/max_retries.")
@@ -112,17 +145,32 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
 
     project: ProjectSettings = Field(description="Where the tables are.")
     governance: GovernanceSettings | None = Field(default=None, description="Who knows where the project is.")
-    io_manager_key: str = Field(default="io_manager", description="The resource key of the IO manager.")
-    preview_rows: int = Field(
-        default=0, description="Rows that a materialization shows in Dagster; they go into its event log."
+    io_manager_key: str = Field(
+        default="io_manager", json_schema_extra=DAGSTER_NAME, description="The resource key of the IO manager."
     )
+    preview_rows: int = Field(
+        default=0,
+        json_schema_extra={"minimum": 0, "maximum": 100},
+        description="Rows that a materialization shows in Dagster; they go into its event log.",
+    )
+    pyspark: PySparkSettings | None = Field(default=None, description="The session of Spark, where one is needed.")
     sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
+
+    @classmethod
+    def get_model_cls(cls) -> type[BaseModel]:
+        """What the YAML is read as, and checked against by ``dg check yaml``."""
+        return checked(cls.model())
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The IO manager and the sensors. Raises `InvalidInput`, and `pydantic.ValidationError` naming the field."""
         governance = GovernanceResource(**self.governance.model_dump()) if self.governance is not None else None
         project = ProjectResource(governance=governance, **self.project.model_dump())
+        manager = VersionedParquetIOManager(
+            project=project,
+            preview_rows=self.preview_rows,
+            pyspark=self.pyspark.resource() if self.pyspark is not None else None,
+        )
         return dg.Definitions(
-            resources={self.io_manager_key: VersionedParquetIOManager(project=project, preview_rows=self.preview_rows)},
+            resources={self.io_manager_key: manager},
             sensors=[settings.sensor() for settings in self.sensors],
         )

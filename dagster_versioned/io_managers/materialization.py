@@ -24,6 +24,8 @@ PREVIEW_BYTES = 4 * 1024 * 1024
 """A preview reads the version's first part, if it is at most this large."""
 PREVIEWED_PARTITIONS = 10
 """A run over more partitions shows rows of so many: each is a read, and all of it goes into Dagster's event log."""
+SHOWN_PARTITIONS = 3
+"""The log names so many partitions of each change; the rest has its materializations."""
 PREVIEW_COLUMNS = 20
 PREVIEW_CHARACTERS = 40
 
@@ -63,7 +65,7 @@ def version_metadata(
     version = result.version
     facts, identity = version.facts, version.identity
     rows = "dagster/row_count" if identity.partition is None else "dagster/partition_row_count"
-    change = version.change if result.replayed else result.change
+    change = _change(result)
     shown: dict[str, Any] = {
         rows: identity.nrow,
         f"{OURS}/change": change,
@@ -109,6 +111,31 @@ def _replayed(result: WriteResult) -> dict[str, Any]:
         return {}
     left = {f"{OURS}/left_out": "rows other than the earlier attempt's"} if result.left_out else {}
     return {f"{OURS}/committed_by": dg.DagsterRunMetadataValue(run.run_id), **left}
+
+
+def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
+    """What a write came to, as the run's log has it: the table, its partitions, the change, the version, its size."""
+    versions = [result.version for result in results]
+    changes = [_change(result) for result in results]
+    rows = sum(version.identity.nrow for version in versions)
+    parts = sum(version.facts.part_count for version in versions)
+    size = f"{rows} {'row' if rows == 1 else 'rows'} in {parts} {'part' if parts == 1 else 'parts'}"
+    if len(results) == 1:
+        key = versions[0].partition
+        return f"{table}{'' if key is None else f'[{key}]'}: {changes[0]}, version {versions[0].short}, {size}."
+    made: dict[str, list[str]] = {}
+    for change, version in zip(changes, versions, strict=True):
+        made.setdefault(change, []).append(f"{version.partition}={version.short}")
+    told: list[str] = []
+    for change, found in made.items():
+        more = ", …" if len(found) > SHOWN_PARTITIONS else ""
+        told.append(f"{len(found)} {change} ({', '.join(found[:SHOWN_PARTITIONS])}{more})")
+    return f"{table}, {len(results)} partitions: {', '.join(told)}, {size}."
+
+
+def _change(result: WriteResult) -> str:
+    """The change that the version is; of a retry, that of the attempt that committed it."""
+    return result.version.change if result.replayed else result.change
 
 
 def replay_text(table: TableName, results: Sequence[WriteResult]) -> str | None:

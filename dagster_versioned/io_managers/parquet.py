@@ -1,8 +1,10 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast, get_args, get_origin
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -10,6 +12,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.engines.spark.session import session_from
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.feature_table import UpstreamFiles
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -23,6 +26,7 @@ from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     PREVIEWED_PARTITIONS,
     other_writer,
+    outcome_text,
     replay_text,
     table_metadata,
     version_metadata,
@@ -44,12 +48,31 @@ from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from dagster_versioned.dagster_internals import StepExecutionContext
 
 PIN_TAG = "dagster_versioned/pin/"
 """Prefix of a run tag that pins a table, whose name follows, to a version."""
 MESSAGE_TAG = "dagster_versioned/message"
 """Run tag with a message that becomes part of the identity of what the run writes."""
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _on_its_spark(
+    method: "Callable[Concatenate[VersionedParquetIOManager, _P], _R]",
+) -> "Callable[Concatenate[VersionedParquetIOManager, _P], _R]":
+    """The method, within the `spark` of its IO manager."""
+
+    @wraps(method)
+    def within(self: "VersionedParquetIOManager", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self.spark():
+            return method(self, *args, **kwargs)
+
+    return within
 
 
 class VersionedParquetIOManager(dg.ConfigurableIOManager):
@@ -79,7 +102,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
 
     Dagster passes by the IO manager, so that nothing is stored, where an asset is annotated ``-> None``, returns a
     `MaterializeResult` without a value, or is a ``multi_asset(specs=…)``: give the latter ``outs={…: AssetOut()}``.
-    What passes between the ops of a graph-backed asset is not an asset: give those outputs an IO manager of their own.
+
+    **What is no asset** has no table: the outputs of a job's ops, and what passes between the ops of a graph-backed
+    asset. They go to the ``fallback`` IO manager, and inputs come from there.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -92,20 +117,23 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         le=100,
         description="Rows that a materialization shows in Dagster; they go into its event log, where they stay.",
     )
+    fallback: dg.ResourceDependency[dg.IOManager] = Field(
+        default=cast("Any", dg.FilesystemIOManager()),
+        description="Where values go that are no assets: an IO manager, by default Dagster's own, of pickled files.",
+    )
+    pyspark: dg.ResourceDependency[Any] = Field(
+        default=cast("Any", None),
+        description="Whose session of Spark reads and writes, such as dagster-pyspark's LazyPySparkResource.",
+    )
 
+    @_on_its_spark
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         """Make the value the current version of the asset's table, or of the run's partitions of it.
 
-        Raises what `VersionedTable.write` does; `InvalidInput` for an output that is not an asset, and for partitions
-        that are not those of the run.
+        Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
         """
         if not context.has_asset_key:
-            raise InvalidInput(
-                f"The output {context.name!r}{_op_of(context)} is not an asset, so it has no table. "
-                "Nothing was written. Give it an IO manager of its own, as with "
-                "@op(out=dg.Out(io_manager_key='scratch')) and resources={'scratch': dg.mem_io_manager} "
-                "(dg.fs_io_manager where steps are processes)."
-            )
+            return _said(context, self._fallback(f"output {context.name!r}").handle_output(context, obj))
         asset_key = context.asset_key
         table = self.project.project().table(asset_key.path)
         step = _step(context)
@@ -113,18 +141,20 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         if isinstance(obj, Derivation):
             derived = obj.write(table, options=options, **_described(step, table, asset_key))
             self._report(context, step, table, [derived.result], None, lambda: run_metadata(obj, derived))
-            return
+            return None
         if options.history is not None:
             lineage = column_lineage(obj)
             result = _append_events(context, step, table, obj, options)
             self._report(context, step, table, [result], lineage)
-            return
+            return None
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
             partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
             results = _write(step, table, asset_key, frames, options, partitioning)
         self._report(context, step, table, results, lineage)
+        return None
 
+    @_on_its_spark
     def write_updates(
         self, context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate]
     ) -> Sequence[WriteResult]:
@@ -139,16 +169,14 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         partitioning = partitioning_of(definition) if definition is not None else None
         return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
 
+    @_on_its_spark
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
         Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
         """
         if not context.has_asset_key:
-            raise InvalidInput(
-                f"The {_reader(context)} is not an asset, so it has no table. Nothing was read. Give the output "
-                "that it comes from an IO manager of its own, such as dg.fs_io_manager."
-            )
+            return self._fallback(_reader(context)).load_input(context)
         if (uri := _uri(context)) is not None:
             return self._external(context, external_table(uri, context.asset_key, self.project))
         table = self.project.project().table(context.asset_key.path)
@@ -176,6 +204,31 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
             for partition, one in files.by_partition()
         }
+
+    def spark(self) -> AbstractContextManager[None]:
+        """Within it, frames of Spark are read on the session of ``pyspark``, where it is given."""
+        return nullcontext() if self.pyspark is None else session_from(self._session)
+
+    def _session(self) -> "SparkSession":
+        session = getattr(self.pyspark, "spark_session", None)
+        if session is None:
+            raise InvalidInput(
+                f"pyspark= of the IO manager is a {type(self.pyspark).__name__}, which has no spark_session. Nothing "
+                "was read or written. Give it dagster-pyspark's LazyPySparkResource or PySparkResource; outside of a "
+                "run, where no resource is set up, the lazy one."
+            )
+        return session
+
+    def _fallback(self, value: str) -> dg.IOManager:
+        """The IO manager of what is no asset, for ``value``: a factory has made it by now, if Dagster started this."""
+        fallback: Any = self.fallback
+        if not isinstance(fallback, dg.IOManager):
+            raise InvalidInput(
+                f"The {value} is no asset, and the fallback of this IO manager, {type(fallback).__name__}, is no "
+                "IO manager. Nothing was read or written. Give fallback= an IO manager or a factory of one; outside "
+                "of a run, where no factory is asked, an IO manager."
+            )
+        return fallback
 
     def _external(self, context: dg.InputContext, table: ExternalTable) -> Any:
         """The rows of a Delta table of no project, at the version that the input is to see."""
@@ -256,6 +309,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
             set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
             if len(context.step_context.op_def.output_defs) > 1:
                 note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
+        context.log.info(outcome_text(table.name, results))
         if (text := replay_text(table.name, results)) is not None:
             context.log.warning(text)
         omissions = Omissions()
@@ -363,11 +417,16 @@ def _append_events(
     )
 
 
-def _op_of(context: dg.OutputContext) -> str:
-    try:
-        return f" of op {context.op_def.name!r}"
-    except dg.DagsterInvariantViolationError:
-        return ""
+def _said(context: dg.OutputContext, handled: Any) -> Any:
+    """What another IO manager returned of an output, for Dagster, which takes what is yielded of generators alone."""
+    if not isinstance(handled, Generator):
+        return handled
+    for event in cast("Generator[Any]", handled):
+        if isinstance(event, Mapping):
+            context.add_output_metadata(event)
+        else:
+            context.log_event(event)
+    return None
 
 
 def _annotation(context: dg.InputContext) -> Any:

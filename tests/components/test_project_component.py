@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from dagster.components.resolved.errors import ResolutionException
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 from dagster_versioned import VersionedParquetIOManager, VersionedProjectComponent
@@ -108,6 +110,17 @@ def test_a_project_can_be_governed(tmp_path):
     assert project.governance.profile == "work"
 
 
+def test_the_configuration_of_spark_is_that_of_a_lazy_resource(tmp_path):
+    found = definitions(
+        f"project: {{name: HOUSE, location: {tmp_path}}}\n"
+        "pyspark: {spark_config: {spark.master: 'local[2]', spark.sql.shuffle.partitions: 8}}\n"
+    )
+    resource = found.resources["io_manager"].pyspark
+    assert type(resource).__name__ == "LazyPySparkResource"
+    assert resource.spark_config == {"spark.master": "local[2]", "spark.sql.shuffle.partitions": 8}
+    assert definitions(f"project: {{name: HOUSE, location: {tmp_path}}}\n").resources["io_manager"].pyspark is None
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -142,6 +155,94 @@ def test_a_limit_that_the_sensor_refuses_is_refused():
         definitions(
             "project: {name: HOUSE, location: /nowhere}\nsensors: [{name: s, target: '*', max_runs_per_tick: 0}]\n"
         )
+
+
+# What the YAML is checked against
+
+
+def faults(text):
+    """The faults of a component's attributes, as `dg check yaml` finds them: where, and what."""
+    schema = VersionedProjectComponent.get_model_cls().model_json_schema()
+    Draft202012Validator.check_schema(schema)
+    found = Draft202012Validator(schema).iter_errors(yaml.safe_load(text))
+    return {".".join(map(str, fault.absolute_path)): fault.message for fault in found}
+
+
+PLACES = ["warehouse", "./a:b", "/data/x", "~/data", "file:///data", "s3://bucket/prefix?region=eu", "s3a://bucket/x"]
+CLOUDS = ["gs://bucket/x", "abfss://c@account.dfs.core.windows.net/x", "az://c/x?account=a", "dbfs:/Volumes/a/b/c"]
+
+
+@pytest.mark.parametrize("place", [*PLACES, *CLOUDS, "{{ env.WAREHOUSE }}"])
+def test_every_kind_of_place_fits(place):
+    assert faults(f"project: {{name: HOUSE, location: '{place}'}}\ngovernance: {{storage: '{place}'}}\n") == {}
+
+
+@pytest.mark.parametrize(
+    "place", ["ftp://host/x", "s3:/bucket", "s3://", "file://x", "dbfs:/x", "'C:\\x'", "''", "' x'", "7"]
+)
+def test_what_is_no_place_does_not(place):
+    found = faults(f"project: {{name: HOUSE, location: {place}}}\ngovernance: {{storage: {place}}}\n")
+    assert set(found) == {"project.location", "governance.storage"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where", "what"),
+    [
+        ("project: {name: a/b, location: x}", "project.name", "does not match"),
+        ("project: {name: '', location: x}", "project.name", "does not match"),
+        ("project: {name: H}", "project", "'location' is a required property"),
+        ("project: {name: H, location: x, default_engine: spork}", "project.default_engine", "is not one of"),
+        ("project: {name: H, location: x, profile: ''}", "project.profile", "too short|non-empty"),
+        ("project: {name: H, location: x, author: 7}", "project.author", "is not of type 'string'"),
+        ("project: {name: H, location: x, password: y}", "project", "'password' was unexpected"),
+        ("project: a text", "project", "is not of type 'object'"),
+        ("governance: {storage: x, role: owner}", "governance.role", "is not one of"),
+        ("governance: {storage: x, clone: ''}", "governance.clone", "too short|non-empty"),
+        ("io_manager_key: io-manager", "io_manager_key", "does not match"),
+        ("preview_rows: 101", "preview_rows", "greater than the maximum of 100"),
+        ("preview_rows: -1", "preview_rows", "less than the minimum of 0"),
+        ("preview_rows: many", "preview_rows", "is not of type 'integer'"),
+        ("pyspark: {spark_config: [a]}", "pyspark.spark_config", "is not of type 'object'"),
+        ("sensors: [{name: s, target: '*', compare: rows}]", "sensors.0.compare", "is not one of"),
+        ("sensors: [{name: a b, target: '*'}]", "sensors.0.name", "does not match"),
+        ("sensors: [{name: s, target: ''}]", "sensors.0.target", "too short|non-empty"),
+        ("sensors: [{name: s, target: '*', max_runs_per_tick: 0}]", "sensors.0.max_runs_per_tick", "minimum of 1"),
+        (
+            "sensors: [{name: s, target: '*', minimum_interval_seconds: -5}]",
+            "sensors.0.minimum_interval_seconds",
+            "minimum of 0",
+        ),
+        ("sensors: [{name: s, target: '*', running: maybe}]", "sensors.0.running", "is not of type 'boolean'"),
+        ("sensors: [{name: s, target: '*', run_tags: {a: [1]}}]", "sensors.0.run_tags.a", "not valid under any"),
+    ],
+)
+def test_a_wrong_value_is_found_where_it_is(wrong, where, what):
+    project = "" if wrong.startswith("project") else "project: {name: HOUSE, location: /nowhere}\n"
+    ((found, message),) = faults(f"{project}{wrong}\n").items()
+    assert found == where
+    assert re.search(what, message)
+
+
+def test_what_is_right_has_no_fault():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "components.md"
+    documented = yaml.safe_load(page.read_text().partition("```yaml\n")[2].partition("```")[0])["attributes"]
+    assert faults(yaml.safe_dump(documented)) == {}
+    assert faults(SENSORS) == {}
+    assert faults("project: {name: H}\ngovernance: {storage: x}\n") == {}
+    assert faults("project: {name: H, location: x, profile: null}\ngovernance: null\npyspark: null\n") == {}
+
+
+def test_a_template_fits_wherever_a_value_does():
+    assert (
+        faults("""
+project: {name: '{{ a }}', location: '{{ b }}', default_engine: '{{ c }}', author: '{{ d }}'}
+io_manager_key: '{{ e }}'
+preview_rows: '{{ f }}'
+pyspark: '{{ g }}'
+sensors: [{name: 's_{{ h }}', target: '{{ i }}', compare: '{{ j }}', running: '{{ k }}', max_runs_per_tick: '{{ l }}'}]
+""")
+        == {}
+    )
 
 
 # What `dg` makes of it
@@ -197,7 +298,7 @@ def run(tmp_path):
     environment = os.environ | {
         "DAGSTER_HOME": str(home),
         "HOME": str(home),
-        "PYTHONPATH": str(tmp_path / "src"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(Path(__file__).parents[2])]),
         "PYTHONWARNINGS": "ignore",
     }
 
@@ -229,3 +330,34 @@ def test_dg_runs_what_was_scaffolded_and_names_what_is_wrong_in_the_yaml(run, tm
     written = tmp_path / "src" / "my_project" / "defs" / "warehouse" / "defs.yaml"
     written.write_text(written.read_text().replace("compare: metadata_sha", "compare: rows"))
     assert "compare" in run("check", "defs", succeeds=False)
+
+
+WRONG = """\
+type: dagster_versioned.VersionedProjectComponent
+
+attributes:
+  project:
+    name: HOUSE
+    location: ftp://host/warehouse
+    default_engine: spork
+  preview_rows: 1000
+  sensors:
+    - name: keep
+      target: "*"
+      compare: rows
+    - name: keep all
+      target: "*"
+      max_runs_per_tick: 0
+"""
+
+
+@pytest.mark.slow
+def test_dg_names_file_and_line_of_every_wrong_value(run, tmp_path):
+    written = tmp_path / "src" / "my_project" / "defs" / "warehouse" / "defs.yaml"
+    written.parent.mkdir()
+    written.write_text(WRONG)
+    told = run("check", "yaml", succeeds=False)
+    lines = {int(line) for line in re.findall(rf"{re.escape(str(written))}:([0-9]+)", told)}
+    assert lines == {6, 7, 8, 12, 13, 15}
+    assert "'spork' is not one of ['arrow', 'pandas', 'polars', 'spark']" in told
+    assert "1000 is greater than the maximum of 100" in told

@@ -121,12 +121,6 @@ def test_a_value_can_be_loaded_outside_of_a_run(house):
     assert defs.load_asset_value("up", python_type=pd.DataFrame)["n"].tolist() == [1, 2]
 
 
-def test_an_input_that_is_no_asset_is_refused(house):
-    refused = pytest.raises(InvalidInput, match="input 'x' is not an asset")
-    with refused, dg.build_input_context(name="x") as context:
-        house.io_manager().load_input(context)
-
-
 class TestOutsideOfARun:
     """Tests and notebooks load values without a step, often without a name or a type."""
 
@@ -182,8 +176,3 @@ class TestOutsideOfARun:
         house.run(up)
         with dg.build_input_context(asset_key="up") as context:
             assert house.io_manager().load_input(context).to_pydict() == ROWS
-
-    def test_an_output_that_is_no_asset_is_refused_in_a_test_too(self, house):
-        refused = pytest.raises(InvalidInput, match="output 'result' is not an asset")
-        with refused, dg.build_output_context(step_key="s", name="result") as context:
-            house.io_manager().handle_output(context, pa.table(ROWS))

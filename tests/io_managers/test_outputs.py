@@ -272,20 +272,6 @@ def test_a_multi_asset_with_outs_stores_each(house):
     assert changes(house.run(both)) == {"left": "full", "right": "full"}
 
 
-def test_an_output_that_is_no_asset_is_refused_with_the_fix(house):
-    @dg.op
-    def loose():
-        return pa.table(ROWS)
-
-    @dg.job(resource_defs={"io_manager": house.io_manager()})
-    def job():
-        loose()
-
-    with pytest.raises(InvalidInput, match=r"op 'loose' is not an asset.*io_manager_key"):
-        job.execute_in_process(instance=house.instance)
-    assert house.project.tables() == []
-
-
 def test_the_io_manager_can_be_called_in_a_unit_test(house):
     with dg.build_output_context(asset_key="one", definition_metadata=TableOptions().as_metadata()) as context:
         house.io_manager().handle_output(context, pa.table(ROWS))

@@ -3,8 +3,9 @@
 import os
 import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,26 @@ EMBEDDED_DEFAULTS = {
 _MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
 
-def default_session() -> "SparkSession":
-    """The active session, classic or Connect; where there is none, a new embedded one on all cores.
+_given: "ContextVar[Callable[[], SparkSession] | None]" = ContextVar("session", default=None)
 
-    Raises `VersionedError` where there is neither a session nor a Java to start one with.
+
+@contextmanager
+def session_from(session: "Callable[[], SparkSession]") -> Generator[None]:
+    """Within it, the `default_session` is what ``session`` returns, which is called where one is needed only."""
+    before = _given.set(session)
+    try:
+        yield
+    finally:
+        _given.reset(before)
+
+
+def default_session() -> "SparkSession":
+    """The session that was given (`session_from`), else the active one, classic or Connect, else a new embedded one.
+
+    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with.
     """
+    if (given := _given.get()) is not None:
+        return _with_this_python(given())
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -101,6 +117,17 @@ def runs_here(session: "SparkSession") -> bool:
     """Whether tasks run on the machine of the driver (local mode), so that files can be passed by path."""
     master = session.conf.get("spark.master", "") or ""
     return master == "local" or master.startswith("local[")
+
+
+def _with_this_python(session: "SparkSession") -> "SparkSession":
+    """The session; on this machine, where nothing says otherwise, with this Python for its tasks.
+
+    Without it they are run by whatever ``python3`` is on the path, which may have neither pyarrow nor this version.
+    """
+    is_classic = type(session).__module__.partition(".connect")[1] == ""
+    if is_classic and "PYSPARK_PYTHON" not in os.environ and runs_here(session):
+        session.sparkContext.pythonExec = sys.executable
+    return session
 
 
 def _java_found() -> bool:
