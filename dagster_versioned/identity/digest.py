@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
-from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
 
 DigestKind = Literal["bag-xxh64x2", "seq-sha256"]
@@ -140,7 +140,7 @@ class SequenceDigest:
         """The digest of the rows so far; more may follow."""
         total = hashlib.sha256(_u64le(self._nrow) + _u64le(len(self._columns)))
         for column, name_and_type in zip(self._columns, self._signature.columns, strict=True):
-            head = canonical_json(name_and_type)
+            head = canonical_names(name_and_type)
             nodes = b"".join(column.digests())
             total.update(hashlib.sha256(_u64le(len(head)) + head + nodes).digest())
         return RowsDigest(self.kind, total.hexdigest(), self._nrow)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
 
+from dagster_versioned.engines.spark.releases import release
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,6 +26,10 @@ Expression: TypeAlias = Any
 
 def is_classic(frame_type: type) -> bool:
     """Whether frames of this type are of classic PySpark, beside a JVM; those of Spark Connect are not."""
+    if release() < (4, 0):  # where classic frames are of the class that annotations name
+        from pyspark.sql.utils import is_remote
+
+        return frame_type.__module__ == "pyspark.sql.dataframe" and not is_remote()
     return frame_type.__module__.startswith("pyspark.sql.classic")
 
 
@@ -42,9 +48,13 @@ def plan_of(frame: "DataFrame") -> Plan:
 
 def frame_of(session: "SparkSession", plan: Plan) -> "DataFrame":
     """A frame of an analysed plan, of whatever session, in this one."""
+    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
+    if release() < (4, 0):  # before there was another kind of either
+        from pyspark.sql import DataFrame
+
+        return DataFrame(jvm.org.apache.spark.sql.Dataset.ofRows(inner, plan), session)
     from pyspark.sql.classic.dataframe import DataFrame
 
-    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, plan), session)
 
 

@@ -140,8 +140,13 @@ def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]
         collected = _collected_narrow(rows, task) or _results(rows, task).collect()
     except PySparkException as error:
         raise own_error(error) or error from error
-    reports = [(TaskReport.from_bytes(bytes(row["report"])), row["rows"]) for row in collected]
+    reports = [(TaskReport.from_bytes(bytes(row["report"])), _bytes(row["rows"])) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    """A binary, which PySpark before 4.1 has as a `bytearray`."""
+    return None if value is None else bytes(value)
 
 
 def _results(rows: "DataFrame", task: Task) -> "DataFrame":

@@ -32,6 +32,7 @@ from dagster_versioned.engines.samples import (
     require_types,
 )
 from dagster_versioned.engines.spark.engine import SparkEngine
+from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
@@ -56,9 +57,7 @@ def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
     table = in_memory(frame)
     schema, batches = stream(frame) if table is None else (table.schema, iter(table.to_batches()))
     kept = stored_schema(schema)
-    return like.sparkSession.createDataFrame(
-        pa.Table.from_batches(list(conform_all(batches, kept)), schema_to_arrow(kept))
-    )
+    return from_arrow(like.sparkSession, pa.Table.from_batches(list(conform_all(batches, kept)), schema_to_arrow(kept)))
 
 
 def as_frame(rows: "DataFrame", frame_type: type) -> "DataFrame":
