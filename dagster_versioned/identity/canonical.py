@@ -29,7 +29,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def canonical_names(value: list[Any]) -> bytes:
-    """As `canonical_json`, of lists of strings, and of such lists, alone: executors say it without the RFC's encoder."""
+    """As `canonical_json`, of strings in lists in lists alone: executors say it without the RFC's encoder."""
     _check(value, ())
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 

@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
+from py4j.protocol import Py4JError, Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
 
 from dagster_versioned.engines.spark.releases import release
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 JavaError = Py4JError
 """What a call into the JVM raises that PySpark has no error of its own for."""
@@ -22,6 +22,13 @@ Json: TypeAlias = Mapping[str, Any]
 Plan: TypeAlias = Any
 """A node of a logical plan, with those below it."""
 Expression: TypeAlias = Any
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What PySpark raises for what Spark refuses; 3.5 leaves what a task raised in the JVM as Py4J's error."""
+    from pyspark.errors import PySparkException
+
+    return (PySparkException,) if release() >= (4, 0) else (PySparkException, Py4JJavaError)
 
 
 def is_classic(frame_type: type) -> bool:
@@ -56,6 +63,18 @@ def frame_of(session: "SparkSession", plan: Plan) -> "DataFrame":
     from pyspark.sql.classic.dataframe import DataFrame
 
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, plan), session)
+
+
+def metadata_column(frame: "DataFrame") -> "Column":
+    """What Spark knows of the file of each row, whatever the frame's own columns are called."""
+    if release() >= (4, 0):
+        return frame.metadataColumn("_metadata")
+    from pyspark.sql import Column
+    from pyspark.sql import functions as sf
+
+    if not is_classic(type(frame)):
+        return sf.col("_metadata")  # which a column of this name would hide: 3.5's client cannot say it otherwise
+    return Column(cast("Any", frame)._jdf.metadataColumn("_metadata"))
 
 
 def optimized_text(frame: "DataFrame") -> str:

@@ -16,6 +16,7 @@ from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, logical
 from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
+from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
 from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.session import runs_here
@@ -197,7 +198,7 @@ def _with_files(
     for i, name in enumerate(plan.constant):
         values[f"_p{i}"] = _column(scan.files, name, scan.schema)
         types[f"_p{i}"] = cast("str", scan.schema.field(name).type)
-    about = frame.metadataColumn("_metadata")
+    about = metadata_column(frame)
     names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
     extra = [sf.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
     if deleted is not None or kept is not None or plan.tracked:

@@ -1,8 +1,8 @@
 """What differs between the releases of PySpark, each with the release that brought it; private API is in `catalyst`.
 
 PySpark 3.5 has neither `DataFrame.toArrow` nor `createDataFrame` of an Arrow table, no Python data sources and no
-`Column.try_cast`; 4.0 has these, but no filters that are pushed to data sources, no streams from them and no functions
-of Arrow arrays, which came with 4.1.
+`Column.try_cast`; 4.0 has these, but no filters that are pushed to data sources and no functions of Arrow arrays, which
+came with 4.1, and no limits of what a stream reads at once, which came later.
 """
 
 import io
@@ -66,6 +66,11 @@ def has_data_sources() -> bool:
 def pushes_filters(session: "SparkSession") -> bool:
     """Whether the session hands filters to data sources in Python."""
     return release() >= (4, 1) and session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+
+
+def limits_batch_bytes() -> bool:
+    """Whether Spark asks of each row how large a batch has become."""
+    return release() >= (4, 0)
 
 
 def has_arrow_functions() -> bool:
