@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow, schema_to_arrow
 from dagster_versioned.errors import EmptyTable, UnsupportedType
+from dagster_versioned.identity.arrow_views import is_view
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024
 """A batch is split above this size, far below the 2 GiB that 32-bit offsets reach."""
@@ -64,6 +65,9 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
         fields = cast("list[pa.Field[Any]]", list(target))
         columns = [_cast(batch.column(field.name), field) for field in fields]
         batch = pa.RecordBatch.from_arrays(columns, schema=target)
+    if _needs_offsets():
+        columns = [_with_offsets(column) for column in cast("list[Any]", batch.columns)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=target)
     for name, column in zip(target.names, cast("list[Any]", batch.columns), strict=True):
         if _holds_text(column.type):
             _require_text(name, column)
@@ -86,6 +90,20 @@ def _require_text(name: str, column: Any) -> None:
             f"Column {name!r} holds text that is not UTF-8 ({error}). Nothing was written. Decode it with the encoding "
             "that it has, or cast the column to binary."
         ) from error
+
+
+@cache
+def _needs_offsets() -> bool:
+    """Whether pyarrow, where this runs, ends in a segmentation fault on no values without their one offset.
+
+    Java sends them so, in nested columns of nulls alone; 26 takes them.
+    """
+    return int(pa.__version__.partition(".")[0]) < 26
+
+
+def _with_offsets(array: Any) -> Any:
+    """The same values, nested ones copied, with an offset where there are none."""
+    return pa.concat_arrays([array, array.slice(0, 0)]) if pa.types.is_nested(array.type) else array
 
 
 @cache
@@ -128,11 +146,11 @@ def _plain(array: Any) -> Any:
     """The array without the encodings that Arrow 26 cannot cast, or casts to broken offsets (list views)."""
     if pa.types.is_dictionary(array.type):
         dictionary = array.dictionary
-        values = pa.string() if pa.types.is_string_view(dictionary.type) else dictionary.type
+        values = pa.string() if is_view(dictionary.type, "string") else dictionary.type
         return dictionary.cast(values).take(array.indices)
     if pa.types.is_run_end_encoded(array.type):
         return _plain(pc.call_function("run_end_decode", [array]))
-    if pa.types.is_list_view(array.type) or pa.types.is_large_list_view(array.type):
+    if is_view(array.type, "list", "large_list"):
         lengths: Any = cast("Any", pc.list_value_length(array)).fill_null(0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), pa.int64())
         lists: Any = pa.large_list(array.type.value_field)
@@ -141,7 +159,7 @@ def _plain(array: Any) -> Any:
 
 
 def _holds_inner_view(data_type: Any, *, inner: bool = False) -> bool:
-    if inner and (pa.types.is_list_view(data_type) or pa.types.is_large_list_view(data_type)):
+    if inner and is_view(data_type, "list", "large_list"):
         return True
     if pa.types.is_dictionary(data_type) or pa.types.is_run_end_encoded(data_type):
         return _holds_inner_view(data_type.value_type, inner=True)

@@ -137,9 +137,11 @@ class PartWriter:
             )
             # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
             self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
+            entries = self._entries()
+            later = hasattr(pq.ParquetWriter, "add_key_value_metadata")  # which pyarrow 14 and 15 have not
             self._writer = pq.ParquetWriter(
                 self._stream,
-                self.schema,
+                self.schema if later or not entries else self.schema.with_metadata(entries),
                 version="2.6",
                 data_page_version="1.0",
                 data_page_size=MEBIBYTE,
@@ -152,12 +154,16 @@ class PartWriter:
                 use_compliant_nested_type=True,
                 store_schema=False,
             )
-            if self._is_told:
-                entries = {ORDINAL_ENTRY: str(self._ordinal)}
-                if self._options.partition is not None:
-                    entries[PARTITION_ENTRY] = self._options.partition
+            if later and entries:
                 self._writer.add_key_value_metadata(entries)
         return self._writer, self._sink
+
+    def _entries(self) -> dict[str, str]:
+        """What a part says of itself."""
+        entries = {ORDINAL_ENTRY: str(self._ordinal)} if self._is_told else {}
+        if entries and self._options.partition is not None:
+            entries[PARTITION_ENTRY] = self._options.partition
+        return entries
 
     def _flush(self) -> None:
         if self._stream is not None:

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
-from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.arrow_views import is_view
+from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
 
 DigestKind = Literal["bag-xxh64x2", "seq-sha256"]
@@ -140,7 +141,7 @@ class SequenceDigest:
         """The digest of the rows so far; more may follow."""
         total = hashlib.sha256(_u64le(self._nrow) + _u64le(len(self._columns)))
         for column, name_and_type in zip(self._columns, self._signature.columns, strict=True):
-            head = canonical_json(name_and_type)
+            head = canonical_names(name_and_type)
             nodes = b"".join(column.digests())
             total.update(hashlib.sha256(_u64le(len(head)) + head + nodes).digest())
         return RowsDigest(self.kind, total.hexdigest(), self._nrow)
@@ -174,10 +175,8 @@ _TEXT_OF: dict[pa.DataType, str] = {
     pa.date64(): "date",
     pa.string(): "string",
     pa.large_string(): "string",
-    pa.string_view(): "string",
     pa.binary(): "binary",
     pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
 }
 
 
@@ -196,8 +195,8 @@ def type_text(arrow: Any, path: str = "") -> Any:
         return "time"
     if types.is_decimal(arrow) and arrow.precision <= 38:
         return f"decimal({arrow.precision},{arrow.scale})"
-    if types.is_fixed_size_binary(arrow):
-        return "binary"
+    if types.is_fixed_size_binary(arrow) or is_view(arrow, "string", "binary"):
+        return "string" if is_view(arrow, "string") else "binary"
     if types.is_dictionary(arrow) or types.is_run_end_encoded(arrow):
         return type_text(arrow.value_type, path)
     if types.is_map(arrow):
@@ -221,8 +220,7 @@ def _is_list(arrow: pa.DataType) -> bool:
         types.is_list(arrow)
         or types.is_large_list(arrow)
         or types.is_fixed_size_list(arrow)
-        or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow)
+        or is_view(arrow, "list", "large_list")
     )
 
 
@@ -283,7 +281,7 @@ def _plain(array: Array) -> Array:
         return _plain(array.dictionary_decode())
     if types.is_run_end_encoded(arrow):
         return _plain(cast("Any", pc).run_end_decode(array))
-    if types.is_string_view(arrow) or types.is_binary_view(arrow):
+    if is_view(arrow, "string", "binary"):
         return array.cast(pa.large_binary())
     return array
 
@@ -364,8 +362,8 @@ class _Ragged:
             size = arrow.byte_width if types.is_fixed_size_binary(arrow) else arrow.list_size
             starts = np.arange(array.offset, array.offset + count, dtype=np.int64) * size
             lengths = np.full(count, size, np.int64)
-        elif types.is_list_view(arrow) or types.is_large_list_view(arrow):
-            dtype = "<i4" if types.is_list_view(arrow) else "<i8"
+        elif is_view(arrow, "list", "large_list"):
+            dtype = "<i4" if is_view(arrow, "list") else "<i8"
             starts = _fixed(array, dtype).astype(np.int64)
             sizes = np.frombuffer(array.buffers()[2], dtype) if count else np.empty(0, dtype)
             lengths = sizes[array.offset : array.offset + count].astype(np.int64)

@@ -4,11 +4,12 @@ The algorithm is that of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_
 ``xxhash`` package value by value. Arrays of ``uint64`` wrap around modulo 2^64, which is what the algorithm wants.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 Words = npt.NDArray[np.uint64]
 """One 64-bit word per row; where all rows have the same, an array of length 1 will do."""
@@ -18,6 +19,9 @@ LONG = 512
 
 _FEW = 100
 """Rows below which a stripe is not worth its 60 µs of numpy calls; the package takes those rows, too."""
+
+_FEW_IN_PYTHON = 16
+"""The same where the package is not there, and a stripe takes `hash_one` some 4 µs."""
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(prime)
@@ -93,23 +97,78 @@ def hash_ragged(
     words = data[: data.size // 8 * 8].view(np.uint64) if data.size >= 8 else np.zeros(1, np.uint64)
     whole = data.size // 8 * 8
     stripes = lengths >> 5
-    alone = np.flatnonzero((stripes > _stripes_in_common(stripes)) | ((starts + lengths > whole) & (lengths > 0)))
+    hash_alone = _one_by_one()
+    few, longest = (_FEW_IN_PYTHON, int(stripes.max())) if hash_alone is hash_one else (_FEW, LONG // 32)
+    alone = np.flatnonzero(
+        (stripes > _stripes_in_common(stripes, few, longest)) | ((starts + lengths > whole) & (lengths > 0))
+    )
     together = lengths.copy()
     together[alone] = 0
     hashes = _tails(words, starts, together, _stripes(words, starts, together, seeds))
     view = data.data
     for row, start, length in zip(alone.tolist(), starts[alone].tolist(), lengths[alone].tolist(), strict=True):
         for seed, hashed in zip(seeds, hashes, strict=True):
-            hashed[row] = xxhash.xxh64_intdigest(view[start : start + length], seed)
+            hashed[row] = hash_alone(view[start : start + length], seed)
     return hashes
 
 
-def _stripes_in_common(stripes: npt.NDArray[np.int64]) -> int:
-    """The number of stripes up to which enough rows have them."""
-    rows = np.bincount(np.minimum(stripes, LONG // 32 + 1), minlength=LONG // 32 + 2)
+@cache
+def _one_by_one() -> Callable[[Any, int], int]:
+    """What hashes a value alone: the ``xxhash`` package, or `hash_one` on executors, which need not have it."""
+    try:
+        from xxhash import xxh64_intdigest
+    except ModuleNotFoundError:
+        return hash_one
+    return xxh64_intdigest
+
+
+def hash_one(data: memoryview | bytes, seed: int) -> int:
+    """XXH64 of one value, in Python alone."""
+    p1, p2, p3, p4, p5 = (int(prime) for prime in (_P1, _P2, _P3, _P4, _P5))
+    size, mask = len(data), 0xFFFFFFFFFFFFFFFF
+
+    def rotated(number: int, by: int) -> int:
+        return (number << by | number >> (64 - by)) & mask
+
+    def mixed(number: int) -> int:
+        return rotated(number * p2 & mask, 31) * p1 & mask
+
+    striped, whole = size & ~31, size & ~7
+    # The first half of a round, of all words at once.
+    words = np.frombuffer(data, "<u8", whole // 8)
+    if striped:
+        lanes: list[int] = []
+        for lane, start in enumerate((seed + p1 + p2, seed + p2, seed, seed - p1)):
+            total = start & mask
+            for product in (words[lane : striped // 8 : 4] * _P2).tolist():
+                total = total + product & mask
+                total = (total << 31 | total >> 33) * p1 & mask
+            lanes.append(total)
+        total = sum(rotated(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)) & mask
+        for lane in lanes:
+            total = (total ^ mixed(lane)) * p1 + p4 & mask
+    else:
+        total = seed + p5
+    total = total + size & mask
+    for word in words[striped // 8 :].tolist():
+        total = rotated(total ^ mixed(word), 27) * p1 + p4 & mask
+    rest = bytes(data[whole:])
+    if len(rest) >= 4:
+        total = rotated(total ^ int.from_bytes(rest[:4], "little") * p1 & mask, 23) * p2 + p3 & mask
+        rest = rest[4:]
+    for byte in rest:
+        total = rotated(total ^ byte * p5 & mask, 11) * p1 & mask
+    total = (total ^ total >> 33) * p2 & mask
+    total = (total ^ total >> 29) * p3 & mask
+    return total ^ total >> 32
+
+
+def _stripes_in_common(stripes: npt.NDArray[np.int64], few: int, longest: int) -> int:
+    """The number of stripes, at most ``longest``, up to which more than a ``few`` rows have them."""
+    rows = np.bincount(np.minimum(stripes, longest + 1), minlength=longest + 2)
     with_more = rows[::-1].cumsum()[::-1][1:]
-    few = np.flatnonzero(with_more[:-1] < _FEW)
-    return int(few[0]) if few.size else LONG // 32
+    scarce = np.flatnonzero(with_more[:-1] < few)
+    return int(scarce[0]) if scarce.size else longest
 
 
 def _stripes(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import InvalidMetadata
-from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.canonical import canonical_json, canonical_names
 
 numbers = (
     st.integers(-(2**53) + 1, 2**53 - 1)
@@ -33,6 +33,14 @@ def test_the_text_survives_every_parser_and_encoder(value: Any) -> None:
     assert json.loads(text) == value
     assert canonical_json(json.loads(text)) == text
     assert canonical_json(json.loads(json.dumps(value))) == text
+
+
+names = st.recursive(st.text(st.characters(exclude_categories=["Cs"])), lambda inner: st.lists(inner, max_size=4))
+
+
+@given(st.lists(names, max_size=4))
+def test_names_have_the_same_text_without_the_encoder_of_the_rfc(value: list[Any]) -> None:
+    assert canonical_names(value) == canonical_json(value)
 
 
 def test_the_example_of_rfc_8785() -> None:

@@ -1,4 +1,7 @@
-"""The vectorised XXH64 against the ``xxhash`` package, value by value."""
+"""The vectorised XXH64 against the ``xxhash`` package, value by value; with the package and where it is not there."""
+
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -9,6 +12,18 @@ from hypothesis import strategies as st
 from dagster_versioned.identity import xxh64
 
 SEEDS = (0, 1)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["with the package", "without it"])
+def package(request: pytest.FixtureRequest) -> Iterator[None]:
+    """As on a driver, then as on an executor that has numpy alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "without it":
+            patch.setitem(sys.modules, "xxhash", None)
+        xxh64._one_by_one.cache_clear()
+        assert (xxh64._one_by_one() is xxh64.hash_one) == (request.param == "without it")
+        yield
+    xxh64._one_by_one.cache_clear()
 
 
 def check_ragged(data: bytes, starts: list[int], lengths: list[int], shift: int = 0) -> None:
@@ -70,3 +85,9 @@ def test_values_at_the_very_end_of_the_buffer() -> None:
 def test_no_values() -> None:
     check_ragged(b"", [], [])
     check_ragged(b"", [0, 0], [0, 0])
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, 1, 2**64 - 1]))
+def test_one_value_in_python_alone(data: bytes, seed: int) -> None:
+    assert xxh64.hash_one(data, seed) == xxhash.xxh64_intdigest(data, seed)
+    assert xxh64.hash_one(memoryview(data)[3:], seed) == xxhash.xxh64_intdigest(data[3:], seed)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from dagster_versioned.engines.parts import WriteTuning
@@ -25,11 +26,44 @@ SETTINGS = {
 }
 
 
+def needs_spark(major: int, minor: int, why: str) -> pytest.MarkDecorator:
+    """Skips a test on releases of PySpark before this one, which lack ``why``."""
+    import pyspark
+
+    found = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
+    return pytest.mark.skipif(
+        found < (major, minor), reason=f"{why}: PySpark {major}.{minor}, this is {pyspark.__version__}"
+    )
+
+
+def speak_arrow() -> None:
+    """Give the frames and sessions of PySpark 3.5 what tests make and look at rows with, in terms of our own code.
+
+    That the package itself leaves them alone is a test of ``test_upstream_characterization.py``.
+    """
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dagster_versioned.engines.spark.releases import from_arrow, release, to_arrow
+
+    if release() >= (4, 0) or hasattr(DataFrame, "toArrow"):
+        return
+    create = SparkSession.createDataFrame
+
+    def create_frame(session, data, schema=None, **others):
+        if isinstance(data, pa.Table):
+            return from_arrow(session, data, schema)
+        return create(session, data, schema, **others)
+
+    DataFrame.toArrow = to_arrow
+    SparkSession.createDataFrame = create_frame
+
+
 @contextmanager
 def running_spark(master: str = "local[2,3]", **settings: str) -> Iterator:
     """A classic session, stopped at the end; the default master runs a failed task up to three times."""
     from pyspark.sql import SparkSession
 
+    speak_arrow()
     builder = SparkSession.builder.master(master).appName("tests")
     for key, value in {**SETTINGS, **settings}.items():
         builder = builder.config(key, value)

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from dagster_versioned.errors import LogCorrupt, UnsupportedFrame, UnsupportedType
+from dagster_versioned.identity.arrow_views import is_view
 
 MAX_DEPTH = 100
 """Deeper nesting than any engine can read; a bound, so that hostile JSON cannot exhaust the stack."""
@@ -50,10 +51,8 @@ _PRIMITIVE_OF: dict[pa.DataType, str] = {
     pa.float64(): "double",
     pa.string(): "string",
     pa.large_string(): "string",
-    pa.string_view(): "string",
     pa.binary(): "binary",
     pa.large_binary(): "binary",
-    pa.binary_view(): "binary",
     pa.date32(): "date",
     pa.date64(): "date",
 }
@@ -400,7 +399,9 @@ def _type_from_arrow(
     types = pa.types
     if (primitive := _PRIMITIVE_OF.get(arrow)) is not None:
         return primitive
-    if types.is_fixed_size_binary(arrow):
+    if is_view(arrow, "string"):
+        return "string"
+    if types.is_fixed_size_binary(arrow) or is_view(arrow, "binary"):
         return "binary"
     if types.is_timestamp(arrow):
         return "timestamp_ntz" if arrow.tz is None else "timestamp"
@@ -412,8 +413,7 @@ def _type_from_arrow(
         types.is_list(arrow)
         or types.is_large_list(arrow)
         or types.is_fixed_size_list(arrow)
-        or types.is_list_view(arrow)
-        or types.is_large_list_view(arrow)
+        or is_view(arrow, "list", "large_list")
     ):
         return ArrayType(_type_from_arrow(arrow.value_type, (*path, "element")), arrow.value_field.nullable)
     if types.is_map(arrow):

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 def register(session: "SparkSession") -> None:
     """Make ``spark.read.format("versioned")`` known to a session; see `data_source.register`."""
+    from dagster_versioned.engines.spark.releases import require
+
+    require((4, 0), "The format 'versioned'", "Read with `read_delta`, and write with `write_delta`.")
     from dagster_versioned.delta_tables.spark.data_source import register as registered
 
     registered(session)

@@ -15,6 +15,7 @@ from dagster_versioned.delta_tables.change_feed import feed_scan
 from dagster_versioned.delta_tables.spark.data_source_tasks import TableReader
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.by_value import ship_by_value
+from dagster_versioned.engines.spark.releases import pushes_filters, require
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import open_store
@@ -29,7 +30,19 @@ if TYPE_CHECKING:
     from dagster_versioned.delta_tables.change_feed import Place
 
 FORMAT = "versioned"
-_PUSHES = "spark.sql.python.filterPushdown.enabled"
+STREAM_OPTIONS = frozenset(
+    {
+        "startingVersion",
+        "startingTimestamp",
+        "maxFilesPerTrigger",
+        "maxBytesPerTrigger",
+        "ignoreDeletes",
+        "ignoreChanges",
+        "skipChangeCommits",
+        "readChangeFeed",
+    }
+)
+"""Options of a stream, for which a batch does not refuse them where Spark asks for the schema."""
 
 
 def register(session: "SparkSession") -> None:
@@ -48,7 +61,7 @@ def register(session: "SparkSession") -> None:
     A frame is pinned to the version that was the newest when it was loaded, except one that was given a schema of its
     own: that reads what is the newest whenever it is computed.
     """
-    pushes = session.conf.get(_PUSHES, "false") == "true"
+    pushes = pushes_filters(session)
     session.dataSource.register(FilteredVersionedSource if pushes else VersionedSource)
 
 
@@ -130,8 +143,6 @@ class VersionedSource(DataSource):
         return FORMAT
 
     def schema(self) -> "spark_types.StructType":
-        from dagster_versioned.delta_tables.spark.log_tail import STREAM_OPTIONS
-
         asked = ReadOptions.of(self.options, STREAM_OPTIONS)
         snapshot = snapshot_of(asked)
         self._version = snapshot.version
@@ -148,7 +159,8 @@ class VersionedSource(DataSource):
         return table_writer(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: "spark_types.StructType") -> "DataSourceStreamReader":  # noqa: N802 - PySpark's name
-        from dagster_versioned.delta_tables.spark.log_tail import STREAM_OPTIONS, LogTail, StreamOptions
+        require((4, 2), "A stream of the format 'versioned'", "Read the changes with `read_changes`.")
+        from dagster_versioned.delta_tables.spark.log_tail import LogTail, StreamOptions
 
         ship_by_value()
         asked = ReadOptions.of(self.options, STREAM_OPTIONS)

@@ -8,13 +8,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta_tables.spark.planned_rows import OPEN_BYTES, TASK_BYTES
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
-
-TASK_BYTES = 64 * 1024 * 1024
-"""Small files share a task up to this size."""
-OPEN_BYTES = 4 * 1024 * 1024
-"""What opening a file costs, as bytes of it (Spark's ``spark.sql.files.openCostInBytes``)."""
 
 _VECTORS = [member.name for member in fields(ScanFile) if "DeletionVector" in str(member.type)]
 """Members of a file that are vectors."""

@@ -32,6 +32,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot, snapshot_head
 from dagster_versioned.delta.paths import Column
 from dagster_versioned.delta_tables.change_feed import place
 from dagster_versioned.delta_tables.spark.write import translate_spark_errors
+from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -95,12 +96,12 @@ class LogPlan:
         """The whole snapshot, in this process. Raises `LogCorrupt` for what the tasks find in the log."""
         live = self.live()
         with translate_spark_errors():
-            return replace(live, tombstones=self.tombstones.toArrow().cast(TOMBSTONES))
+            return replace(live, tombstones=to_arrow(self.tombstones).cast(TOMBSTONES))
 
     def live(self) -> Snapshot:
         """The snapshot but for its tombstones, in this process; for callers that know there are few files."""
         with translate_spark_errors():
-            return replace(self.head, files=self.files.toArrow().cast(FILES))
+            return replace(self.head, files=to_arrow(self.files).cast(FILES))
 
     def narrowed(self, condition: str | None) -> "LogPlan":
         """The plan without the files that can hold no row of which ``condition`` is true; see `delta_scan`."""

@@ -30,19 +30,6 @@ from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
-STREAM_OPTIONS = frozenset(
-    {
-        "startingVersion",
-        "startingTimestamp",
-        "maxFilesPerTrigger",
-        "maxBytesPerTrigger",
-        "ignoreDeletes",
-        "ignoreChanges",
-        "skipChangeCommits",
-        "readChangeFeed",
-    }
-)
-
 MAX_FILES = 1000
 """Files a micro-batch at most, as in the reference; ``maxFilesPerTrigger``."""
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from dagster_versioned.delta.log.checksum import Checksum
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta_tables.read import delta_scan
-from dagster_versioned.delta_tables.spark.data_source_tasks import OPEN_BYTES, TASK_BYTES
 from dagster_versioned.delta_tables.spark.log_plan import LogPlan, files_of
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan
@@ -19,6 +18,11 @@ from dagster_versioned.engines.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+TASK_BYTES = 64 * 1024 * 1024
+"""Small files share a task up to this size."""
+OPEN_BYTES = 4 * 1024 * 1024
+"""What opening a file costs, as bytes of it (Spark's ``spark.sql.files.openCostInBytes``)."""
 
 _MOST_TASKS = 50_000
 """More tasks than these are more than a driver keeps account of."""

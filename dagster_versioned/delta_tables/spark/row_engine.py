@@ -20,6 +20,7 @@ from dagster_versioned.delta_tables.spark.rules import (
     default_of,
 )
 from dagster_versioned.engines.spark.assignment import Assignment, quoted
+from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class SparkRowEngine(SparkWrites):
         with translate_spark_errors():
             located = self.located(target, files, ids=True)
             table = pa.table({"_file": pa.array(range(len(files)), pa.int32()), "_group": pa.array(of, pa.int32())})
-            grouped = located.join(sf.broadcast(self._session.createDataFrame(table)), sf.col(FILE) == sf.col("_file"))
+            grouped = located.join(sf.broadcast(from_arrow(self._session, table)), sf.col(FILE) == sf.col("_file"))
             keys = [quoted(name) for name in order] or [sf.col(FILE), sf.col(ROW)]
             dealt = grouped.repartition(len(groups), "_group").sortWithinPartitions("_group", *keys)
             moved = dealt.select(*copied_columns(target), sf.col("_group").alias(delta_task.GROUP))

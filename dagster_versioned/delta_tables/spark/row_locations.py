@@ -14,8 +14,10 @@ from dagster_versioned.delta.schema.types import StructField, StructType, type_t
 from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
+from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 
@@ -119,8 +121,8 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         texts = [file.partition_values[name] for file in scan.files]
         values[f"_p{i}"] = pa.array([decode(text, data_type) for text in texts], type_to_arrow(data_type))
         types.append(StructField(f"_p{i}", data_type))
-    by_file = session.createDataFrame(pa.table(values), spark_schema(StructType(types)))
-    about = frame.metadataColumn("_metadata")
+    by_file = from_arrow(session, pa.table(values), spark_schema(StructType(types)))
+    about = metadata_column(frame)
     path = sf.regexp_replace(about.getField("file_path"), "^file:/+", "/")
     names = [f"_c{i}" for i in range(len(asked.fields))]
     rows = frame.select("*", path, about.getField("row_index")).toDF(*names, "_path", "_row")

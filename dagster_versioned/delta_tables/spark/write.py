@@ -34,8 +34,9 @@ from dagster_versioned.delta_tables.spark.rules import (
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
 from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, quoted
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.session import runs_here
-from dagster_versioned.engines.spark.task_errors import own_error
+from dagster_versioned.engines.spark.task_errors import as_raised, own_error
 from dagster_versioned.errors import (
     IntegrityError,
     InvalidInput,
@@ -226,11 +227,9 @@ def _key(action: Add | Cdc) -> str:
 @contextmanager
 def translate_spark_errors() -> Generator[None]:
     """Within it, what Spark raises about SQL or values becomes `InvalidInput`, and our own errors what they were."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except spark_errors() as error:
         ours = own_error(error) or _refusal(error)
         if ours is None:
             raise
@@ -245,15 +244,17 @@ _OF_VALUES = (
     "DateTimeException",
     "IllegalArgumentException",
     "NumberFormatException",
-    "SparkRuntimeException",
+    "RuntimeException",
 )
 
 
 def _refusal(error: Exception) -> InvalidInput | None:
-    if type(error).__name__ not in _OF_VALUES:
+    kind, text = as_raised(error)
+    if kind.removeprefix("Spark") not in _OF_VALUES:
         return None
-    text = str(error)
-    if raised := re.search(r"\[USER_RAISED_EXCEPTION\] (.*?Nothing was written\.)", text, re.DOTALL):
+    # PySpark 3.5 has no name for what `raise_error` raises.
+    begin = "" if kind == "RuntimeException" else r".*\[USER_RAISED_EXCEPTION\] "
+    if raised := re.match(rf"{begin}(.*?Nothing was written\.)", text, re.DOTALL):
         return (UnsupportedType if WITHOUT_LOSS in raised[1] else InvalidInput)(raised[1])
     reason = text.splitlines()[0][:500].rstrip(" ;.")
     return InvalidInput(f"Spark refuses the expression or a value: {reason}. Nothing was written.")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.spark.releases import try_cast
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -72,11 +73,11 @@ class Assignment:
         from pyspark.sql import functions as sf
         from pyspark.sql import types as spark_types
 
-        cast = column.try_cast(wanted)
+        cast = try_cast(column, wanted)
         fails = cast.isNull()
         inexact = spark_types.StringType | spark_types.FloatType | spark_types.DoubleType
         if self.exact and not isinstance(held, spark_types.StringType) and not isinstance(wanted, inexact):
-            fails = fails | ~cast.try_cast(held).eqNullSafe(column)
+            fails = fails | ~try_cast(cast, held).eqNullSafe(column)
         message = sf.concat(
             sf.lit(f"Column {name!r} is {wanted.simpleString()}, which cannot hold the value "),
             column.cast("string"),

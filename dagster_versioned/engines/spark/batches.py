@@ -15,6 +15,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.row_size import fixed_size
 from dagster_versioned.engines.spark.catalyst import is_classic, optimized_text
+from dagster_versioned.engines.spark.releases import limits_batch_bytes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,12 +35,12 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     """The rows and one more column that says whether a row is too wide; the strings of such a row are null.
 
     ``None`` where that is unknown or would not help: columns that are neither strings nor of fixed size (a binary
-    is wide as a rule), a session that sets the limit itself, Spark Connect.
+    is wide as a rule), a session that sets the limit itself, Spark Connect, a release without the limit.
     """
     from pyspark.sql import functions as sf
 
     session = rows.sparkSession
-    if not is_classic(type(rows)) or not _pinned_threads():
+    if not limits_batch_bytes() or not is_classic(type(rows)) or not _pinned_threads():
         return None
     if session.conf.get(_MAX_BYTES, None) is not None:
         return None

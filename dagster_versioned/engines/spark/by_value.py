@@ -1,5 +1,6 @@
 """Shipping this package's code to Spark's workers by value, so that executors need not have it installed."""
 
+import dataclasses
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -8,6 +9,11 @@ from functools import cache, lru_cache
 from typing import Any, cast
 
 _PACKAGE = __name__.partition(".")[0]
+
+_SENTINELS: dict[str, Any] = {
+    name: getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR")
+}
+"""What `dataclasses` marks members with; the names are those that each says of itself."""
 
 _lock = threading.Lock()
 _depth = 0
@@ -18,7 +24,11 @@ def ship_by_value() -> None:
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])
-    cast("Any", cloudpickle.CloudPickler).dispatch_table[type(cache(len))] = _reduced
+    reducers: dict[type, Callable[[Any], Any]] = cast("Any", cloudpickle.CloudPickler).dispatch_table
+    reducers[type(cache(len))] = _reduced
+    # What PySpark 3.5 bundles pickles these by value, and `fields`, which compares them by identity, then finds none:
+    # `asdict` and `replace` do nothing, and frozen classes with slots arrive without their state.
+    reducers[type(_SENTINELS["_FIELD"])] = _sentinel_reduced
 
 
 @contextmanager
@@ -71,3 +81,7 @@ def _reduced(cached: Any) -> Any:
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return lru_cache(**parameters)(function)
+
+
+def _sentinel_reduced(sentinel: Any) -> Any:
+    return getattr, (dataclasses, sentinel.name)

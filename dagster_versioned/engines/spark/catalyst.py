@@ -8,10 +8,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
+from py4j.protocol import Py4JError, Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
+
+from dagster_versioned.engines.spark.releases import release
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 JavaError = Py4JError
 """What a call into the JVM raises that PySpark has no error of its own for."""
@@ -22,8 +24,19 @@ Plan: TypeAlias = Any
 Expression: TypeAlias = Any
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What PySpark raises for what Spark refuses; 3.5 leaves what a task raised in the JVM as Py4J's error."""
+    from pyspark.errors import PySparkException
+
+    return (PySparkException,) if release() >= (4, 0) else (PySparkException, Py4JJavaError)
+
+
 def is_classic(frame_type: type) -> bool:
     """Whether frames of this type are of classic PySpark, beside a JVM; those of Spark Connect are not."""
+    if release() < (4, 0):  # where classic frames are of the class that annotations name
+        from pyspark.sql.utils import is_remote
+
+        return frame_type.__module__ == "pyspark.sql.dataframe" and not is_remote()
     return frame_type.__module__.startswith("pyspark.sql.classic")
 
 
@@ -42,10 +55,26 @@ def plan_of(frame: "DataFrame") -> Plan:
 
 def frame_of(session: "SparkSession", plan: Plan) -> "DataFrame":
     """A frame of an analysed plan, of whatever session, in this one."""
+    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
+    if release() < (4, 0):  # before there was another kind of either
+        from pyspark.sql import DataFrame
+
+        return DataFrame(jvm.org.apache.spark.sql.Dataset.ofRows(inner, plan), session)
     from pyspark.sql.classic.dataframe import DataFrame
 
-    jvm, inner = cast("Any", session)._jvm, cast("Any", session)._jsparkSession
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, plan), session)
+
+
+def metadata_column(frame: "DataFrame") -> "Column":
+    """What Spark knows of the file of each row, whatever the frame's own columns are called."""
+    if release() >= (4, 0):
+        return frame.metadataColumn("_metadata")
+    from pyspark.sql import Column
+    from pyspark.sql import functions as sf
+
+    if not is_classic(type(frame)):
+        return sf.col("_metadata")  # which a column of this name would hide: 3.5's client cannot say it otherwise
+    return Column(cast("Any", frame)._jdf.metadataColumn("_metadata"))
 
 
 def optimized_text(frame: "DataFrame") -> str:

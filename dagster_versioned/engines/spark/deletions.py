@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dagster_versioned.engines.part_ranges import positions
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.releases import from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,7 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
         return None
     total = sum(file.deletion_vector.cardinality for file in scan.files if file.deletion_vector)
     if total > BROADCAST_ROWS:
-        from dagster_versioned.engines.spark.source import deleted_through_executors
+        from dagster_versioned.engines.spark.part_rows import deleted_through_executors
 
         return deleted_through_executors(scan, marked, session)
     from pyspark.sql import functions as sf
@@ -41,7 +42,7 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
     of: NDArray[np.int32] = np.repeat(np.array(marked, np.int32), [len(one) for one in rows])
     positions_of: NDArray[np.int64] = np.concatenate(rows)
     table = pa.table({"_deleted_of": pa.array(of), "_deleted_row": pa.array(positions_of)})
-    return sf.broadcast(session.createDataFrame(table))
+    return sf.broadcast(from_arrow(session, table))
 
 
 def kept_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":

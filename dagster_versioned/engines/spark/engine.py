@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Check, Scan
+from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session, kept
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
@@ -92,13 +93,12 @@ class SparkEngine:
 
     def violations(self, frame: Any, check: str) -> int:
         """In how many rows the condition is false or null: a job."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as sf
 
         parse_expression(check)  # one that reaches nothing but the row
         try:
             return frame.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()
-        except PySparkException as error:
+        except spark_errors() as error:
             raise InvalidInput(
                 f"The condition {check!r} cannot be evaluated over the frame: {str(error).splitlines()[0]:.300} "
                 "Nothing was written. Correct it, or the frame's columns."

@@ -16,7 +16,9 @@ from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, logical
 from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
+from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
+from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
@@ -38,7 +40,7 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     """The scan's rows, with every column nullable and in the scan's order; columns that a file lacks are null.
 
     ``s3_scheme`` (``"s3a"``, or ``"s3"`` on EMR) says that Spark itself can reach the store on S3. Where it cannot, a
-    session on this machine reads from a verified local cache, any other through a Python data source on its executors.
+    session on this machine reads from a verified local cache, any other through its executors.
     Raises `IntegrityError` for a part that is missing or altered, before any row is computed.
     """
     if not scan.files:
@@ -59,7 +61,7 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
         return _native(scan, session, urls)
-    from dagster_versioned.engines.spark.source import read_through_executors
+    from dagster_versioned.engines.spark.part_rows import read_through_executors
 
     return read_through_executors(scan, session)
 
@@ -196,7 +198,7 @@ def _with_files(
     for i, name in enumerate(plan.constant):
         values[f"_p{i}"] = _column(scan.files, name, scan.schema)
         types[f"_p{i}"] = cast("str", scan.schema.field(name).type)
-    about = frame.metadataColumn("_metadata")
+    about = metadata_column(frame)
     names = [*(f"_c{i}" for i in range(len(frame.columns))), "_file"]
     extra = [sf.regexp_replace(about.getField("file_path"), "^file:/+", "/").alias("_file")]
     if deleted is not None or kept is not None or plan.tracked:
@@ -205,7 +207,7 @@ def _with_files(
     rows = frame.select("*", *extra).toDF(*names)
     # With its schema, because Spark takes Arrow's timestamps without a zone for instants.
     schema = spark_schema(StructType([StructField(name, data_type) for name, data_type in types.items()]))
-    rows = rows.join(sf.broadcast(session.createDataFrame(pa.table(values), schema)), "_file")
+    rows = rows.join(sf.broadcast(from_arrow(session, pa.table(values), schema)), "_file")
     # `_of` and `_only` are null in rows of files without such a vector, and null matches nothing.
     if deleted is not None:
         gone = (sf.col("_of") == sf.col("_deleted_of")) & (sf.col("_row") == sf.col("_deleted_row"))

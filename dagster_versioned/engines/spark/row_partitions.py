@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions, missing_column, no_key, unknown_keys
+from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.session import kept
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _check(
         for column, (value, wall) in zip(partitions.columns, normal, strict=True)
     ]
     keys = [value.alias(f"_k{i}") for i, value in enumerate(grouped)]
-    found = frame.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("_count")).toArrow()
+    found = to_arrow(frame.groupBy(*keys).agg(sf.count(sf.lit(1)).alias("_count")))
     values = [found.column(f"_k{i}") for i in range(len(keys))]
     rows = found.column("_count").to_numpy()
     codes = partitions.of_rows(values, [bool(wall) for _, wall in normal])
@@ -61,13 +62,15 @@ def _normal(frame: "DataFrame", column: KeyColumn) -> "tuple[Column, bool | None
     """The column as text (``None``), or in microseconds and whether these are the wall clock's."""
     if frame.columns.count(column.name) != 1:
         raise missing_column(column.name, frame.columns)
-    value = sf.col(f"`{column.name.replace('`', '``')}`")
+    name = f"`{column.name.replace('`', '``')}`"
+    value = sf.col(name)
     kind = frame.schema[column.name].dataType.simpleString()
     if column.windows is not None and kind == "timestamp":
         return sf.unix_micros(value), False
     if column.windows is not None and kind in ("date", "timestamp_ntz"):
-        epoch = sf.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-        return sf.timestamp_diff("MICROSECOND", epoch, value.cast("timestamp_ntz")), True
+        # In SQL, since PySpark 3.5 has no function for it.
+        epoch = "timestamp_ntz '1970-01-01 00:00:00'"
+        return sf.expr(f"timestampdiff(MICROSECOND, {epoch}, CAST({name} AS timestamp_ntz))"), True
     if kind not in _TEXTS:
         raise no_key(column.name, kind)
     return value.cast("string"), None

@@ -14,6 +14,7 @@ from dagster_versioned.delta.schema.types import StructField, StructType, schema
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.session import kept
 from dagster_versioned.engines.spark.worker import REPORT_SCHEMA, TaskReport, tallied
@@ -221,7 +222,7 @@ def _deleted(joined: "DataFrame", base: Scan, changed: Mapping[int, int]) -> dic
     staying = [i for i, count in changed.items() if may_stay(base.files[i], count)]
     if not staying or ROW_ID not in joined.columns:
         return {}
-    found = joined.where(sf.col(_DIFFERS) & sf.col(_FILE).isin(staying)).select(_FILE, ROW_ID).toArrow()
+    found = to_arrow(joined.where(sf.col(_DIFFERS) & sf.col(_FILE).isin(staying)).select(_FILE, ROW_ID))
     files, rows = (found.column(i).to_numpy() for i in range(2))
     lost = {i: deleted_from(base, base.files[i], rows[files == i].astype(np.int64)) for i in staying}
     return {i: positions for i, positions in lost.items() if positions is not None}

@@ -25,11 +25,13 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
-from dagster_versioned.errors import StorageError
+from dagster_versioned.errors import MissingExtra, StorageError
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
 from dagster_versioned.storage.object_store import ObjectStore
 
 REPORT_SCHEMA = "report binary, rows binary"
+
+OLDEST_ARROW = 14
 
 SMALL_TOTAL_BYTES = 128 * MEBIBYTE
 """Bounds what many thousand small tasks send home together, far below ``spark.driver.maxResultSize``."""
@@ -88,6 +90,7 @@ class Task:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
+        require_arrow()
         context = TaskContext.get()
         assert context is not None
         partition, attempt = context.partitionId(), context.taskAttemptId()
@@ -197,6 +200,15 @@ class Task:
         return replace(part, source=key)
 
 
+def require_arrow() -> None:
+    """Raise `MissingExtra` where this runs with a pyarrow that is too old."""
+    if int(pa.__version__.partition(".")[0]) < OLDEST_ARROW:
+        raise MissingExtra(
+            f"Spark's executors need pyarrow {OLDEST_ARROW} or newer; {os.uname().nodename} has {pa.__version__}. "
+            "Nothing was committed. Install a newer one in the Python that PYSPARK_PYTHON names."
+        )
+
+
 class _WideRow(Exception):
     """A row for which Spark needs smaller batches."""
 
@@ -277,10 +289,8 @@ def with_lanes(
             continue
         conformed = list(conform_all(_renamed(iter([batch]), schema), schema))
         both = zip(*(row_lanes(part) for part in conformed), strict=True)
-        for name, lanes in zip(names, both, strict=True):
-            signed = (np.concatenate(lanes) ^ np.uint64(1 << 63)).view(np.int64)
-            batch = batch.append_column(name, pa.array(signed))
-        yield batch
+        signed = [pa.array((np.concatenate(lanes) ^ np.uint64(1 << 63)).view(np.int64)) for lanes in both]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *signed], [*batch.schema.names, *names])
 
 
 def tallied(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
@@ -334,7 +344,7 @@ def _narrow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _renamed(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
     names = list(schema.names)
     for batch in batches:
-        yield batch.rename_columns(names)
+        yield pa.RecordBatch.from_arrays(batch.columns, names)  # pyarrow 14 has no `rename_columns` of batches
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedP
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import stored_schema
@@ -134,14 +135,18 @@ def _with_lanes(rows: "DataFrame", schema: StructType) -> "DataFrame":
 
 def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]:
     """The reports of all tasks in the order of their partitions, with the rows of those that sent them home."""
-    from pyspark.errors import PySparkException
 
     try:
         collected = _collected_narrow(rows, task) or _results(rows, task).collect()
-    except PySparkException as error:
+    except spark_errors() as error:
         raise own_error(error) or error from error
-    reports = [(TaskReport.from_bytes(bytes(row["report"])), row["rows"]) for row in collected]
+    reports = [(TaskReport.from_bytes(bytes(row["report"])), _bytes(row["rows"])) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
+
+
+def _bytes(value: bytes | bytearray | None) -> bytes | None:
+    """A binary, which PySpark before 4.1 has as a `bytearray`."""
+    return None if value is None else bytes(value)
 
 
 def _results(rows: "DataFrame", task: Task) -> "DataFrame":

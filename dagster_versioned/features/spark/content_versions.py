@@ -1,16 +1,17 @@
 """Content versions and field digests of Spark frames: the texts that `features.content_versions` gives for Arrow."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
 from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.releases import has_arrow_functions, require
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.features.content_versions import digests_of, require_content, versions_of
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
@@ -25,6 +26,7 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
     Nothing but these columns goes to Python, and nothing is computed yet. Raises `InvalidInput` for columns that are
     not there, and `UnsupportedType` for those that cannot be stored.
     """
+    require((4, 1), "A content version as a column", "Use `with_content_versions`.")
     require_content("The frame", frame.columns, columns)
     schema = stored_schema(frame.select(*map(_column, columns)).schema)
 
@@ -34,6 +36,32 @@ def content_version(frame: "DataFrame", columns: Sequence[str]) -> "Column":
 
     as_udf = cast("Any", sf.arrow_udf)  # whose stubs know no function of arrays
     return as_udf(self_contained(versions), "string")(sf.struct(*map(_column, columns)))
+
+
+def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str]], name: str) -> "DataFrame":
+    """The frame and one more column, a struct with the `content_version` of each group of ``columns``."""
+    if has_arrow_functions():
+        groups = (content_version(frame, group).alias(each) for each, group in columns.items())
+        return frame.withColumn(name, sf.struct(*groups))
+    for group in columns.values():
+        require_content("The frame", frame.columns, group)
+    places = [[frame.columns.index(one) for one in group] for group in columns.values()]
+    schemas = [stored_schema(frame.select(*map(_column, group)).schema) for group in columns.values()]
+    members = list(columns)
+
+    # All columns go to Python and back: a function of some of them has pandas' types, which lose some values.
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts: list[Any] = []
+            for at, schema in zip(places, schemas, strict=True):
+                part = pa.RecordBatch.from_arrays([batch.column(i) for i in at], list(schema.names))
+                hashed = map(versions_of, conform_all([part], schema))
+                texts.append(pa.concat_arrays([pa.array([], pa.string()), *hashed]))
+            packed = pa.StructArray.from_arrays(texts, members)
+            yield pa.RecordBatch.from_arrays([*batch.columns, packed], [*batch.schema.names, name])
+
+    added = StructField(name, StructType([StructField(each, StringType()) for each in members]))
+    return frame.mapInArrow(self_contained(run), StructType([*frame.schema.fields, added]))
 
 
 def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:

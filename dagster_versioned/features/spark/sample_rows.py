@@ -32,10 +32,11 @@ from dagster_versioned.engines.samples import (
     require_types,
 )
 from dagster_versioned.engines.spark.engine import SparkEngine
+from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.spark.content_versions import content_version, field_digests
+from dagster_versioned.features.spark.content_versions import field_digests, with_content_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,9 +57,7 @@ def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
     table = in_memory(frame)
     schema, batches = stream(frame) if table is None else (table.schema, iter(table.to_batches()))
     kept = stored_schema(schema)
-    return like.sparkSession.createDataFrame(
-        pa.Table.from_batches(list(conform_all(batches, kept)), schema_to_arrow(kept))
-    )
+    return from_arrow(like.sparkSession, pa.Table.from_batches(list(conform_all(batches, kept)), schema_to_arrow(kept)))
 
 
 def as_frame(rows: "DataFrame", frame_type: type) -> "DataFrame":
@@ -101,8 +100,9 @@ def with_contents(frame: "DataFrame", columns: Mapping[str, Sequence[str]]) -> "
     text_columns = {name: column(DATA_VERSION_BY_FIELD)[each].cast("string") for each, name in texts.items()}
     with_texts = frame.withColumns(text_columns) if texts else frame
     chosen = {each: [*columns[each], *([texts[each]] if each in texts else [])] for each in columns}
-    versions = sf.struct(*(content_version(with_texts, chosen[each]).alias(each) for each in columns))
-    table = with_texts.select(*map(column, _supplied(frame)), versions.alias(PROVENANCE_BY_FIELD))
+    versions = "metaxy_content"
+    table = with_content_versions(with_texts, chosen, versions)
+    table = table.select(*map(column, _supplied(frame)), column(versions).alias(PROVENANCE_BY_FIELD))
     is_supplied = DATA_VERSION_BY_FIELD in table.columns
     return table if is_supplied else table.withColumn(DATA_VERSION_BY_FIELD, column(PROVENANCE_BY_FIELD))
 

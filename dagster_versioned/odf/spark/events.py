@@ -10,7 +10,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.catalyst import JavaError
+from dagster_versioned.engines.spark.catalyst import JavaError, spark_errors
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
@@ -124,7 +124,6 @@ class SparkEvents:
 
     def through(self, events: "DataFrame", run: Callable[[Iterator[pa.RecordBatch]], bytes | None]) -> bytes | None:
         """What a function of all batches, in order, returns; it runs in the one task of a job."""
-        from pyspark.errors import PySparkException
 
         schema = stored_schema(events.schema)
         names, has_nulls = list(schema.names), bool(self._observed)
@@ -132,14 +131,14 @@ class SparkEvents:
         # A plain function, because Spark asks for its argument count and wants no other callable.
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rows = (batch.filter(batch.column(0).is_valid()) if has_nulls else batch for batch in batches)
-            report = run(conform_all((batch.rename_columns(names) for batch in rows), schema))
+            report = run(conform_all((pa.RecordBatch.from_arrays(batch.columns, names) for batch in rows), schema))
             if report is not None:
                 yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
 
         try:
             with pickled_by_value():
                 reports = events.mapInArrow(task, "report binary").collect()
-        except PySparkException as error:
+        except spark_errors() as error:
             raise own_error(error) or error from error
         return bytes(reports[0]["report"]) if reports else None
 

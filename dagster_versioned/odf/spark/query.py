@@ -128,7 +128,7 @@ def query_session(session: "SparkSession") -> "SparkSession":
             "written. Run them with a classic session."
         )
     own = session.newSession()
-    for name in filter(_MEANING.match, own.conf.getAll):
+    for name in filter(_MEANING.match, (row["key"] for row in own.sql("SET").collect())):
         own.conf.unset(name)
     for name, value in _SETTINGS.items():
         own.conf.set(name, value)

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
+from dagster_versioned.engines.spark.releases import from_arrow, to_arrow
 from dagster_versioned.engines.spark.session import default_session
 from dagster_versioned.odf.spark.query import analyse, in_one_task, query_session
 from dagster_versioned.odf.transform_query import TransformQuery
@@ -15,7 +16,7 @@ def query_rows(rows: pa.Table, query: TransformQuery) -> pa.Table:
     (name,) = query.inputs
     own = cast("Any", query_session(default_session()))
     in_one_task(own)
-    frame = own.createDataFrame(rows).coalesce(1)
+    frame = from_arrow(own, rows).coalesce(1)
     # Analysed over the columns alone: a plan that holds rows is written out with them.
     nulls = (sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields)
     own.range(0).select(*nulls).createOrReplaceTempView(f"`{name}`")
@@ -25,4 +26,4 @@ def query_rows(rows: pa.Table, query: TransformQuery) -> pa.Table:
         frame = own.sql(step.query)
         if step.alias is not None:
             frame.createOrReplaceTempView(f"`{step.alias}`")
-    return frame.toArrow()
+    return to_arrow(frame)

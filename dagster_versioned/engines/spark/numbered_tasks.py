@@ -1,0 +1,37 @@
+"""Tasks that read by themselves: each calls a function of its number, which has batches of rows."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.releases import has_data_sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
+
+ReadTask = Callable[[int], Iterator[pa.RecordBatch]]
+
+
+def in_tasks(
+    session: "SparkSession", count: int, read: ReadTask, schema: "spark_types.StructType | str"
+) -> "DataFrame":
+    """The batches of ``read(0)`` to ``read(count - 1)``, each in a task of the session's executors.
+
+    By a data source in Python where there are any: unlike a function of batches, it leaves a write of such rows free
+    to take batches without a limit in bytes (`batches.takes_all_batches`).
+    """
+    if has_data_sources():
+        from dagster_versioned.engines.spark.source import NumberedTasks, loaded
+
+        return loaded(session, NumberedTasks, (read, count), schema)
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read(number)
+
+    with pickled_by_value():
+        return session.range(0, count, 1, count).mapInArrow(self_contained(run), schema)

@@ -1,0 +1,148 @@
+"""What differs between the releases of PySpark, each with the release that brought it; private API is in `catalyst`.
+
+PySpark 3.5 has neither `DataFrame.toArrow` nor `createDataFrame` of an Arrow table, no Python data sources and no
+`Column.try_cast`; 4.0 has these, but no filters that are pushed to data sources and no functions of Arrow arrays, which
+came with 4.1, and no limits of what a stream reads at once, which came later.
+"""
+
+import io
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.engines.parts import MEBIBYTE
+from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.errors import MissingExtra, UnsupportedFeature
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import types as spark_types
+
+OLDEST, NEWEST = (3, 5), (4, 3)
+"""The releases between which all were tested, but 4.2."""
+
+PIECE_BYTES = 4 * MEBIBYTE
+"""Arrow tables go to PySpark 3.5 in pieces of this size, since they are part of the plan."""
+
+
+@cache
+def release() -> tuple[int, int]:
+    """Major and minor version of the PySpark that is installed. Raises `MissingExtra` for one that is not supported."""
+    import pyspark
+
+    major, minor = (int(number) for number in pyspark.__version__.split(".")[:2])
+    if not OLDEST <= (major, minor) <= NEWEST:
+        raise MissingExtra(
+            f"PySpark {pyspark.__version__} is installed, and this package runs on {_spelled(OLDEST)} to "
+            f"{_spelled(NEWEST)}. Nothing was read or written. Install one of these, such as `pip install "
+            f"'pyspark>={_spelled(OLDEST)},<{NEWEST[0]}.{NEWEST[1] + 1}'`."
+        )
+    return major, minor
+
+
+def require(wanted: tuple[int, int], what: str, instead: str) -> None:
+    """Raise `UnsupportedFeature` unless this is the wanted release or a later one; ``instead`` is what to do then."""
+    import pyspark
+
+    if release() < wanted:
+        raise UnsupportedFeature(
+            f"{what} needs PySpark {_spelled(wanted)} or newer; this is {pyspark.__version__}. Nothing was read or "
+            f"written. {instead}"
+        )
+
+
+def _spelled(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def has_data_sources() -> bool:
+    """Whether there are data sources in Python."""
+    return release() >= (4, 0)
+
+
+def pushes_filters(session: "SparkSession") -> bool:
+    """Whether the session hands filters to data sources in Python."""
+    return release() >= (4, 1) and session.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true"
+
+
+def limits_batch_bytes() -> bool:
+    """Whether Spark asks of each row how large a batch has become."""
+    return release() >= (4, 0)
+
+
+def has_arrow_functions() -> bool:
+    """Whether a column can be computed by a function of Arrow arrays."""
+    return release() >= (4, 1)
+
+
+def to_arrow(frame: "DataFrame") -> pa.Table:
+    """The rows of a frame in this process."""
+    if release() >= (4, 0):
+        return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    with pickled_by_value():
+        streams: list[Any] = frame.mapInArrow(self_contained(_streams), "stream binary").collect()
+    tables = [pa.ipc.open_stream(arrow_reader(bytes(row[0]))).read_all() for row in streams]
+    return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
+
+
+def from_arrow(session: "SparkSession", table: pa.Table, schema: "spark_types.StructType | None" = None) -> "DataFrame":
+    """A frame of a table's rows; without a schema, times without a zone are those of the session."""
+    if release() >= (4, 0):
+        return session.createDataFrame(table, cast("Any", schema))
+    from pyspark.sql import functions as sf
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.utils import is_timestamp_ntz_preferred
+
+    wanted = schema or from_arrow_schema(table.schema, is_timestamp_ntz_preferred())
+    names = [f"_c{i}" for i in range(table.num_columns)]
+    # Spark casts times without a zone to instants of the session, which Arrow would take for those of UTC.
+    carried = from_arrow_schema(table.rename_columns(names).schema, prefer_timestamp_ntz=True)
+    plain = table.rename_columns(names).cast(to_arrow_schema(carried))
+    rows = [(piece,) for piece in _pieces(plain)]
+    frame = session.createDataFrame(rows, "stream binary").mapInArrow(self_contained(_batches), carried)
+    columns = [sf.col(name).cast(field.dataType) for name, field in zip(names, wanted.fields, strict=True)]
+    return frame.select(*columns).toDF(*wanted.names)
+
+
+def try_cast(column: "Column", data_type: "spark_types.DataType") -> "Column":
+    """The value in another type, null where it does not fit, whatever the session's ANSI mode."""
+    if release() >= (4, 0):
+        return column.try_cast(data_type)
+    from pyspark.sql import functions as sf
+
+    # 3.5 has it in SQL alone, where a column is reached by its name; the element of an array has one.
+    casting = sf.expr(f"x -> try_cast(x AS {data_type.simpleString()})")
+    return sf.call_function("transform", sf.array(column), casting).getItem(0)
+
+
+def _streams(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch as the bytes of a stream."""
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.array([_stream([batch], batch.schema)], pa.binary())], names=["stream"])
+
+
+def _batches(streams: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches of which `_stream` made bytes."""
+    for batch in streams:
+        for piece in cast("list[bytes]", batch.column(0).to_pylist()):
+            yield from pa.ipc.open_stream(arrow_reader(piece)).read_all().to_batches()
+
+
+def _pieces(table: pa.Table) -> Iterator[bytes]:
+    step = max(1, table.num_rows * PIECE_BYTES // max(table.nbytes, 1))
+    for start in range(0, table.num_rows, step):
+        piece = table.slice(start, step).combine_chunks()
+        yield _stream(piece.to_batches(), piece.schema)
+
+
+def _stream(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return sink.getvalue()

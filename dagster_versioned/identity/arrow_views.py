@@ -1,0 +1,10 @@
+"""Arrow's views, of which pyarrow 14 and 15 do not know all; executors of Spark may have these."""
+
+from typing import Any, Literal
+
+import pyarrow as pa
+
+
+def is_view(arrow: Any, *kinds: Literal["string", "binary", "list", "large_list"]) -> bool:
+    """Whether a type is a view of one of these kinds."""
+    return any(check(arrow) for kind in kinds if (check := getattr(pa.types, f"is_{kind}_view", None)) is not None)
