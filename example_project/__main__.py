@@ -26,7 +26,6 @@ from example_project.dagster_home import dagster_home
 from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
 from example_project.defs.weather_delays import MONTHS
-from example_project.quiet_spark import quiet_spark
 from example_project.terminal import end_with, show_command
 
 CHANGES = ("full", "metadata_only", "none")
@@ -100,10 +99,8 @@ def main(
     project = _empty_project(location)
     results: list[Outcomes] = []
     stored: list[dict[str, str]] = []
-    with dagster_home(), dg.DagsterInstance.get() as instance, quiet_spark(console) as spark:
+    with dagster_home(), dg.DagsterInstance.get() as instance:
         for number, scenario in enumerate(SCENARIOS, 1):
-            for setting, value in scenario.spark_settings.items():
-                spark.conf.set(setting, value)
             results.append(_run(number, scenario, location, instance, verbose))
             stored.append(_objects(project))
     console.print(_outcome_table(results))
@@ -128,7 +125,7 @@ def _run(
     keys = MONTHS.get_partition_keys()
     with console.status(f"Run {number}: {scenario.title}") as status:
         defs = dg.Definitions.merge(
-            definitions(location),
+            definitions(location, scenario.spark_settings),
             dg.Definitions(loggers={"console": dg.colored_console_logger, "progress": _progress(status, number)}),
         )
         result = defs.resolve_implicit_global_asset_job_def().execute_in_process(

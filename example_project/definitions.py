@@ -1,12 +1,13 @@
 """What Dagster loads: ``dagster dev -m example_project.definitions``."""
 
 import os
+from collections.abc import Mapping
 
 import dagster as dg
 
 from dagster_versioned import build_version_sensor
 from example_project import defs as assets
-from example_project.defs.resources import FlightData, io_manager
+from example_project.defs.resources import FlightData, io_manager, spark
 
 LOCATION_VARIABLE = "EXAMPLE_LOCATION"
 
@@ -18,11 +19,11 @@ keep_current = build_version_sensor(
 )
 
 
-def definitions(location: str | None) -> dg.Definitions:
+def definitions(location: str | None, spark_settings: Mapping[str, str] | None = None) -> dg.Definitions:
     """The project at a location (a local path or ``s3://bucket/prefix``), or, without one, where governance says."""
     return dg.Definitions(
         assets=dg.load_assets_from_package_module(assets),
-        resources={"flight_data": FlightData(), "io_manager": io_manager(location)},
+        resources={"flight_data": FlightData(), "io_manager": io_manager(location, spark(spark_settings))},
         sensors=[keep_current],
         # One process, so that all steps share one Spark session.
         executor=dg.in_process_executor,

@@ -31,8 +31,7 @@ from dagster_versioned import (
     sql_asset,
 )
 from example_project.dagster_home import dagster_home
-from example_project.defs.resources import FlightData
-from example_project.quiet_spark import quiet_spark
+from example_project.defs.resources import FlightData, spark
 from example_project.terminal import end_with, show_command
 
 LOCATION = ".example/history"
@@ -124,7 +123,7 @@ def definitions() -> dg.Definitions:
     project = ProjectResource(name=PROJECT, location=LOCATION, default_engine="polars")
     return dg.Definitions(
         assets=[planes, airports, delays, late_fleet],
-        resources={"registers": Registers(), "io_manager": VersionedParquetIOManager(project=project)},
+        resources={"registers": Registers(), "io_manager": VersionedParquetIOManager(project=project, pyspark=spark())},
         executor=dg.in_process_executor,
     )
 
@@ -138,7 +137,7 @@ def main(verbose: Annotated[bool, typer.Option("--verbose", help="Show Dagster's
     began = time.monotonic()
     shutil.rmtree(LOCATION, ignore_errors=True)
     console.rule("Yearly dumps become events", align="left")
-    with dagster_home(), dg.DagsterInstance.get() as instance, quiet_spark(console):
+    with dagster_home(), dg.DagsterInstance.get() as instance:
         for year in YEARS.get_partition_keys():
             _run([planes, airports], instance, verbose, year)
             if year == "2012":

@@ -1,8 +1,11 @@
 """Where the data comes from, and where versions go."""
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import dagster as dg
+from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from dagster_versioned import GovernanceResource, ProjectResource, VersionedParquetIOManager
@@ -41,10 +44,27 @@ class FlightData(dg.ConfigurableResource):
         return frame
 
 
-def io_manager(location: str | None) -> VersionedParquetIOManager:
-    """What stores every asset as a version, and loads versions.
+SPARK_CONFIG = {
+    "spark.master": os.environ.get("SPARK_MASTER", "local[*]"),
+    "spark.app.name": "example",
+    "spark.driver.memory": "2g",
+    "spark.log.level": "ERROR",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def spark(settings: Mapping[str, str] | None = None) -> LazyPySparkResource:
+    """The session of Spark, which starts when the first of its frames is read."""
+    return LazyPySparkResource(spark_config={**SPARK_CONFIG, **(settings or {})})
+
+
+def io_manager(location: str | None, pyspark: LazyPySparkResource) -> VersionedParquetIOManager:
+    """What stores every asset as a version, and loads versions, frames of Spark on the session of ``pyspark``.
 
     With ``preview_rows=5`` each materialization would show five rows, which stay in Dagster's event log.
     """
     project = ProjectResource(name=PROJECT, location=location) if location else GOVERNED
-    return VersionedParquetIOManager(project=project)
+    return VersionedParquetIOManager(project=project, pyspark=pyspark)

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.spark.greeting import without_greeting
 from dagster_versioned.errors import IntegrityError, VersionedError
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 EMBEDDED_DEFAULTS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -45,11 +48,15 @@ def default_session() -> "SparkSession":
 
     That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with.
     """
-    if (given := _given.get()) is not None:
-        return _with_this_python(given())
     from pyspark.sql import SparkSession
 
+    given = _given.get()
     session = SparkSession.getActiveSession()
+    if given is not None:
+        if session is not None:
+            return _with_this_python(given())
+        with without_greeting():
+            return _with_this_python(given())
     if session is not None:
         return session
     if not _java_found() and "SPARK_REMOTE" not in os.environ:
@@ -65,7 +72,8 @@ def default_session() -> "SparkSession":
         builder = builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with without_greeting():
+        return builder.getOrCreate()
 
 
 def frame_type() -> "type[DataFrame]":
