@@ -331,7 +331,6 @@ def test_no_columns_are_refused_even_if_empty_is_allowed(tmp_path, frame):
         (pa.table([[1], [2]], names=["c", "c"]), UnsupportedFrame, "same name"),
         (pa.table({"c": [1]}).rename_columns([""]).append_column("", pa.array([[1]])), UnsupportedFrame, "same name"),
     ],
-    ids=range(22),
 )
 def test_bad_frames_are_refused_before_anything_is_written(tmp_path, frame, error, message):
     with pytest.raises(error, match=message) as refused:
