@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_versioned.delta.arrow_versions import cast_to, nbytes
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow, schema_to_arrow
 from dagster_versioned.errors import EmptyTable, UnsupportedType
 from dagster_versioned.identity.arrow_views import is_view
@@ -114,7 +115,7 @@ def _holds_text(data_type: Any) -> bool:
 
 
 def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows > 1 and batch.nbytes > MAX_BATCH_BYTES:
+    if batch.num_rows > 1 and nbytes(batch) > MAX_BATCH_BYTES:
         half = batch.num_rows // 2
         yield from _split(batch.slice(0, half))
         yield from _split(batch.slice(half))
@@ -128,13 +129,13 @@ def _cast(array: Any, field: "pa.Field[Any]") -> Any:
     try:
         plain = _plain(array)
         try:
-            return plain.cast(field.type)
+            return cast_to(plain, field.type)
         except pa.ArrowInvalid as error:
             if "too large" not in str(error):
                 raise
             # The offsets of a slice of something large do not fit 32 bits, but counted from the slice's start they do;
             # concatenating, unlike casting, counts anew.
-            return pa.concat_arrays([plain, plain.slice(0, 0)]).cast(field.type)
+            return cast_to(pa.concat_arrays([plain, plain.slice(0, 0)]), field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # a value does not fit, or there is no such cast
         raise UnsupportedType(
             f"Column {field.name!r} cannot be stored as {field.type} without loss from {array.type}: {error}. "
@@ -147,7 +148,7 @@ def _plain(array: Any) -> Any:
     if pa.types.is_dictionary(array.type):
         dictionary = array.dictionary
         values = pa.string() if is_view(dictionary.type, "string") else dictionary.type
-        return dictionary.cast(values).take(array.indices)
+        return cast_to(dictionary, values).take(array.indices)
     if pa.types.is_run_end_encoded(array.type):
         return _plain(pc.call_function("run_end_decode", [array]))
     if is_view(array.type, "list", "large_list"):

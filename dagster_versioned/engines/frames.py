@@ -184,8 +184,9 @@ def _stream_polars(frame: "pl.LazyFrame") -> tuple[pa.Schema, Iterator[pa.Record
     import polars as pl
 
     schema = _from_polars(pl.DataFrame(schema=frame.collect_schema())).schema
-    batches = (batch for piece in frame.collect_batches() for batch in _from_polars(piece).to_batches())
-    return schema, batches
+    # Polars computes piece by piece from 1.34 on; an older one has all rows in memory.
+    pieces = frame.collect_batches() if hasattr(frame, "collect_batches") else [frame.collect()]
+    return schema, (batch for piece in pieces for batch in _from_polars(piece).to_batches())
 
 
 def _to_polars(table: pa.Table) -> "pl.DataFrame":

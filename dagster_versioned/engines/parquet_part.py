@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dagster_versioned.delta.arrow_versions import without_hidden_values
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.partition_values import by_values, require_partition_columns
@@ -124,7 +125,7 @@ class PartWriter:
         table = pa.Table.from_batches(self._buffered, self.schema).combine_chunks()
         self._buffered, self._rows, self._bytes = [], 0, 0
         writer, sink = self._open_part()
-        writer.write_table(table, row_group_size=table.num_rows)
+        writer.write_table(without_hidden_values(table), row_group_size=table.num_rows)
         self._nan_columns |= nan_columns(table)
         self._flush()
         if not self._options.single_part and sink.size >= self._options.target_part_bytes:

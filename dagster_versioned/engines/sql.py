@@ -468,7 +468,7 @@ def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType 
         for position, (expression, wanted) in enumerate(expressions.values()):
             texts.append(f"{_assigned(cursor, expression, wanted)} AS c{position}")
         try:
-            result = cursor.execute(f"SELECT {', '.join(texts)} FROM given").to_arrow_table()
+            result = arrow_rows(cursor.execute(f"SELECT {', '.join(texts)} FROM given"))
         except duckdb.Error as error:
             given = " or ".join(dict.fromkeys(repr(expression.text) for expression, _ in expressions.values()))
             raise _unevaluated(given, error) from error
@@ -503,7 +503,7 @@ def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapp
         cursor.register("source", source)
         try:
             # The order of pairs says nothing, and keeping one would cost.
-            return cursor.execute(f"SELECT {chosen} FROM target JOIN source ON ({condition.sql})").to_arrow_table()
+            return arrow_rows(cursor.execute(f"SELECT {chosen} FROM target JOIN source ON ({condition.sql})"))
         except duckdb.Error as error:
             raise _unevaluated(repr(condition.text), error) from error
 
@@ -570,3 +570,9 @@ def database() -> "DuckDBPyConnection":
     """A connection of its own to a database in memory: registered tables are seen by it alone, and threads do not wait
     for each other."""
     return _database().cursor()
+
+
+def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:
+    """The rows of what a connection executed last."""
+    # DuckDB has the first name from 1.4 on; there it warns of the second, by which older ones know it.
+    return result.to_arrow_table() if hasattr(result, "to_arrow_table") else result.fetch_arrow_table()

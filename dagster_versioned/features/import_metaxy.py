@@ -15,7 +15,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_PREFIX,
     Counts,
 )
-from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.sql import arrow_rows, database
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import quoted
@@ -101,7 +101,7 @@ def _current(resolved: Resolved, rows: pa.Table) -> Increment[Any]:
     with database() as connection:
         connection.register("expected", asked.new)
         connection.register("stored", rows.select([*plan.units, PROVENANCE]))
-        units = connection.execute(f"SELECT * FROM expected SEMI JOIN stored USING ({on})").to_arrow_table()
+        units = arrow_rows(connection.execute(f"SELECT * FROM expected SEMI JOIN stored USING ({on})"))
     counts = Counts(new=units.num_rows)
     left = asked.counts.new - units.num_rows
     part = replace(asked, new=units, counts=counts, left=left, piece=True)

@@ -26,7 +26,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
     require_columns,
 )
-from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.sql import arrow_rows, database
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.features.arrow.samples import hashed, member_of, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
@@ -96,10 +96,12 @@ class MetaxyStore:
         with database() as connection:
             connection.register("written", rows)
             try:
-                present = connection.execute(
-                    f"SELECT * FROM (SELECT * FROM written QUALIFY {latest} = 1)"
-                    f" WHERE {_DELETED} IS NULL ORDER BY {ids}"
-                ).to_arrow_table()
+                present = arrow_rows(
+                    connection.execute(
+                        f"SELECT * FROM (SELECT * FROM written QUALIFY {latest} = 1)"
+                        f" WHERE {_DELETED} IS NULL ORDER BY {ids}"
+                    )
+                )
             except duckdb.Error as error:
                 reason = str(error).partition("\n")[0]
                 raise InvalidInput(

@@ -21,7 +21,7 @@ from dagster_versioned.engines.samples import (
     SamplePlan,
     UpstreamSamples,
 )
-from dagster_versioned.engines.sql import Names, database
+from dagster_versioned.engines.sql import Names, arrow_rows, database
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import filtered, quoted
@@ -192,14 +192,18 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples,
             connection.register("gone", asked.gone)
             connection.register("stored", stored)
             parts.append(
-                connection.execute(
-                    f"SELECT {columns}, stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
-                    f" FROM stored JOIN stale USING ({units})"
-                ).to_arrow_table()
+                arrow_rows(
+                    connection.execute(
+                        f"SELECT {columns}, stale.{PROVENANCE_BY_FIELD} AS {DATA_VERSION_BY_FIELD}"
+                        f" FROM stored JOIN stale USING ({units})"
+                    )
+                )
             )
-            stays = connection.execute(
-                f"SELECT * FROM stored ANTI JOIN stale USING ({units}) ANTI JOIN gone USING ({units})"
-            ).to_arrow_table()
+            stays = arrow_rows(
+                connection.execute(
+                    f"SELECT * FROM stored ANTI JOIN stale USING ({units}) ANTI JOIN gone USING ({units})"
+                )
+            )
         parts.append(_passing(dep, upstream, stays).select([*kept, DATA_VERSION_BY_FIELD]))
     rows = pa.concat_tables([part.cast(parts[0].schema) for part in parts])
     return _ExpectedRows(table, cast("Any", None), rows)

@@ -317,7 +317,11 @@ def test_no_columns_are_refused_even_if_empty_is_allowed(tmp_path, frame):
         (pd.DataFrame({"c": [1]}, index=["a"]), UnsupportedFrame, "index of .* without a name"),
         (pd.DataFrame({"c": [1]}, index=pd.Index([1], name="c")), UnsupportedFrame, "cannot become columns"),
         (pl.DataFrame({"c": pl.Series([object()], dtype=pl.Object)}), UnsupportedType, "'c'.*Python objects"),
-        (pl.DataFrame({"c": pl.Series([1], dtype=pl.Int128)}), UnsupportedType, "Int128"),
+        *(
+            (pl.DataFrame({"c": pl.Series([1], dtype=data_type)}), UnsupportedType, "Int128")
+            for data_type in [getattr(pl, "Int128", None)]  # from Polars 1.18 on
+            if data_type is not None
+        ),
         (pl.DataFrame({"c": pl.Series([1], dtype=pl.UInt64)}), UnsupportedType, "'c'"),
         (pl.DataFrame({"c": [dt.time(1)]}), UnsupportedType, "'c'"),
         (pl.DataFrame({"c": [dt.timedelta(1)]}), UnsupportedType, "'c'"),
@@ -327,7 +331,6 @@ def test_no_columns_are_refused_even_if_empty_is_allowed(tmp_path, frame):
         (pa.table([[1], [2]], names=["c", "c"]), UnsupportedFrame, "same name"),
         (pa.table({"c": [1]}).rename_columns([""]).append_column("", pa.array([[1]])), UnsupportedFrame, "same name"),
     ],
-    ids=range(22),
 )
 def test_bad_frames_are_refused_before_anything_is_written(tmp_path, frame, error, message):
     with pytest.raises(error, match=message) as refused:

@@ -161,6 +161,7 @@ def test_files_of_other_writers_come_as_the_schema_says(foreign):
     assert result["t"].cast(pa.int64()).to_pylist() == [1000]
 
 
+@pytest.mark.skipif(int(pa.__version__.partition(".")[0]) < 23, reason="this pyarrow writes them as other times")
 def test_int96_times_beyond_nanoseconds_are_read(tmp_path):
     table = pa.table({"t": pa.array([-60_000_000_000_000_000], pa.timestamp("us"))})  # in the year 68
     pq.write_table(table, tmp_path / "0.parquet", use_deprecated_int96_timestamps=True)

@@ -4,6 +4,7 @@ import datetime as dt
 import uuid
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from dagster_versioned.engines import conform as conform_module
 from dagster_versioned.engines.conform import conform, conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.errors import EmptyTable, InvalidInput, UnsupportedFrame, UnsupportedType
 from support.arrow_rows import tables
+from support.arrow_types import newer
 
 NEW_YORK = "America/New_York"
 
@@ -34,14 +36,17 @@ LOSSLESS = {
     "uint8": (pa.array([255, None], pa.uint8()), pa.int16()),
     "uint16": (pa.array([65535, None], pa.uint16()), pa.int32()),
     "uint32": (pa.array([2**32 - 1, None], pa.uint32()), pa.int64()),
-    "float16": (pa.array([1.5, None], pa.float16()), pa.float32()),
+    "float16": (pa.array([np.float16(1.5), None], pa.float16()), pa.float32()),
     "date64": (pa.array([dt.date(2013, 1, 1), None], pa.date64()), pa.date32()),
     "seconds": (pa.array([1, None], pa.timestamp("s")), pa.timestamp("us")),
     "milliseconds with a zone": (pa.array([1, None], pa.timestamp("ms", NEW_YORK)), pa.timestamp("us", "UTC")),
     "whole nanoseconds": (pa.array([5000, None], pa.timestamp("ns")), pa.timestamp("us")),
     "session zone": (pa.array([1, None], pa.timestamp("us", NEW_YORK)), pa.timestamp("us", "UTC")),
     "decimal256": (pa.array([Decimal("1.5"), None], pa.decimal256(38, 2)), pa.decimal128(38, 2)),
-    "decimal64": (pa.array([Decimal("1.5"), None], pa.decimal64(10, 2)), pa.decimal128(10, 2)),
+    **{
+        str(arrow): (pa.array([Decimal("1.5"), None], arrow), pa.decimal128(10, 2))
+        for arrow in newer(("decimal64", 10, 2))
+    },
     "dictionary": (pa.array(["a", None, "a"]).dictionary_encode(), pa.string()),
     "dictionary of large strings": (
         pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), pa.array(["a", "b"], pa.large_string())),
@@ -156,7 +161,7 @@ def test_a_value_that_would_lose_precision_is_refused_by_column(array):
         (pa.array([Decimal(100)], pa.decimal128(3, -2)), "decimal"),
         (pa.array([{}], pa.struct([])), "drop it"),
         (pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])]), "supported type"),
-        (pa.array([uuid.uuid4().bytes], pa.uuid()), "supported type"),
+        *((pa.array([uuid.uuid4().bytes], arrow), "supported type") for arrow in newer(("uuid",))),
         (pa.array([[[1]]], pa.list_(pa.list_view(pa.int8()))), "Cast it to a list"),
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",

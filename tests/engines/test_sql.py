@@ -283,13 +283,13 @@ def test_times_are_in_utc_wherever_the_machine_is():
 import datetime as dt
 import pyarrow as pa
 from dagster_versioned.delta.schema.types import schema_from_arrow
-from dagster_versioned.engines.sql import Names, database, evaluate
+from dagster_versioned.engines.sql import Names, arrow_rows, database, evaluate
 at = pa.array([dt.datetime(2020, 1, 1, 2)], pa.timestamp("us", "UTC"))
 names = Names({"rows": schema_from_arrow(pa.schema([("moment", at.type)]))})
 rows = evaluate(pa.table({"rows.moment": at}), {"hour": (names.resolve("hour(moment)"), "integer")})
 with database() as connection:
     connection.register("given", pa.table({"moment": at}))
-    print(rows["hour"][0], connection.execute("SELECT moment FROM given").to_arrow_table().schema[0].type.tz)
+    print(rows["hour"][0], arrow_rows(connection.execute("SELECT moment FROM given")).schema[0].type.tz)
 """
     environment = {**os.environ, "TZ": "America/New_York"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

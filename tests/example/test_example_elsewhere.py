@@ -10,13 +10,14 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import datom
 import polars as pl
 import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project
 from support.readers import by_deltalake, by_polars, types
+
+datom = pytest.importorskip("datom")  # needs pyarrow 20
 
 pytestmark = [
     pytest.mark.slow,

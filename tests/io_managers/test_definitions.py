@@ -4,10 +4,10 @@ import dagster as dg
 import pyarrow as pa
 from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
-from dagster._core.remote_origin import InProcessCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from dagster_versioned.assets.feature import versioned_feature
+from support.dagster_versions import InProcessCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
 from support.house import materializations
 
 KEY = "dagster_versioned/other_definition"

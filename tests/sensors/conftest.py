@@ -19,7 +19,6 @@ from dagster._core.events import DagsterEvent, JobFailureData
 from dagster._core.execution.api import execute_run
 from dagster._core.instance import DagsterInstance
 from dagster._core.launcher import RunLauncher
-from dagster._core.remote_origin import InProcessCodeLocationOrigin
 from dagster._core.test_utils import InProcessTestWorkspaceLoadTarget
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
@@ -28,6 +27,7 @@ from dagster._daemon.auto_run_reexecution.auto_run_reexecution import consume_ne
 from dagster._utils.hosted_user_process import recon_job_from_origin
 
 from dagster_versioned import Project, ProjectResource, VersionedParquetIOManager
+from support.dagster_versions import InProcessCodeLocationOrigin
 
 _numbers = itertools.count()
 logger = logging.getLogger("sensor tests")

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.engines.sql import arrow_rows
 from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.odf.blocks.arrow_schema import encode_schema
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
@@ -177,7 +178,7 @@ def result(own: ChainState, taken: ExecuteTransformInput, source: RemoteDataset,
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register(transform.inputs[0].alias or "", rows)
-        given = connection.execute(f"{transform.transform.query} ORDER BY ALL").to_arrow_table()
+        given = arrow_rows(connection.execute(f"{transform.transform.query} ORDER BY ALL"))
     return events_of(given, own.next_offset, number)
 
 

@@ -4,7 +4,6 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import datom
 import orjson
 import pyarrow as pa
 import pytest
@@ -19,6 +18,8 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.stores import contents
+
+datom = pytest.importorskip("datom")  # needs pyarrow 20
 
 LOG = ("_delta_log/0000", ".parquet")
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.actions import DeletionVector
+from dagster_versioned.delta.arrow_versions import cast_to
 from dagster_versioned.delta.files.arrow_memory import arrow_reader, in_arrow
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.files.file_actions import no_rows
@@ -256,7 +257,7 @@ def _cast(column: Any, data_type: DataType, field: "pa.Field[Any]", scan: Scan, 
             renamed: list[Any] = [chunk.view(named) for chunk in column.chunks]
             column = cast("Any", pa.chunked_array)(renamed, named)
         require_whole(column.type, data_type, field.name)
-        return column.cast(field.type)
+        return cast_to(column, field.type)
     except IntegrityError as error:
         raise _undecodable(scan, file, error) from error
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnsupportedType) as error:

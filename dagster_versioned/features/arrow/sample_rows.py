@@ -31,7 +31,7 @@ from dagster_versioned.engines.samples import (
     require_texts,
     require_types,
 )
-from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.sql import arrow_rows, database
 from dagster_versioned.features.arrow.samples import filtered, hashed, member_of, quoted, require_ids
 from dagster_versioned.features.content_versions import content_versions, field_digests, positional
 
@@ -128,9 +128,11 @@ def rows_of(
         joined = "t0"
         for position, each in enumerate(order[1:], 1):
             joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
-        found = connection.execute(
-            f"SELECT {', '.join([on, *(f'{_ROW}{position}' for position in range(len(order)))])} FROM {joined}"
-        ).to_arrow_table()
+        found = arrow_rows(
+            connection.execute(
+                f"SELECT {', '.join([on, *(f'{_ROW}{position}' for position in range(len(order)))])} FROM {joined}"
+            )
+        )
     columns: dict[str, Any] = {name: found[name] for name in plan.on}
     for position, each in enumerate(order):
         taken = frames[each.name].take(found[f"{_ROW}{position}"])
@@ -160,9 +162,9 @@ def units_of(plan: SamplePlan, rows: pa.Table) -> pa.Table:
         return table
     with database() as connection:
         connection.register("given", _numbered(table.select(list(plan.units))))
-        first = connection.execute(
-            f"SELECT min({_ROW}) AS {_ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}"
-        ).to_arrow_table()
+        first = arrow_rows(
+            connection.execute(f"SELECT min({_ROW}) AS {_ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}")
+        )
     return table.take(first[_ROW])
 
 
@@ -238,9 +240,11 @@ def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReade
 def _semi_joined(connection: "DuckDBPyConnection", rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Those of the rows, in their order, that agree in the keys with one of the units."""
     connection.register("given", _numbered(rows.select(list(keys))))
-    places = connection.execute(
-        f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
-    ).to_arrow_table()
+    places = arrow_rows(
+        connection.execute(
+            f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
+        )
+    )
     return rows.take(places[_ROW])
 
 
@@ -260,21 +264,21 @@ def _places(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> Any:
     with database() as connection:
         for name, table in (("asked", asked), ("given", rows)):
             connection.register(name, _numbered(table.select(list(plan.units)), f"{_ROW}_{name}"))
-        places = connection.execute(
-            f"SELECT {_ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {_ROW}_given"
-        ).to_arrow_table()[f"{_ROW}_asked"]
+        places = arrow_rows(
+            connection.execute(f"SELECT {_ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {_ROW}_given")
+        )[f"{_ROW}_asked"]
         dropped = len(asked) - len(pc.call_function("unique", [places.drop_null()]))
 
         def examples(one: str, other: str) -> Callable[[], str]:
             return lambda: ", ".join(
                 map(
                     str,
-                    connection.execute(
-                        f"SELECT DISTINCT {units} FROM {one} ANTI JOIN {other} USING ({units}) ORDER BY ALL"
-                        f" LIMIT {EXAMPLES}"
-                    )
-                    .to_arrow_table()
-                    .to_pylist(),
+                    arrow_rows(
+                        connection.execute(
+                            f"SELECT DISTINCT {units} FROM {one} ANTI JOIN {other} USING ({units}) ORDER BY ALL"
+                            f" LIMIT {EXAMPLES}"
+                        )
+                    ).to_pylist(),
                 )
             )
 

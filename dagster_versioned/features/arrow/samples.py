@@ -29,7 +29,7 @@ from dagster_versioned.engines.samples import (
     require_members,
     version_column,
 )
-from dagster_versioned.engines.sql import Names, database, is_true, stored
+from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, stored
 from dagster_versioned.features.content_versions import positional
 
 _STATUS = "metaxy_status"
@@ -109,7 +109,7 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
         columns = dict.fromkeys([*plan.on, *(name for each in order for name in data[each.name])])
         texts = {each.member: _text(each) for each in plan.fields}
         named = [f"{texts[member]} AS f{position}" for position, member in enumerate(plan.members)]
-        rows = connection.execute(f"SELECT {', '.join([*map(quoted, columns), *named])} FROM {joined}").to_arrow_table()
+        rows = arrow_rows(connection.execute(f"SELECT {', '.join([*map(quoted, columns), *named])} FROM {joined}"))
     fields = [hashed(plan.hash, rows.column(len(columns) + position)) for position in range(len(plan.members))]
     return _versioned(plan, rows.select(list(range(len(columns)))), fields)
 
@@ -124,7 +124,7 @@ def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: pa.Table) -> pa
     )
     with database() as connection:
         connection.register("given", table)
-        groups = connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}").to_arrow_table()
+        groups = arrow_rows(connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}"))
         for name in names:
             position = groups.column_names.index(name)
             groups = groups.set_column(position, name, hashed(plan.hash, groups.column(name)))
@@ -133,7 +133,7 @@ def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: pa.Table) -> pa
         joined = (
             f"SELECT {', '.join([rest, *map(quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
         )
-        return connection.execute(joined).to_arrow_table()
+        return arrow_rows(connection.execute(joined))
 
 
 def _text(field: FieldText) -> str:
@@ -163,7 +163,7 @@ def hashed(how: SampleHash, texts: Any) -> Any:
     with database() as connection:
         connection.register("given", pa.table({"x": texts}))
         hashed = connection.execute(f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given")
-        return hashed.to_arrow_table()["x"]
+        return arrow_rows(hashed)["x"]
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
@@ -190,13 +190,15 @@ def _compared(
     with database() as connection:
         connection.register("expected", expected)
         connection.register("stored", stored)
-        changed = connection.execute(
-            f"SELECT * FROM expected LEFT JOIN (SELECT {on}, {held} FROM stored GROUP BY {on}) USING ({on})"
-            f" WHERE {_STATUS} IS DISTINCT FROM {PROVENANCE}"
-        ).to_arrow_table()
-        orphaned = connection.execute(
-            f"SELECT {', '.join(map(quoted, ids))} FROM stored ANTI JOIN expected USING ({on})"
-        ).to_arrow_table()
+        changed = arrow_rows(
+            connection.execute(
+                f"SELECT * FROM expected LEFT JOIN (SELECT {on}, {held} FROM stored GROUP BY {on}) USING ({on})"
+                f" WHERE {_STATUS} IS DISTINCT FROM {PROVENANCE}"
+            )
+        )
+        orphaned = arrow_rows(
+            connection.execute(f"SELECT {', '.join(map(quoted, ids))} FROM stored ANTI JOIN expected USING ({on})")
+        )
     is_new = pc.call_function("is_null", [changed[_STATUS]])
     stale = changed.filter(pc.call_function("invert", [is_new]))
     new = changed.filter(is_new).select(expected.column_names)
@@ -250,10 +252,12 @@ def require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
         ).fetchall()[0]
 
         def examples() -> str:
-            found = connection.execute(
-                f"SELECT {names} FROM given GROUP BY {names} HAVING count(*) > 1 OR {is_null} ORDER BY ALL"
-                f" LIMIT {EXAMPLES}"
-            ).to_arrow_table()
+            found = arrow_rows(
+                connection.execute(
+                    f"SELECT {names} FROM given GROUP BY {names} HAVING count(*) > 1 OR {is_null} ORDER BY ALL"
+                    f" LIMIT {EXAMPLES}"
+                )
+            )
             return ", ".join(map(str, found.to_pylist()))
 
         refuse_bad_ids(what, ids, nulls, repeated, examples)

@@ -48,7 +48,7 @@ def _query(transform: TransformSql) -> TransformQuery:
 def _by_duckdb(rows: pa.Table, query: TransformQuery) -> pa.Table:
     import duckdb
 
-    from dagster_versioned.engines.sql import database
+    from dagster_versioned.engines.sql import arrow_rows, database
 
     connection = database()
     connection.register(INPUT, rows)
@@ -58,7 +58,7 @@ def _by_duckdb(rows: pa.Table, query: TransformQuery) -> pa.Table:
             statements = connection.extract_statements(step.query)
             if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
                 raise _refused(step.query, "it is not one SELECT")
-            result = connection.execute(statements[0]).to_arrow_table()
+            result = arrow_rows(connection.execute(statements[0]))
         except duckdb.Error as error:
             raise _refused(step.query, str(error).splitlines()[0]) from None
         if step.alias is not None:
