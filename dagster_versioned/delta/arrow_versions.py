@@ -5,6 +5,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from dagster_versioned.identity.arrow_views import is_view
+
 _MAJOR = int(pa.__version__.partition(".")[0])
 
 
@@ -65,10 +67,11 @@ def _cast(array: Any, wanted: Any) -> Any:
     held = array.type
     if held.equals(wanted, check_metadata=True):
         return array
-    if pa.types.is_string_view(held) or pa.types.is_binary_view(held):
+    if is_view(held, "string", "binary"):
         # 17 has no cast of views at all.
-        plain: Any = pa.large_string() if pa.types.is_string_view(held) else pa.large_binary()
-        return pa.array(array.to_pylist(), plain).cast(wanted) if _MAJOR < 18 else array.cast(wanted)
+        plain: Any = pa.large_string() if is_view(held, "string") else pa.large_binary()
+        known: Any = pa.array(array.to_pylist(), plain) if _MAJOR < 18 else array
+        return known.cast(wanted)
     if not _holds_struct(held):
         return array.cast(wanted)
     if pa.types.is_struct(held) and pa.types.is_struct(wanted):

@@ -415,7 +415,8 @@ def _type_from_arrow(
         or types.is_fixed_size_list(arrow)
         or is_view(arrow, "list", "large_list")
     ):
-        return ArrayType(_type_from_arrow(arrow.value_type, (*path, "element")), arrow.value_field.nullable)
+        lists: Any = arrow
+        return ArrayType(_type_from_arrow(lists.value_type, (*path, "element")), lists.value_field.nullable)
     if types.is_map(arrow):
         return MapType(
             _type_from_arrow(arrow.key_type, (*path, "key")),

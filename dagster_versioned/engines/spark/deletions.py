@@ -32,7 +32,7 @@ def deleted_frame(scan: Scan, session: "SparkSession") -> "DataFrame | None":
         return None
     total = sum(file.deletion_vector.cardinality for file in scan.files if file.deletion_vector)
     if total > BROADCAST_ROWS:
-        from dagster_versioned.engines.spark.part_rows import deleted_through_executors
+        from dagster_versioned.engines.spark.through_executors import deleted_through_executors
 
         return deleted_through_executors(scan, marked, session)
     from pyspark.sql import functions as sf

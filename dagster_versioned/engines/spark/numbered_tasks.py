@@ -1,7 +1,7 @@
 """Tasks that read by themselves: each calls a function of its number, which has batches of rows."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as spark_types
 
-ReadTask = Callable[[int], Iterator[pa.RecordBatch]]
+    from dagster_versioned.engines.spark.source import ReadTask
 
 
 def in_tasks(
-    session: "SparkSession", count: int, read: ReadTask, schema: "spark_types.StructType | str"
+    session: "SparkSession", count: int, read: "ReadTask", schema: "spark_types.StructType | str"
 ) -> "DataFrame":
     """The batches of ``read(0)`` to ``read(count - 1)``, each in a task of the session's executors.
 
@@ -30,7 +30,7 @@ def in_tasks(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            for number in cast("list[int]", batch.column(0).to_pylist()):
                 yield from read(number)
 
     with pickled_by_value():

@@ -1,10 +1,7 @@
-"""Rows of parts, and of deletion vectors, that executors fetch through our own `ObjectStore`: stores that Spark cannot
-reach, with no JAR."""
+"""What a task of an executor reads through our own `ObjectStore`: the rows of a part, or of a deletion vector."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,30 +9,9 @@ import pyarrow as pa
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.part_ranges import positions
 from dagster_versioned.engines.scan import Scan
-from dagster_versioned.engines.spark.numbered_tasks import in_tasks
-from dagster_versioned.engines.spark.releases import pushes_filters
 from dagster_versioned.engines.spark.types import spark_schema
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 DELETED_BATCH_ROWS = 1 << 20
-
-
-def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
-    """The scan's rows, fetched by the session's executors, one task a part; every part's SHA-256 is checked there."""
-    schema = spark_schema(scan.selected)
-    if pushes_filters(session):
-        from dagster_versioned.engines.spark.source import FilteredPartsSource, loaded
-
-        return loaded(session, FilteredPartsSource, scan, schema)
-    return in_tasks(session, len(scan.files), partial(rows_of_part, scan), schema)
-
-
-def deleted_through_executors(scan: Scan, marked: Sequence[int], session: "SparkSession") -> "DataFrame":
-    """`deletions.deleted_frame`, read by the session's executors, one task a deletion vector."""
-    read = partial(rows_of_vector, scan, tuple(marked))
-    return in_tasks(session, len(marked), read, "_deleted_of int, _deleted_row long")
 
 
 def rows_of_part(scan: Scan, number: int) -> Iterator[pa.RecordBatch]:

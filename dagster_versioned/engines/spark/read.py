@@ -61,7 +61,7 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     if s3_scheme is not None:
         urls = [re.sub(r"^s3(?=://)", s3_scheme, scan.store.url(file.key)) for file in scan.files]
         return _native(scan, session, urls)
-    from dagster_versioned.engines.spark.part_rows import read_through_executors
+    from dagster_versioned.engines.spark.through_executors import read_through_executors
 
     return read_through_executors(scan, session)
 

@@ -6,7 +6,7 @@ only to a class that overrides ``pushFilters``, and such a class fails every que
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,14 @@ from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.engines.part_ranges import ranges
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.numbered_tasks import ReadTask
 from dagster_versioned.engines.spark.part_rows import rows_of_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as spark_types
+
+ReadTask = Callable[[int], Iterator[pa.RecordBatch]]
+"""What a task does that has this number."""
 
 _EXACT = (int, str, date, Decimal)
 """Types whose Parquet statistics order as Spark does. Not floats: statistics pass over NaN, Spark's largest number."""
