@@ -68,6 +68,10 @@ class UnsupportedFeature(VersionedError):
     """The table needs a feature of Delta, or of the metadata chain, that is not implemented; names the feature."""
 
 
+class MissingExtra(VersionedError, ImportError):
+    """A library that is installed by choice is not there, or is too old or too new; names it and how to install it."""
+
+
 class CommitConflict(VersionedError):
     """A concurrent commit makes this one invalid; nothing of it was committed."""
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dagster_versioned.extras import requiring
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.location import Location
@@ -20,6 +21,6 @@ def open_store(
         location = Location.parse(location)
     if location.type == "local":
         return LocalStore(Path(location.root, location.prefix))
-    from dagster_versioned.storage.s3 import S3Store  # on first use: boto3 takes a while
-
+    with requiring("s3", "A store on S3"):
+        from dagster_versioned.storage.s3 import S3Store  # on first use: boto3 takes a while
     return S3Store(location, profile=profile, credentials=credentials)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import IntegrityError, VersionedError
+from dagster_versioned.extras import requiring
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,10 +30,11 @@ _MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 def default_session() -> "SparkSession":
     """The active session, classic or Connect; where there is none, a new embedded one on all cores.
 
-    Raises `VersionedError` where there is neither a session nor a Java to start one with.
+    Raises `VersionedError` where there is neither a session nor a Java to start one with, and `MissingExtra` without
+    PySpark.
     """
-    from pyspark.sql import SparkSession
-
+    with requiring("spark", "A session of Spark"):
+        from pyspark.sql import SparkSession
     session = SparkSession.getActiveSession()
     if session is not None:
         return session
@@ -54,8 +56,8 @@ def default_session() -> "SparkSession":
 
 def frame_type() -> "type[DataFrame]":
     """What a table is read as, to be a frame of Spark."""
-    from pyspark.sql import DataFrame
-
+    with requiring("spark", "A frame of Spark"):
+        from pyspark.sql import DataFrame
     return DataFrame
 
 
