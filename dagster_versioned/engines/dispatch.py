@@ -10,6 +10,7 @@ from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name
 from dagster_versioned.engines.row_diff import RowDiff
 from dagster_versioned.engines.row_partitions import RowPartitions
 from dagster_versioned.errors import UnsupportedFrame
+from dagster_versioned.extras import requiring
 
 SPARK_FRAME = "pyspark.sql.DataFrame"
 
@@ -85,6 +86,6 @@ def _is_spark(frame_type: type) -> bool:
 
 
 def _spark() -> Engine:
-    from dagster_versioned.engines.spark import SparkEngine
-
+    with requiring("spark", "A Spark DataFrame"):
+        from dagster_versioned.engines.spark import SparkEngine
     return SparkEngine()

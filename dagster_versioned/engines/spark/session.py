@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dagster_versioned.engines.spark.greeting import without_greeting
 from dagster_versioned.errors import IntegrityError, VersionedError
+from dagster_versioned.extras import requiring
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,9 +47,11 @@ def session_from(session: "Callable[[], SparkSession]") -> Generator[None]:
 def default_session() -> "SparkSession":
     """The session that was given (`session_from`), else the active one, classic or Connect, else a new embedded one.
 
-    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with.
+    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with, and
+    `MissingExtra` without PySpark.
     """
-    from pyspark.sql import SparkSession
+    with requiring("spark", "A session of Spark"):
+        from pyspark.sql import SparkSession
 
     given = _given.get()
     session = SparkSession.getActiveSession()
@@ -78,8 +81,8 @@ def default_session() -> "SparkSession":
 
 def frame_type() -> "type[DataFrame]":
     """What a table is read as, to be a frame of Spark."""
-    from pyspark.sql import DataFrame
-
+    with requiring("spark", "A frame of Spark"):
+        from pyspark.sql import DataFrame
     return DataFrame
 
 

@@ -15,9 +15,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-import flatbuffers  # pyright: ignore[reportMissingTypeStubs]
-
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
+from dagster_versioned.extras import requiring
 from dagster_versioned.odf.blocks.events import Timestamp, Variants, Width
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
@@ -94,6 +93,8 @@ def encode_table(value: object, *, timestamp_align: int = 1, size: int = 1024) -
 
     Raises `InvalidInput` for a text that is not Unicode and for a number that does not fit.
     """
+    with requiring("odf", "A metadata chain"):
+        import flatbuffers  # pyright: ignore[reportMissingTypeStubs]
     builder = flatbuffers.Builder(size)
     try:
         builder.Finish(_write_table(builder, value, timestamp_align))

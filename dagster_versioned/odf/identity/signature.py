@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 from dagster_versioned.errors import IntegrityError
+from dagster_versioned.extras import requiring
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 
@@ -25,8 +26,9 @@ class HeadSignature:
     signature: bytes
 
     def __post_init__(self) -> None:
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        with requiring("odf", "A signature"):
+            from cryptography.exceptions import InvalidSignature
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         try:
             key = Ed25519PublicKey.from_public_bytes(self.dataset_id.public_key)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.extras import requiring
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import HeadSignature, signed_text
@@ -59,13 +60,15 @@ class SigningKey:
     @property
     def dataset_id(self) -> DatasetId:
         """The identity that the key makes."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        with requiring("odf", "The identity of a dataset"):
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return DatasetId(Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw())
 
     def sign_head(self, head: Multihash) -> HeadSignature:
         """The signature of a head of this key's dataset."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        with requiring("odf", "The identity of a dataset"):
+            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         dataset_id = self.dataset_id
         signature = Ed25519PrivateKey.from_private_bytes(self.seed).sign(signed_text(dataset_id, head))
