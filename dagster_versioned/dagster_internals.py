@@ -4,6 +4,7 @@ What each is relied on for is written down in ``tests/test_upstream_characteriza
 release has it no more.
 """
 
+from dagster import AssetCheckEvaluation
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
@@ -51,4 +52,10 @@ __all__ = [
     "StepExecutionContext",
     "StepOutputHandle",
     "UpstreamPartitionsResult",
+    "partition_of",
 ]
+
+
+def partition_of(evaluation: AssetCheckEvaluation) -> str | None:
+    """The partition that a check judged; ``None`` for all of the asset, which is all that checks know before 1.12."""
+    return getattr(evaluation, "partition", None)

@@ -93,7 +93,7 @@ class _Document(BaseModel):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
-        validate_by_name=True,
+        populate_by_name=True,  # from 2.11 on also called validate_by_name
         validate_by_alias=True,
         serialize_by_alias=True,
     )

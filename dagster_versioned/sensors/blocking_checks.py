@@ -20,6 +20,7 @@ from dagster_versioned.dagster_internals import (
     PARTITION_NAME_TAG,
     AssetCheckExecutionRecord,
     AssetCheckExecutionRecordStatus,
+    partition_of,
 )
 from dagster_versioned.sensors.runs import CLOCKS
 from dagster_versioned.tables.staleness import SHORT, cell_text
@@ -188,7 +189,7 @@ class _Log:
             if execution.run_id not in by_run and _is_after(execution, since):
                 about += self._seen_by(execution, evaluation, missing, by_partition)
             for reading in about:
-                if reading.partition is None or evaluation.partition in (None, reading.partition):
+                if reading.partition is None or partition_of(evaluation) in (None, reading.partition):
                     found.setdefault(reading, evaluation)
         return unsettled
 
@@ -219,7 +220,7 @@ class _Log:
         the head when the run began."""
         run, target = self._runs.get(execution.run_id), evaluation.target_materialization_data
         tags: Mapping[str, str] = run.dagster_run.tags if run is not None else {}
-        partition = tags.get(PARTITION_NAME_TAG, evaluation.partition)
+        partition = tags.get(PARTITION_NAME_TAG, partition_of(evaluation))
         wholes = by_partition.get(None, ())  # of no partitions, so those of the run are not theirs
         begun = run.start_time if run is not None else _reported(execution)
 
@@ -247,7 +248,7 @@ class _Log:
                     one for one in reversed(events) if isinstance(one, dg.AssetCheckEvaluation)
                 ]
             for evaluation in self._by_run[made.run_id]:
-                is_of_it = reading.partition is None or evaluation.partition in (None, reading.partition)
+                is_of_it = reading.partition is None or partition_of(evaluation) in (None, reading.partition)
                 if evaluation.asset_check_key == check and is_of_it:
                     return evaluation
         return None
