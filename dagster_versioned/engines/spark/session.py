@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.greeting import without_greeting
+from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import IntegrityError, VersionedError
 from dagster_versioned.extras import requiring
 
@@ -48,11 +50,12 @@ def default_session() -> "SparkSession":
     """The session that was given (`session_from`), else the active one, classic or Connect, else a new embedded one.
 
     That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with, and
-    `MissingExtra` without PySpark.
+    `MissingExtra` without PySpark, or with one that is too old or too new.
     """
     with requiring("spark", "A session of Spark"):
         from pyspark.sql import SparkSession
 
+    release()
     given = _given.get()
     session = SparkSession.getActiveSession()
     if given is not None:
@@ -112,11 +115,9 @@ def kept(frame: "DataFrame") -> "Generator[DataFrame]":
 @contextmanager
 def running(what: str) -> Generator[None]:
     """Raise `IntegrityError` where Spark fails within the block, as of ``what``."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except spark_errors() as error:
         message = " ".join(str(error).partition("JVM stacktrace")[0].split())
         raise IntegrityError(
             f"Spark failed in {what}: {message:.600} Nothing was changed. Run it again; where it fails in the same "
