@@ -10,8 +10,9 @@ from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables.arrow import delete_from, write_delta
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.delta_tables.spark import data_source_tasks, register
+from support.spark import needs_spark
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, needs_spark(4, 2, "data sources in Python with streams that are limited")]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from dagster_versioned.storage import LocalStore
 from support.deleted_rows import deleting, make_scan, numbered
 from support.mapped_columns import EXPECTED, FILE, ROWS, SCHEMA, create
 from support.remote_store import RemoteStore
+from support.spark import needs_spark
 
 pytestmark = pytest.mark.spark
 
@@ -152,6 +153,7 @@ def test_types_that_were_widened_later(spark, tmp_path):
     assert rows(frame) == sorted(map(repr, read_arrow(uri).to_pylist()))
 
 
+@needs_spark(4, 1, "filters that are pushed")
 def test_pushed_filters_know_the_names_in_the_files(tmp_path):
     from pyspark.sql import datasource as d
 

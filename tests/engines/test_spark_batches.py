@@ -5,9 +5,9 @@ import pytest
 
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.spark import SparkEngine, batches
-from support.spark import round_trip, staging_in
+from support.spark import needs_spark, round_trip, staging_in
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, needs_spark(4, 0, "batches that are limited in bytes")]
 
 MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 

@@ -23,7 +23,7 @@ from dagster_versioned.errors import IntegrityError, TableNotFound
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import CountingStore
 from support.remote_store import RemoteStore
-from support.spark import promoted, staging_in
+from support.spark import needs_spark, promoted, staging_in
 
 pytestmark = pytest.mark.spark
 
@@ -183,6 +183,7 @@ def test_the_path_that_spark_is_given_is_found_again_in_what_it_lists(spark, tmp
     assert spark_read._bare("s3a://bucket/file:/x") == "s3a://bucket/file:/x"
 
 
+@needs_spark(4, 1, "filters that are pushed")
 @settings(max_examples=200)
 @given(st.integers(-5, 15), st.lists(st.integers(0, 10), min_size=1), st.sampled_from(["<", "<=", "=", ">", ">="]))
 def test_a_part_that_may_hold_a_matching_row_is_never_passed_over(value, rows, operator):

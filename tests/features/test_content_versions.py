@@ -20,10 +20,10 @@ from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.features.content_versions import content_versions, field_digests, versions_of
-from dagster_versioned.features.spark.content_versions import content_version
+from dagster_versioned.features.spark.content_versions import content_version, with_content_versions
 from dagster_versioned.features.spark.content_versions import field_digests as spark_digests
 from dagster_versioned.identity.digest import BagDigest, RowsDigest
-from support.spark import spark
+from support.spark import needs_spark, spark
 
 __all__ = ["spark"]
 
@@ -169,10 +169,11 @@ def test_field_digests_of_parts_add_up_to_that_of_the_whole(one: Any, other: Any
 def test_spark_gives_the_same_content_versions(spark: Any) -> None:
     frame = spark.createDataFrame(ROWS).repartition(3)
     for columns in (ROWS.column_names, ["a.text"], ["tags", "id"]):
-        with_versions = frame.withColumn("version", content_version(frame, columns)).toArrow()
+        table = with_content_versions(frame, {"each": columns}, "versions")
+        with_versions = table.selectExpr("id", "versions.each as version").toArrow()
         expected = dict(zip(ROWS["id"].to_pylist(), versions(ROWS, *columns), strict=True))
         assert dict(zip(with_versions["id"].to_pylist(), with_versions["version"].to_pylist(), strict=True)) == expected
-    assert frame.limit(0).select(content_version(frame, ["id"])).toArrow().num_rows == 0
+    assert with_content_versions(frame.limit(0), {"each": ["id"]}, "versions").toArrow().num_rows == 0
 
 
 def test_what_spark_computes_versions_with_needs_nothing_of_ours_to_be_installed(tmp_path: Path) -> None:
@@ -189,6 +190,7 @@ def test_what_spark_computes_versions_with_needs_nothing_of_ours_to_be_installed
 
 
 @pytest.mark.spark
+@needs_spark(4, 1, "functions of Arrow arrays")
 def test_spark_reads_only_the_columns_that_a_version_is_of(spark: Any, tmp_path: Path) -> None:
     spark.createDataFrame(ROWS).write.parquet(str(tmp_path / "rows"))
     stored = spark.read.parquet(str(tmp_path / "rows"))

@@ -17,7 +17,7 @@ from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
-from dagster_versioned.engines.spark.releases import from_arrow
+from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 
@@ -105,7 +105,7 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
     paths = [str(scan.store.local_path(file.key)) for file in scan.files]
     # Spark globs what it is given, and there is no other way to say "this file".
     escaped = [re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in paths]
-    frame = session.read.schema(file_schema(asked, scan.mapping)).parquet(*escaped)
+    frame = parquet_reader(session, file_schema(asked, scan.mapping)).parquet(*escaped)
     # Only Spark knows how it will spell a file's URI, so it is asked.
     spelled = {_bare(unquote(uri)): _bare(uri) for uri in frame.inputFiles()}
     values: dict[str, Any] = {

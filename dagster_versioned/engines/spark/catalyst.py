@@ -25,10 +25,10 @@ Expression: TypeAlias = Any
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """What PySpark raises for what Spark refuses; 3.5 leaves what a task raised in the JVM as Py4J's error."""
+    """What PySpark raises for what Spark refuses; Py4J's error stays where it knows no better, in 3.5 most of all."""
     from pyspark.errors import PySparkException
 
-    return (PySparkException,) if release() >= (4, 0) else (PySparkException, Py4JJavaError)
+    return PySparkException, Py4JJavaError
 
 
 def is_classic(frame_type: type) -> bool:
@@ -148,7 +148,8 @@ class PlanBuilder:
     def aggregate(self, keys: Sequence[Expression], columns: Sequence[Expression], below: Plan) -> Plan:
         """A node that computes columns of each group of the rows below."""
         logical = self._jvm.org.apache.spark.sql.catalyst.plans.logical
-        return logical.Aggregate(self.sequence(keys), self.sequence(columns), below, self._none)
+        hint = [] if release() < (4, 0) else [self._none]  # which 4.0 added
+        return logical.Aggregate(self.sequence(keys), self.sequence(columns), below, *hint)
 
     def above(self, node: Plan, children: Sequence[Plan]) -> Plan:
         """A node over others than it has."""

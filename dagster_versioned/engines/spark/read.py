@@ -18,7 +18,7 @@ from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
-from dagster_versioned.engines.spark.releases import from_arrow
+from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, release
 from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
@@ -43,6 +43,7 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
     session on this machine reads from a verified local cache, any other through its executors.
     Raises `IntegrityError` for a part that is missing or altered, before any row is computed.
     """
+    release()
     if not scan.files:
         return session.createDataFrame([], spark_schema(scan.selected))
     check_files(scan, check)
@@ -118,7 +119,7 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
     from pyspark.sql import functions as sf
 
     plan = _Columns.of(scan)
-    reader = session.read.schema(file_schema(plan.read, scan.mapping))
+    reader = parquet_reader(session, file_schema(plan.read, scan.mapping))
     # Spark globs what it is given, and there is no other way to say "this file".
     once = list(dict.fromkeys(paths))
     frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in once))

@@ -18,7 +18,7 @@ from dagster_versioned.engines.spark.by_value import pickled_by_value, self_cont
 from dagster_versioned.errors import MissingExtra, UnsupportedFeature
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
 
 OLDEST, NEWEST = (3, 5), (4, 3)
@@ -107,6 +107,12 @@ def from_arrow(session: "SparkSession", table: pa.Table, schema: "spark_types.St
     frame = session.createDataFrame(rows, "stream binary").mapInArrow(self_contained(_batches), carried)
     columns = [sf.col(name).cast(field.dataType) for name, field in zip(names, wanted.fields, strict=True)]
     return frame.select(*columns).toDF(*wanted.names)
+
+
+def parquet_reader(session: "SparkSession", schema: "spark_types.StructType") -> "DataFrameReader":
+    """A reader of Parquet that takes old dates and times as they are stored; 3.5 refuses them unless it is told."""
+    reader = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
+    return reader.option("int96RebaseMode", "CORRECTED")
 
 
 def try_cast(column: "Column", data_type: "spark_types.DataType") -> "Column":

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dagster_versioned.engines.spark.catalyst import spark_errors
+from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import IntegrityError, VersionedError
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ _MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 def default_session() -> "SparkSession":
     """The active session, classic or Connect; where there is none, a new embedded one on all cores.
 
-    Raises `VersionedError` where there is neither a session nor a Java to start one with.
+    Raises `VersionedError` where there is neither a session nor a Java to start one with, or PySpark is too old or new.
     """
     from pyspark.sql import SparkSession
 
+    release()
     session = SparkSession.getActiveSession()
     if session is not None:
         return session
@@ -85,11 +88,9 @@ def kept(frame: "DataFrame") -> "Generator[DataFrame]":
 @contextmanager
 def running(what: str) -> Generator[None]:
     """Raise `IntegrityError` where Spark fails within the block, as of ``what``."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except PySparkException as error:
+    except spark_errors() as error:
         message = " ".join(str(error).partition("JVM stacktrace")[0].split())
         raise IntegrityError(
             f"Spark failed in {what}: {message:.600} Nothing was changed. Run it again; where it fails in the same "

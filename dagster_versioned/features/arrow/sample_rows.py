@@ -31,6 +31,7 @@ from dagster_versioned.engines.samples import (
     require_texts,
     require_types,
 )
+from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.sql import database
 from dagster_versioned.features.arrow.samples import filtered, hashed, member_of, quoted, require_ids
 from dagster_versioned.features.content_versions import content_versions, field_digests, positional
@@ -43,7 +44,7 @@ _ROW = "metaxy_row"
 
 def own(frame: Any, like: pa.Table | None) -> pa.Table:
     """A user's frame as a table, of the types that are stored. Raises `UnsupportedType`."""
-    table = in_memory(frame) if isinstance(engine_for(frame), ArrowEngine) else frame.toArrow()
+    table = in_memory(frame) if isinstance(engine_for(frame), ArrowEngine) else to_arrow(frame)
     schema, batches = stream(frame) if table is None else (table.schema, iter(table.to_batches()))
     stored = stored_schema(schema)
     return pa.Table.from_batches(list(conform_all(batches, stored)), schema_to_arrow(stored))
