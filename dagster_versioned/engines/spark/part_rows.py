@@ -24,12 +24,12 @@ DELETED_BATCH_ROWS = 1 << 20
 
 def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
     """The scan's rows, fetched by the session's executors, one task a part; every part's SHA-256 is checked there."""
-    schema = spark_schema(scan.selected)
+    schema, read = spark_schema(scan.selected), partial(rows_of_part, scan)
     if pushes_filters(session):
         from dagster_versioned.engines.spark.source import FilteredPartsSource, loaded
 
-        return loaded(session, FilteredPartsSource, scan, schema)
-    return in_tasks(session, len(scan.files), partial(rows_of_part, scan), schema)
+        return loaded(session, FilteredPartsSource, (scan, read), schema)
+    return in_tasks(session, len(scan.files), read, schema)
 
 
 def deleted_through_executors(scan: Scan, marked: Sequence[int], session: "SparkSession") -> "DataFrame":

@@ -6,7 +6,7 @@ only to a class that overrides ``pushFilters``, and such a class fails every que
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,12 @@ from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.engines.part_ranges import ranges
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.numbered_tasks import ReadTask
-from dagster_versioned.engines.spark.part_rows import rows_of_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import types as spark_types
+
+ReadTask = Callable[[int], Iterator[pa.RecordBatch]]
 
 _EXACT = (int, str, date, Decimal)
 """Types whose Parquet statistics order as Spark does. Not floats: statistics pass over NaN, Spark's largest number."""
@@ -71,8 +71,8 @@ class NumberedTasks(DataSource):
 class FilteringReader(DataSourceReader):
     """Passes over the parts whose Parquet footer shows that no row can match; Spark checks every row again."""
 
-    def __init__(self, scan: Scan) -> None:
-        self.scan = scan
+    def __init__(self, scan: Scan, call: ReadTask) -> None:
+        self.scan, self.call = scan, call
         self.filters: list[Any] = []
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark calls it so
@@ -85,18 +85,18 @@ class FilteringReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         index: int = partition.value
         if may_match(self.scan, self.scan.files[index], self.filters):
-            yield from rows_of_part(self.scan, index)
+            yield from self.call(index)
 
 
 class FilteredPartsSource(NumberedTasks):
-    """The parts of a `Scan`, for sessions that push filters."""
+    """The parts of a `Scan`, and what reads one, for sessions that push filters."""
 
     @classmethod
     def name(cls) -> str:
         return "dagster_versioned_parts_filtered"
 
     def reader(self, schema: "spark_types.StructType") -> DataSourceReader:
-        return FilteringReader(self._work())
+        return FilteringReader(*self._work())
 
 
 def may_match(scan: Scan, file: ScanFile, filters: Sequence[Any]) -> bool:
