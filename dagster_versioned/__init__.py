@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.governance.connect import Governance as Governance
     from dagster_versioned.governance.dispatch import read as read
     from dagster_versioned.governance.dispatch import read_cached as read_cached
+    from dagster_versioned.io_managers.open_lineage import OpenLineageResource as OpenLineageResource
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
     from dagster_versioned.odf.event_table import EventTable as EventTable
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
@@ -85,6 +86,7 @@ _HOME = {
     "Governance": "dagster_versioned.governance.connect",
     "GovernanceResource": "dagster_versioned.resources.governance",
     "HeadIntegrity": "dagster_versioned.checks.integrity",
+    "OpenLineageResource": "dagster_versioned.io_managers.open_lineage",
     "OneDefinition": "dagster_versioned.checks.one_definition",
     "Partitioning": "dagster_versioned.tables.partitioning",
     "Project": "dagster_versioned.tables.project",

@@ -42,6 +42,7 @@ SURFACE = {
     "Partitioning",
     "Project",
     "OneDefinition",
+    "OpenLineageResource",
     "ProjectResource",
     "RowCountDrift",
     "S3CredentialsResource",

@@ -33,6 +33,7 @@ from dagster_versioned.io_managers.materialization import (
 )
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
 from dagster_versioned.io_managers.omissions import Omissions
+from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.output_partitions import frames_by_partition, some
 from dagster_versioned.io_managers.parents import is_read_whole, parents_of
 from dagster_versioned.io_managers.transform_run import run_metadata
@@ -124,6 +125,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     pyspark: dg.ResourceDependency[Any] = Field(
         default=cast("Any", None),
         description="Whose session of Spark reads and writes, such as dagster-pyspark's LazyPySparkResource.",
+    )
+
+    open_lineage: OpenLineageResource | None = Field(
+        default=None, description="Tells OpenLineage of each output, as the client's own configuration says."
     )
 
     @_on_its_spark
@@ -337,6 +342,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 elif step:
                     step.add_asset_metadata(metadata, asset_key, result.version.partition)
         omissions.log(context.log, table.name)
+        if self.open_lineage is not None:
+            self.open_lineage.emit(table, asset_key, results, lineage, step, context.log)
 
 
 @dataclass(frozen=True)
