@@ -70,7 +70,7 @@ def _cast(array: Any, wanted: Any) -> Any:
     if is_view(held, "string", "binary"):
         # 17 has no cast of views at all.
         plain: Any = pa.large_string() if is_view(held, "string") else pa.large_binary()
-        return (pa.array(cast("list[Any]", array.to_pylist()), plain) if _MAJOR < 18 else array).cast(wanted)
+        return cast("Any", pa.array(array.to_pylist(), plain)).cast(wanted) if _MAJOR < 18 else array.cast(wanted)
     if not _holds_struct(held):
         return array.cast(wanted)
     if pa.types.is_struct(held) and pa.types.is_struct(wanted):
