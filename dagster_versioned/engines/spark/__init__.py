@@ -1,4 +1,4 @@
-"""The engine for Spark, classic and Connect. Importing it imports neither pyspark nor py4j."""
+"""The engine for Spark, classic and Connect. Importing it does not import pyspark, and starts no JVM."""
 
 from typing import TYPE_CHECKING
 
