@@ -77,7 +77,7 @@ class FeatureStep:
                 }
             for one, resolved in found.items():
                 place = self.key if one is None else f"{self.key}[{one}]"
-                context.log.info(f"{place}: {_told(resolved)}.")
+                context.log.info(f"{place}: {_increment_text(resolved)}.")
             metadata_of = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
             if config.dry_run:
                 for one, metadata in metadata_of.items():
@@ -192,7 +192,7 @@ def _by_partition(
     )
 
 
-def _told(resolved: Resolved) -> str:
+def _increment_text(resolved: Resolved) -> str:
     counts = resolved.increment.counts
     reasons = ", ".join(f"{field} of {count}" for field, count in resolved.increment.reasons.items())
     summary = f"{counts.new} new, {counts.stale} stale, {counts.orphaned} orphaned, {counts.unchanged} unchanged"

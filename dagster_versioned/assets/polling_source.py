@@ -84,7 +84,7 @@ def polling_source(
             added.append(one)
         declare(events, snapshot, **described)
         return dg.MaterializeResult(
-            metadata=_told(table, added), data_version=dg.DataVersion(str(table.version().metadata_sha))
+            metadata=_poll_metadata(table, added), data_version=dg.DataVersion(str(table.version().metadata_sha))
         )
 
     compute.__name__ = name or re.sub(r"\W", "_", snapshot.name)
@@ -111,7 +111,7 @@ def polling_source(
     )(compute)
 
 
-def _told(table: VersionedTable, added: Sequence[Ingested]) -> dict[str, Any]:
+def _poll_metadata(table: VersionedTable, added: Sequence[Ingested]) -> dict[str, Any]:
     """What Dagster shows of a poll."""
     version = table.version()
     shown = [f"{one.file}: {one.result.change}" for one in added[:_FILES_SHOWN]]

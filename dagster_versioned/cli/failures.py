@@ -66,9 +66,9 @@ def reported(*, debug: bool) -> Generator[None]:
         yield
     except errors.VersionedError as error:
         message = " ".join([str(error), *getattr(error, "__notes__", ())])
-        raise _said(message, exit_code(error), debug) from None
+        raise _ended(message, exit_code(error), debug) from None
     except KeyboardInterrupt:
-        raise _said("Interrupted.", ExitCode.INTERRUPTED, debug) from None
+        raise _ended("Interrupted.", ExitCode.INTERRUPTED, debug) from None
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(ExitCode.BROKEN_PIPE) from None
@@ -76,12 +76,12 @@ def reported(*, debug: bool) -> Generator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - the last stop before a person
         message = f"{type(error).__name__}: {error}. This is not expected; --debug shows where it came from."
-        raise _said(message, ExitCode.UNEXPECTED, debug) from None
+        raise _ended(message, ExitCode.UNEXPECTED, debug) from None
     finally:
         logger.removeHandler(handler)
 
 
-def _said(message: str, code: ExitCode, debug: bool) -> typer.Exit:
+def _ended(message: str, code: ExitCode, debug: bool) -> typer.Exit:
     if debug:
         sys.stderr.write(traceback.format_exc())
     sys.stderr.write(f"Error: {plain(message)}\n" if code != ExitCode.INTERRUPTED else f"{message}\n")

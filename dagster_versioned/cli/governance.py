@@ -302,7 +302,7 @@ def _recorded(
     dry_run: bool,
     what: str,
 ) -> None:
-    """Say what an event came to: one commit of the registry, or none because it was so already."""
+    """Print the outcome of an event: one commit of the registry, or none because it was so already."""
     from dagster_versioned.cli.documents import print_json
 
     if session.json:

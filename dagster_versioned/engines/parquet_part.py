@@ -60,7 +60,7 @@ class PartWriter:
         stored_as: pa.Schema | None = None,
     ) -> None:
         self.schema = stored_as or schema_to_arrow(schema)
-        self._is_told = stored_as is None
+        self._has_entries = stored_as is None
         self.size = 0
         """Bytes of all rows so far, as `row_sizes` counts."""
         self._stored = schema
@@ -161,7 +161,7 @@ class PartWriter:
 
     def _entries(self) -> dict[str, str]:
         """What a part says of itself."""
-        entries = {ORDINAL_ENTRY: str(self._ordinal)} if self._is_told else {}
+        entries = {ORDINAL_ENTRY: str(self._ordinal)} if self._has_entries else {}
         if entries and self._options.partition is not None:
             entries[PARTITION_ENTRY] = self._options.partition
         return entries

@@ -362,7 +362,7 @@ class Resolved:
 
         Without ``rows`` where there is nothing to compute, and for a feature without upstreams, whose rows are its
         samples. ``after`` is the version that the part before was written as. Where all is computed again and what is
-        stored has other ids or columns, the first part replaces the table. What the part before came to is not kept
+        stored has other ids or columns, the first part replaces the table. What the part before gave is not kept
         any longer. ``allow_empty``: the first version may have no samples.
         Raises `InvalidInput` for rows that were not asked for, samples that are missing, ids that are null or come
         twice, and `EmptyTable` where there never was a sample.

@@ -84,7 +84,7 @@ def draw(graph: FeatureGraph) -> Drawing:
             more = [code, f"from {parents}" if parents else "", f"of {columns}" if columns else ""]
             lines.append(Line(f"{field.key} {versions.fields[field.key]}", "; ".join(filter(None, more))))
         title = Line(f"{feature.key} {versions.feature}", f"by {', '.join(feature.id_columns)}")
-        deps = tuple(Line(f"from {dep.feature}", _told(dep)) for dep in feature.deps)
+        deps = tuple(Line(f"from {dep.feature}", _dependency_text(dep)) for dep in feature.deps)
         nodes.append(Node(title, tuple(lines), deps))
     title = f"project version {graph.project_version}, features: {len(nodes)}"
     return Drawing(title, tuple(nodes), _edges(graph, graph))
@@ -137,7 +137,7 @@ def tree(drawing: Drawing) -> Tree:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _told(dep: FeatureDep) -> str:
+def _dependency_text(dep: FeatureDep) -> str:
     """What of a dependency is not as by default."""
     parts = [
         "optional" if dep.optional else "",

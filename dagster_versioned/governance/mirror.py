@@ -105,7 +105,7 @@ class GovernanceStore:
     def ref(self, project: str) -> Ref:
         """ref.json of a project, in one request.
 
-        Raises `GovernanceError` where it is not there, not to be had, or no ref.json.
+        Raises `GovernanceError` where it is not there, cannot be read, or no ref.json.
         """
         return self._parse(project, _REF, self._get(project, _REF), Ref)
 

@@ -56,7 +56,7 @@ class MirroredTable:
 
 @dataclass(frozen=True)
 class MirrorReport:
-    """What an update came to.
+    """The outcome of an update.
 
     ``commit`` is the SHA of the one commit that was pushed, ``None`` where nothing had changed, and in a dry run.
     ``refused`` says why a table's documents were left as they are: its log cannot be read, or does not continue what

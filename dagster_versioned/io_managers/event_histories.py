@@ -48,7 +48,7 @@ def projected(context: dg.InputContext, table: VersionedTable, files: VersionFil
     Raises `InvalidInput` for metadata that contradict each other, or are no times.
     """
     metadata = context.definition_metadata
-    as_at, as_of = (_told(metadata, key) for key in (AS_AT_KEY, AS_OF_KEY))
+    as_at, as_of = (_time_in(metadata, key) for key in (AS_AT_KEY, AS_OF_KEY))
     history = EventTable(table)
     if _projection(context) == "events":
         if as_at or as_of:
@@ -86,7 +86,7 @@ def _projection(context: dg.InputContext) -> Literal["current", "events"]:
     return given or "current"
 
 
-def _told(metadata: Mapping[str, Any] | None, key: str) -> datetime | None:
+def _time_in(metadata: Mapping[str, Any] | None, key: str) -> datetime | None:
     given = plain(metadata, key)
     return None if given is None else _moment(given, key)
 

@@ -52,7 +52,7 @@ def version_metadata(
     omissions: Omissions | None = None,
     before: Mapping[str | None, Version] | None = None,
 ) -> dict[str, Any]:
-    """What a write came to; ``history`` is the table's, with the version in it, or ``None`` if it could not be read.
+    """The outcome of a write; ``history`` is the table's, with the version in it, or ``None`` if it could not be read.
 
     Who reports many versions gives the versions ``before`` them, by partition, which `History.before` finds at once.
 
@@ -114,7 +114,7 @@ def _replayed(result: WriteResult) -> dict[str, Any]:
 
 
 def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
-    """What a write came to, as the run's log has it: the table, its partitions, the change, the version, its size."""
+    """A line of the run's log: the table, its partitions, what became of them, the version, its size."""
     versions = [result.version for result in results]
     changes = [_change(result) for result in results]
     rows = sum(version.identity.nrow for version in versions)
@@ -126,11 +126,11 @@ def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
     made: dict[str, list[str]] = {}
     for change, version in zip(changes, versions, strict=True):
         made.setdefault(change, []).append(f"{version.partition}={version.short}")
-    told: list[str] = []
+    changed: list[str] = []
     for change, found in made.items():
         more = ", …" if len(found) > SHOWN_PARTITIONS else ""
-        told.append(f"{len(found)} {change} ({', '.join(found[:SHOWN_PARTITIONS])}{more})")
-    return f"{table}, {len(results)} partitions: {', '.join(told)}, {size}."
+        changed.append(f"{len(found)} {change} ({', '.join(found[:SHOWN_PARTITIONS])}{more})")
+    return f"{table}, {len(results)} partitions: {', '.join(changed)}, {size}."
 
 
 def _change(result: WriteResult) -> str:

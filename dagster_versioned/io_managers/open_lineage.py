@@ -57,9 +57,9 @@ class OpenLineageResource(dg.ConfigurableResource[Any]):
 
                 self._client = self._client or OpenLineageClient()
                 self._client.emit(run_event(self.namespace, table, asset_key, results, lineage, step))
-        except Exception as error:  # noqa: BLE001 - the version is committed, so no fault in telling of it fails the step
+        except Exception as error:  # noqa: BLE001 - the version is committed, so a failed event fails no step
             log.warning(
-                f"{table.name}: what was written is committed, but OpenLineage was not told of it. "
+                f"{table.name}: what was written is committed, but its event did not reach OpenLineage. "
                 f"{type(error).__name__}: {error!s:.500}"
             )
 

@@ -128,7 +128,8 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     )
 
     open_lineage: OpenLineageResource | None = Field(
-        default=None, description="Tells OpenLineage of each output, as the client's own configuration says."
+        default=None,
+        description="Sends an event of OpenLineage for each output, by the client's own configuration.",
     )
 
     @_on_its_spark
@@ -138,7 +139,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
         """
         if not context.has_asset_key:
-            return _said(context, self._fallback(f"output {context.name!r}").handle_output(context, obj))
+            return _with_events(context, self._fallback(f"output {context.name!r}").handle_output(context, obj))
         asset_key = context.asset_key
         table = self.project.project().table(asset_key.path)
         step = _step(context)
@@ -424,7 +425,7 @@ def _append_events(
     )
 
 
-def _said(context: dg.OutputContext, handled: Any) -> Any:
+def _with_events(context: dg.OutputContext, handled: Any) -> Any:
     """What another IO manager returned of an output, for Dagster, which takes what is yielded of generators alone."""
     if not isinstance(handled, Generator):
         return handled

@@ -30,7 +30,7 @@ FORM = 2
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look came to: how much was looked at, and a digest of all that the answer depends on.
+    """The outcome of one look: how much was looked at, and a digest of all that the answer depends on.
 
     ``digest`` is ``None`` where the answer may change and no digest would: a head is pending or was not read.
     """

@@ -210,7 +210,7 @@ class CloudStore:
         return iter(())
 
     def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
-        """Nothing: there are no unfinished writes to be had here."""
+        """Nothing: there are no unfinished writes here."""
 
     @property
     def _patient(self) -> "Client":
@@ -270,7 +270,7 @@ class CloudStore:
         raise AssertionError("unreachable: attempts is at least 1")
 
     def _mode(self, key: str, etag: str) -> "PutMode | None":
-        """What obstore is told to replace that object alone; ``None`` where it is another already."""
+        """The mode of a put that replaces this object alone; ``None`` where it is another one by now."""
         if self._location.type == "azure":
             return {"e_tag": etag}
         # Google Cloud Storage compares generations, which a listing does not say: the one with this ETag is looked up.
@@ -308,8 +308,8 @@ class CloudStore:
 
     @contextmanager
     def _translated(self, operation: str, key: str) -> Generator[None]:
-        # What obstore says may repeat signed requests: it is looked at, never passed on, and "from None" keeps it out
-        # of tracebacks.
+        # Messages of obstore may repeat signed requests: they are looked at, never passed on, and "from None" keeps them
+        # out of tracebacks.
         where = f"{operation} {key!r} in {self.uri}"
         try:
             yield

@@ -153,7 +153,9 @@ def test_where_nobody_listens_the_run_succeeds_and_says_so_once(house, monkeypat
     result = house.run(up, io_manager=house.io_manager(open_lineage=OpenLineageResource()))
     assert result.success
     (told,) = [one.user_message for one in house.instance.all_logs(result.run_id) if one.level == 30]
-    assert told.startswith("up: what was written is committed, but OpenLineage was not told of it. ConnectionError")
+    assert told.startswith(
+        "up: what was written is committed, but its event did not reach OpenLineage. ConnectionError"
+    )
 
 
 @pytest.mark.parametrize(

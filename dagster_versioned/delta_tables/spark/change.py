@@ -95,7 +95,7 @@ def _delete(engine: SparkWrites, target: Target, files: Sequence[Add], where: st
         columns = [sf.lit(DELETE).cast("tinyint").alias(delta_task.OPERATION), *_place(), *_old(target)]
         outcome.cdcs += engine.run(target, Completed(rows.select(*columns), ()), change_feed=True).cdcs
     settled = _settled(engine, target, partial, outcome)
-    counts = [_told_rows(target, add) for add in whole]
+    counts = [_row_count(target, add) for add in whole]
     now = now_ms()
     return replace(
         settled.changes,
@@ -560,8 +560,8 @@ def _cdc_key(cdc: Cdc) -> str:
     return decode_path(cdc.path)
 
 
-def _told_rows(target: Target, add: Add) -> int:
-    """The rows of a file that are not deleted, as its statistics tell, for who only counts."""
+def _row_count(target: Target, add: Add) -> int:
+    """The rows of a file that are not deleted, by its statistics where these count rows."""
     recorded = statistics.num_records(add.stats)
     return (row_counts(target, [add])[0] if recorded is None else recorded) - cardinality(add)
 

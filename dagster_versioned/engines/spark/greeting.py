@@ -1,4 +1,4 @@
-"""The lines with which a JVM and Spark greet on stderr, left out; whatever else is said there is passed on."""
+"""Drops the lines with which a JVM and Spark greet on stderr, and passes on all others."""
 
 import os
 import re

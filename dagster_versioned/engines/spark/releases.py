@@ -110,7 +110,7 @@ def from_arrow(session: "SparkSession", table: pa.Table, schema: "spark_types.St
 
 
 def parquet_reader(session: "SparkSession", schema: "spark_types.StructType") -> "DataFrameReader":
-    """A reader of Parquet that takes old dates and times as they are stored; 3.5 refuses them unless it is told."""
+    """A reader of Parquet that takes old dates and times as they are stored; 3.5 refuses them without these options."""
     reader = session.read.schema(schema).option("datetimeRebaseMode", "CORRECTED")
     return reader.option("int96RebaseMode", "CORRECTED")
 
