@@ -308,8 +308,8 @@ class CloudStore:
 
     @contextmanager
     def _translated(self, operation: str, key: str) -> Generator[None]:
-        # Messages of obstore may repeat signed requests: they are looked at, never passed on, and "from None" keeps them
-        # out of tracebacks.
+        # Messages of obstore may repeat signed requests: they are looked at and never passed on, and "from None" keeps
+        # them out of tracebacks.
         where = f"{operation} {key!r} in {self.uri}"
         try:
             yield
