@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
+from dagster_versioned.identity import compiled
 from dagster_versioned.identity.arrow_views import is_view
 from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
@@ -98,11 +99,15 @@ class BagDigest:
 
     def __post_init__(self) -> None:
         self._signature = _Signature(self.schema)
-        _keep_scratch()
+        if compiled.LIBRARY.functions is None:
+            _keep_scratch()
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises `InvalidInput` if their columns are not those of the schema."""
         self._signature.check(batch)
+        if (sums := compiled.bag_lanes(batch)) is not None:
+            self.merge(*sums, batch.num_rows)
+            return
         for block in _blocks(batch):
             first, second = _record_lanes(_arrays(block))
             self.merge(int(first.sum()), int(second.sum()), block.num_rows)
@@ -149,8 +154,10 @@ class SequenceDigest:
 
 def row_lanes(batch: pa.RecordBatch) -> tuple[Words, Words]:
     """The two hashes of every row, in row order: what `BagDigest` sums. Raises `UnsupportedType`."""
-    _keep_scratch()
     _Signature(batch.schema)
+    if (lanes := compiled.row_lanes(batch)) is not None:
+        return lanes
+    _keep_scratch()
     blocks = [_record_lanes(_arrays(block)) for block in _blocks(batch)]
     if not blocks:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)

@@ -1,0 +1,95 @@
+"""The C functions of `bag_lanes.c`, where the package was built with a C compiler; numpy does the same elsewhere.
+
+The library travels to Spark's executors as bytes, since they have no files of this package. Where it cannot be loaded
+(another processor, another C library, a temporary folder that runs nothing) it is done without.
+"""
+
+import ctypes
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+FILE = Path(__file__).with_name("bag_lanes.so") if "__file__" in globals() else None
+"""What `hatch_build.py` makes of `bag_lanes.c`; ``None`` in code that came without its file."""
+
+_DONE, _UNSUPPORTED = 0, 1
+
+
+class Library:
+    """The loaded library; pickled with its bytes."""
+
+    def __init__(self, code: bytes | None = None) -> None:
+        self._code = code
+        self._loaded: list[ctypes.CDLL | None] = []
+
+    def __reduce__(self) -> tuple[type[Self], tuple[bytes | None]]:
+        code = self._code
+        if code is None and FILE is not None and FILE.exists():
+            code = FILE.read_bytes()
+        return type(self), (code,)
+
+    @property
+    def functions(self) -> ctypes.CDLL | None:
+        """The functions, or ``None`` where there are none for this machine; loaded once a process."""
+        if not self._loaded:
+            self._loaded.append(self._load())
+        return self._loaded[0]
+
+    def _load(self) -> ctypes.CDLL | None:
+        try:
+            if self._code is None:
+                return None if FILE is None or not FILE.exists() else _declared(ctypes.CDLL(str(FILE)))
+            handle, name = tempfile.mkstemp(suffix=".so")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(self._code)
+                return _declared(ctypes.CDLL(name))
+            finally:
+                Path(name).unlink()
+        except (OSError, AttributeError):
+            return None
+
+
+LIBRARY = Library()
+
+
+def bag_lanes(batch: pa.RecordBatch) -> tuple[int, int] | None:
+    """The sums of both lanes over the rows, modulo 2^64; ``None`` where they are for numpy to compute."""
+    if (functions := LIBRARY.functions) is None:
+        return None
+    sums = (ctypes.c_uint64 * 2)()
+    return (sums[0], sums[1]) if _call(functions.bag_lanes, batch, sums) else None
+
+
+def row_lanes(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+    """Both hashes of every row, in row order; ``None`` where they are for numpy to compute."""
+    if (functions := LIBRARY.functions) is None:
+        return None
+    lanes = np.empty((2, batch.num_rows), np.uint64)
+    done = _call(functions.row_lanes, batch, lanes[0].ctypes.data, lanes[1].ctypes.data)
+    return (lanes[0], lanes[1]) if done else None
+
+
+def _call(function: Any, batch: pa.RecordBatch, *results: Any) -> bool:
+    # Both capsules release what they point to when they go, after the call.
+    schema, array = cast("tuple[object, object]", batch.__arrow_c_array__())
+    ended = function(_pointer(schema, b"arrow_schema"), _pointer(array, b"arrow_array"), *results)
+    if ended not in (_DONE, _UNSUPPORTED):
+        raise MemoryError("There is not enough memory for the digest of a batch.")
+    return ended == _DONE
+
+
+def _pointer(capsule: object, name: bytes) -> int:
+    kind = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    return kind(("PyCapsule_GetPointer", ctypes.pythonapi))(capsule, name)
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    library.bag_lanes.argtypes = [ctypes.c_void_p] * 3
+    library.row_lanes.argtypes = [ctypes.c_void_p] * 4
+    return library
