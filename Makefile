@@ -112,7 +112,7 @@ $(BIN)/python:
 	"$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The stamps make an installation last until what it was made from changes.
-$(VENV)/.%: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.%: pyproject.toml constraints.txt hatch_build.py dagster_versioned/identity/bag_lanes.c | $(BIN)/python
 	@echo "Installing dagster-versioned[$*] into $(VENV); the first time takes minutes."
 	@$(BIN)/python $(INSTALL) --editable '.[$*]' --constraint constraints.txt || { \
 		echo "The installation failed; \`make PIP_FLAGS= $(MAKECMDGOALS)\` shows how it went." >&2; exit 1; }
