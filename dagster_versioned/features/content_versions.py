@@ -18,7 +18,7 @@ from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_col
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.digest import BagDigest, row_lanes
 
-_DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
+_DIGITS = b"0123456789abcdef"
 
 
 def content_versions(frame: pa.Table, columns: Sequence[str]) -> "pa.ChunkedArray[Any]":
@@ -60,7 +60,7 @@ def versions_of(batch: pa.RecordBatch) -> "pa.Array[Any]":
     """The content versions of rows in canonical types."""
     lanes = np.stack(row_lanes(batch), axis=1).astype(">u8")
     octets = np.frombuffer(lanes.tobytes(), np.uint8)
-    digits = _DIGITS[np.stack([octets >> 4, octets & 15], axis=1)]
+    digits = np.frombuffer(_DIGITS, np.uint8)[np.stack([octets >> 4, octets & 15], axis=1)]
     texts = pa.Array.from_buffers(pa.binary(32), batch.num_rows, [None, pa.py_buffer(digits.tobytes())])
     return texts.cast(pa.binary()).cast(pa.string())
 

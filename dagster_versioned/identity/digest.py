@@ -302,7 +302,7 @@ def _valid(array: Array) -> Valid:
     return bits[start % 8 : start % 8 + len(array)].view(np.bool_)
 
 
-def _fixed(array: Array, dtype: npt.DTypeLike, per_value: int = 1) -> npt.NDArray[Any]:
+def _fixed(array: Array, dtype: str | type[np.generic], per_value: int = 1) -> npt.NDArray[Any]:
     """The values' buffer as numbers, ``per_value`` of them each, for the rows of this slice."""
     if not len(array):
         return np.empty(0, dtype)

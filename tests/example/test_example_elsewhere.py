@@ -16,8 +16,9 @@ import pytest
 
 from dagster_versioned import Project
 from support.readers import by_deltalake, by_polars, types
+from support.spark_cluster import Cluster, arrow_alone, arrow_and_boto3, cluster
 
-datom = pytest.importorskip("datom")  # needs pyarrow 20
+__all__ = ["arrow_alone", "arrow_and_boto3", "cluster"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,7 +29,7 @@ pytestmark = [
 
 PROJECT = "NYC_FLIGHTS"
 HERE = "local[2]"
-CLUSTER = "local-cluster[2,1,1024]"
+CLUSTER = "spark://"
 VERSIONS = 39
 """15 of tables without partitions, and 12 months twice."""
 
@@ -51,6 +52,8 @@ def run_example(
     events.mkdir()
     log = {"enabled": "true", "dir": events.as_uri(), "compress": "false", "rolling.enabled": "false"}
     arguments = [f"--conf spark.eventLog.{key}={value}" for key, value in log.items()]
+    keys = {name: value for name, value in environment.items() if name.startswith("AWS_")}
+    arguments += [f"--conf spark.executorEnv.{name}={value}" for name, value in keys.items()]
     process = subprocess.run(
         [sys.executable, "-m", "example_project", "--location", location],
         cwd=folder,
@@ -77,9 +80,9 @@ def run_example(
     return Run(open_project(), executors, spark["Spark Properties"]["spark.master"], list(spark["Classpath Entries"]))
 
 
-def run_on_disk(folder: Path, master: str) -> Run:
+def run_on_disk(folder: Path, master: str, **environment: str) -> Run:
     warehouse = str(folder / "warehouse")
-    return run_example(folder, master, warehouse, partial(Project.open, PROJECT, warehouse))
+    return run_example(folder, master, warehouse, partial(Project.open, PROJECT, warehouse), **environment)
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +98,16 @@ def s3(s3_server):
 
 @pytest.fixture(scope="module", params=[("s3", HERE), ("disk", CLUSTER), ("s3", CLUSTER)], ids=" ".join)
 def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """On S3, on executors that are processes of their own, and both at once."""
+    """On S3, on a cluster of two workers whose Python has what the page tells and nothing else, and both at once."""
     store, master = request.param
     folder = tmp_path_factory.mktemp("elsewhere")
+    environment: dict[str, str] = {}
+    if master == CLUSTER:
+        python: Path = request.getfixturevalue("arrow_alone" if store == "disk" else "arrow_and_boto3")
+        running: Cluster = request.getfixturevalue("cluster")
+        master, environment = running.master, {"PYSPARK_PYTHON": str(python)}
     if store == "disk":
-        run = run_on_disk(folder, master)
+        run = run_on_disk(folder, master, **environment)
     else:
         server = request.getfixturevalue("s3")
         bucket = server.new_bucket()
@@ -110,6 +118,7 @@ def elsewhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             lambda: Project(PROJECT, server.store(bucket, "flights")),
             AWS_ACCESS_KEY_ID=server.access_key,
             AWS_SECRET_ACCESS_KEY=server.secret_key,
+            **environment,
         )
     assert run.master == master
     assert run.executors == ({"driver"} if master == HERE else {"0", "1"})
@@ -167,6 +176,7 @@ def test_polars_reads_every_head(on_disk: Run) -> None:
 
 
 def test_datom_reads_every_version_of_every_table_without_partitions_by_sha_prefix(on_disk: Run) -> None:
+    datom = pytest.importorskip("datom")  # needs pyarrow 20
     conn = datom.get_conn(datom.store_local(folder_of(on_disk, "weather").parents[1]), PROJECT)
     tables = [on_disk.project.table(str(name)) for name in on_disk.project.tables()]
     eligible = {str(table.name): table for table in tables if not table.partitions()}

@@ -193,6 +193,72 @@ print(manager.project.project().table("doubled").read()["n"].to_pylist())
     assert run(program, PATH=f"{folder}{os.pathsep}{os.environ['PATH']}").splitlines()[-1] == "[2, 4, 6]"
 
 
+def test_a_lazy_resource_starts_no_java_for_frames_of_arrow_pandas_and_polars(tmp_path):
+    """Whoever starts Java leaves a mark; runs, a merge, checks and a verification leave none."""
+    java = tmp_path / "java_home" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\nexit 1\n")
+    java.chmod(0o755)
+    program = f"""
+{RESOURCES.format(location=str(tmp_path / "data"))}
+import polars as pl, pyarrow as pa
+from dagster_versioned import TableOptions, build_version_checks
+
+@dg.asset
+def tripled(numbers: pl.DataFrame) -> pl.DataFrame:
+    return numbers * 3
+
+@dg.asset(metadata=TableOptions(mode="merge", merge_key=["n"]).as_metadata())
+def merged(numbers: pa.Table) -> pa.Table:
+    return numbers
+
+spark = LazyPySparkResource(spark_config=CONFIG)
+checks = build_version_checks([numbers, tripled, merged])
+for _ in range(2):
+    assert materialize(spark, numbers, tripled, merged, *checks)
+project = ProjectResource(name="P", location={str(tmp_path / "data")!r}).project()
+print([project.table(name).verify().findings for name in ("numbers", "tripled", "merged")])
+assert SparkContext._gateway is None
+if "spark" in sys.argv:
+    spark.spark_session
+"""
+    environment = {"JAVA_HOME": str(java.parents[1]), "PATH": f"{java.parent}{os.pathsep}{os.environ['PATH']}"}
+    assert run(program, **environment).splitlines()[-1] == "[(), (), ()]"
+    assert not (tmp_path / "started").exists()
+    with pytest.raises(AssertionError, match=r"JAVA_GATEWAY_EXITED|Java gateway process exited"):
+        run(program, "spark", **environment)
+    assert (tmp_path / "started").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("names", [True, False], ids=["spark.pyspark.python", "nothing"])
+def test_frames_that_an_asset_makes_are_written_by_the_python_that_is_named_and_here_else_by_this_one(tmp_path, names):
+    """In a process whose path leads to another one; PySpark itself looks at nothing but PYSPARK_PYTHON."""
+    named = {"spark.pyspark.python": str(tmp_path / "named")} if names else {}
+    (tmp_path / "named").write_text(f'#!/bin/sh\ntouch {tmp_path / "used"}\nexec {sys.executable} "$@"\n')
+    program = f"""
+{RESOURCES.format(location=str(tmp_path / "data"))}
+
+@dg.asset
+def made(pyspark: LazyPySparkResource) -> DataFrame:
+    return pyspark.spark_session.range(3)
+
+spark = LazyPySparkResource(spark_config={{**CONFIG, **{named!r}}})
+manager = VersionedParquetIOManager(
+    project=ProjectResource(name="P", location={str(tmp_path / "data")!r}), pyspark=spark
+)
+assert dg.materialize([made], resources={{"io_manager": manager, "pyspark": spark}}).success
+print(manager.project.project().table("made").read()["id"].to_pylist())
+"""
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 3\n")
+    for name in ("python3", "named"):
+        (tmp_path / name).chmod(0o755)
+    printed = run(program, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert printed.splitlines()[-1] == "[0, 1, 2]"
+    assert (tmp_path / "used").exists() == names
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_of_connect_comes_from_the_resource(tmp_path):
@@ -215,12 +281,14 @@ SparkSession.active().stop()
     assert run(program, PYSPARK_PYTHON=sys.executable).splitlines()[-1] == "['pyspark.sql.connect.session']"
 
 
-def run(program, **environment):
+def run(program, *arguments, **environment):
     """What a program prints in a process of its own, which has no session of Spark."""
     path = os.pathsep.join([str(PROJECT), str(PROJECT / "tests")])
     env = {**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}
     env.pop("PYSPARK_PYTHON", None)
     env.update(environment)
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=env, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout

@@ -104,7 +104,7 @@ def _starting(folder: Path) -> Iterator[tuple[S3Server, subprocess.Popen[bytes],
     }
     keys.write_text(json.dumps({"identities": [identity]}))
     flags = [f"{role}.port{kind}" for role in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
-    ports = dict(zip(flags, _free_ports(len(flags)), strict=True))
+    ports = dict(zip(flags, free_ports(len(flags)), strict=True))
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
@@ -167,7 +167,8 @@ def _atomic_puts() -> Iterator[None]:
         yield
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

@@ -16,9 +16,9 @@ from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
+from dagster_versioned.engines.spark.executors import runs_here
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
-from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 
 if TYPE_CHECKING:

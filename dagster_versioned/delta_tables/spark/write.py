@@ -33,9 +33,8 @@ from dagster_versioned.delta_tables.spark.rules import (
 )
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
 from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, quoted
-from dagster_versioned.engines.spark.by_value import pickled_by_value
 from dagster_versioned.engines.spark.catalyst import spark_errors
-from dagster_versioned.engines.spark.session import runs_here
+from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.engines.spark.task_errors import as_raised, own_error
 from dagster_versioned.errors import (
     IntegrityError,
@@ -83,7 +82,7 @@ class SparkWrites:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return task(batches)
 
-        with pickled_by_value():
+        with run_by_executors(self._session):
             collected = rows.frame.mapInArrow(work, REPORT_SCHEMA).collect()
         outcome = Outcome.of([Report.from_bytes(bytes(row["report"])) for row in collected], target, rows.steps)
         refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(one, 0) for one in (1, 2)))

@@ -3,10 +3,13 @@
 import dataclasses
 import sys
 import threading
+import types
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any, cast
+
+import numpy as np
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -29,6 +32,10 @@ def ship_by_value() -> None:
     # What PySpark 3.5 bundles pickles these by value, and `fields`, which compares them by identity, then finds none:
     # `asdict` and `replace` do nothing, and frozen classes with slots arrive without their state.
     reducers[type(_SENTINELS["_FIELD"])] = _sentinel_reduced
+    # numpy 2 and numpy 1 have other names for what is inside them, so nothing of it may be in a pickle.
+    reducers[types.GenericAlias] = _alias_reduced
+    for code in ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f4", "f8"):
+        reducers[np.dtype(code).type] = _number_reduced
 
 
 @contextmanager
@@ -81,6 +88,17 @@ def _reduced(cached: Any) -> Any:
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     return lru_cache(**parameters)(function)
+
+
+def _alias_reduced(alias: Any) -> Any:
+    """The type of an annotation; of an array without that of its items, which may be numpy's ``bool`` or ``bool_``."""
+    if alias.__origin__ is np.ndarray:
+        return getattr, (np, "ndarray")
+    return alias.__reduce__()
+
+
+def _number_reduced(number: Any) -> Any:
+    return type(number), (number.item(),)
 
 
 def _sentinel_reduced(sentinel: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.executors import plans_here, require_python
 from dagster_versioned.engines.spark.releases import has_data_sources
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def in_tasks(
     By a data source in Python where there are any: unlike a function of batches, it leaves a write of such rows free
     to take batches without a limit in bytes (`batches.takes_all_batches`).
     """
-    if has_data_sources():
+    require_python(session)
+    if has_data_sources() and plans_here(session):
         from dagster_versioned.engines.spark.source import NumberedTasks, loaded
 
         return loaded(session, NumberedTasks, (read, count), schema)

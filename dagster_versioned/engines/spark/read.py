@@ -18,8 +18,8 @@ from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
+from dagster_versioned.engines.spark.executors import runs_here
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, release
-from dagster_versioned.engines.spark.session import runs_here
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
 

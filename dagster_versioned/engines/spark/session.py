@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dagster_versioned.engines.spark.catalyst import spark_errors
+from dagster_versioned.engines.spark.executors import choose_python
 from dagster_versioned.engines.spark.greeting import without_greeting
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import IntegrityError, VersionedError
@@ -60,26 +61,27 @@ def default_session() -> "SparkSession":
     session = SparkSession.getActiveSession()
     if given is not None:
         if session is not None:
-            return _with_this_python(given())
+            return choose_python(given())
         with without_greeting():
-            return _with_this_python(given())
+            return choose_python(given())
     if session is not None:
-        return session
+        return choose_python(session)
     if not _java_found() and "SPARK_REMOTE" not in os.environ:
         raise VersionedError(
             "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or on the PATH. Nothing was read or "
             "written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
             "use frames of pyarrow, pandas or Polars, which need no Java."
         )
-    # Python workers are started by name; without this they are whatever 'python3' is on the path.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("dagster-versioned")
     if "SPARK_REMOTE" not in os.environ:
         builder = builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
+    elif os.environ["SPARK_REMOTE"].startswith("local"):
+        # A server that is started here runs tasks by the Python that its environment names.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
     with without_greeting():
-        return builder.getOrCreate()
+        return choose_python(builder.getOrCreate())
 
 
 def frame_type() -> "type[DataFrame]":
@@ -123,23 +125,6 @@ def running(what: str) -> Generator[None]:
             f"Spark failed in {what}: {message:.600} Nothing was changed. Run it again; where it fails in the same "
             "way, the recorded query cannot be run over what its inputs have."
         ) from error
-
-
-def runs_here(session: "SparkSession") -> bool:
-    """Whether tasks run on the machine of the driver (local mode), so that files can be passed by path."""
-    master = session.conf.get("spark.master", "") or ""
-    return master == "local" or master.startswith("local[")
-
-
-def _with_this_python(session: "SparkSession") -> "SparkSession":
-    """The session; on this machine, where nothing says otherwise, with this Python for its tasks.
-
-    Without it they are run by whatever ``python3`` is on the path, which may have neither pyarrow nor this version.
-    """
-    is_classic = type(session).__module__.partition(".connect")[1] == ""
-    if is_classic and "PYSPARK_PYTHON" not in os.environ and runs_here(session):
-        session.sparkContext.pythonExec = sys.executable
-    return session
 
 
 def _java_found() -> bool:

@@ -1,11 +1,18 @@
 """Errors that were raised in Spark's tasks: those of this package, and what executors lack to run it."""
 
 import re
+import sys
 
 import dagster_versioned.errors as errors
 from dagster_versioned.errors import MissingExtra, VersionedError
 
-_WANTED = "Spark's executors need a Python of the driver's minor version, with pyarrow 14 or newer and numpy"
+OLDEST_ARROW = 14
+
+_DRIVER = f"{sys.version_info.major}.{sys.version_info.minor}"
+_WANTED = (
+    f"Spark's executors need a Python of the driver's minor version ({_DRIVER}), with pyarrow {OLDEST_ARROW} or newer "
+    "and numpy"
+)
 _HOW = (
     "Nothing was committed. Install them there, and name that Python before the session starts: the environment "
     "variable PYSPARK_PYTHON, or spark.pyspark.python."
@@ -20,7 +27,7 @@ def own_error(error: Exception) -> VersionedError | None:
     kind = getattr(errors, found[1], None) if found else None
     if found and isinstance(kind, type) and issubclass(kind, VersionedError):
         return kind(found[2])
-    return _lacking(text)
+    return lacking(text)
 
 
 def as_raised(error: Exception) -> tuple[str, str]:
@@ -32,18 +39,36 @@ def as_raised(error: Exception) -> tuple[str, str]:
     return found[1].rpartition(".")[2], found[2]
 
 
-def _lacking(text: str) -> MissingExtra | None:
-    missing = re.search(r"No module named '(pyarrow|numpy)\b|(PyArrow) >= [\d.]+ must be installed", text)
-    if missing:
-        return MissingExtra(f"{_WANTED}; there is no {missing[1] or 'pyarrow'}. {_HOW}")
+def lacking(text: str, where: str = "", *, surely: bool = False) -> MissingExtra | None:
+    """What executors lack, by the text of Spark's error; ``where`` says which Python it is.
+
+    ``surely``: that no other fault can have ended the task.
+    """
+    if missing := re.search(r"No module named '(pyarrow|numpy)\b", text):
+        return _missing(f"there is no {missing[1]}", where)
+    # PySpark has a floor of its own, which some of its functions ask for.
+    if floor := re.search(r"PyArrow >= ([\d.]+) must be installed(?:; however, your version was ([\d.]+))?", text):
+        found = f"PySpark wants {floor[1]} for this, and found {floor[2]}" if floor[2] else "there is no pyarrow"
+        return _missing(found, where)
+    if program := re.search(r"Cannot run program \"([^\"]*)\"", text):
+        return _missing(f"there is no program {program[1]}", where)
     # The first is of 3.5, the second of 4.0 and newer.
     versions = re.search(
         r"Python in worker has different version:? \(?(\d+)(?:, |\.)(\d+)\)? than that in driver:? (\d+\.\d+)", text
     )
     if versions:
-        there = f"{versions[1]}.{versions[2]}"
-        return MissingExtra(f"{_WANTED}; theirs is {there}, the driver's is {versions[3]}. {_HOW}")
-    program = re.search(r"Cannot run program \"([^\"]*)\"", text)
-    if program:
-        return MissingExtra(f"{_WANTED}; there is no program {program[1]}. {_HOW}")
-    return None
+        return _missing(f"theirs is {versions[1]}.{versions[2]}", where)
+    if not surely:
+        return None
+    # The worker's own last words, else Spark's first.
+    words = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text.partition("\n\tat ")[0], re.MULTILINE)
+    return _missing(f"theirs cannot run a task: {(words or text.splitlines())[-1].rstrip('.'):.200}", where)
+
+
+def too_old(host: str, version: str, where: str = "") -> MissingExtra:
+    """What an executor says whose pyarrow is too old."""
+    return _missing(f"{host} has pyarrow {version}", where)
+
+
+def _missing(what: str, where: str) -> MissingExtra:
+    return MissingExtra(" ".join(filter(None, (f"{_WANTED}; {what}.", _HOW, where))))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.executors import plans_here
 from dagster_versioned.engines.spark.numbered_tasks import in_tasks
 from dagster_versioned.engines.spark.part_rows import rows_of_part, rows_of_vector
 from dagster_versioned.engines.spark.releases import pushes_filters
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def read_through_executors(scan: Scan, session: "SparkSession") -> "DataFrame":
     """The scan's rows, fetched by the session's executors, one task a part; every part's SHA-256 is checked there."""
     schema = spark_schema(scan.selected)
-    if pushes_filters(session):
+    if pushes_filters(session) and plans_here(session):
         from dagster_versioned.engines.spark.source import FilteredPartsSource, loaded
 
         return loaded(session, FilteredPartsSource, scan, schema)

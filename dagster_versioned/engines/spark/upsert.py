@@ -13,7 +13,7 @@ from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
-from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
 from dagster_versioned.engines.spark.session import kept
@@ -247,7 +247,7 @@ def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return tallied(batches, schema)
 
-    with pickled_by_value():
+    with run_by_executors(frame.sparkSession):
         columns = [_column(name) for name in schema.names]
         positional = frame.select(*columns).toDF(*(f"_c{i}" for i in range(len(columns))))
         reports = [TaskReport.from_bytes(bytes(row[0])) for row in positional.mapInArrow(run, REPORT_SCHEMA).collect()]

@@ -25,13 +25,12 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import PartWriter, local_disk, partitioned_parts
 from dagster_versioned.engines.parts import MEBIBYTE, Part, RowOrder, WriteOptions
-from dagster_versioned.errors import MissingExtra, StorageError
+from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, too_old
+from dagster_versioned.errors import StorageError
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes
 from dagster_versioned.storage.object_store import ObjectStore
 
 REPORT_SCHEMA = "report binary, rows binary"
-
-OLDEST_ARROW = 14
 
 SMALL_TOTAL_BYTES = 128 * MEBIBYTE
 """Bounds what many thousand small tasks send home together, far below ``spark.driver.maxResultSize``."""
@@ -203,10 +202,7 @@ class Task:
 def require_arrow() -> None:
     """Raise `MissingExtra` where this runs with a pyarrow that is too old."""
     if int(pa.__version__.partition(".")[0]) < OLDEST_ARROW:
-        raise MissingExtra(
-            f"Spark's executors need pyarrow {OLDEST_ARROW} or newer; {os.uname().nodename} has {pa.__version__}. "
-            "Nothing was committed. Install a newer one in the Python that PYSPARK_PYTHON names."
-        )
+        raise too_old(os.uname().nodename, pa.__version__)
 
 
 class _WideRow(Exception):

@@ -16,10 +16,7 @@ from dagster_versioned.engines.partition_values import require_partition_columns
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
-from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.catalyst import spark_errors
-from dagster_versioned.engines.spark.session import runs_here
-from dagster_versioned.engines.spark.task_errors import own_error
+from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.worker import (
     ORDINALS_PER_TASK,
@@ -54,7 +51,7 @@ def write(frame: "DataFrame", staging: Staging, options: WriteOptions, row_order
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     task = Task(schema, row_order, options, directory, None if in_store else staging.store, staging.prefix)
-    with pickled_by_value():
+    with run_by_executors(frame.sparkSession):
         rows = _arranged(_positional(frame, schema), schema, options, row_order)
         reports = _run(rows, task)
     contents = _contents(schema, reports, row_order)
@@ -135,11 +132,7 @@ def _with_lanes(rows: "DataFrame", schema: StructType) -> "DataFrame":
 
 def _run(rows: "DataFrame", task: Task) -> list[tuple[TaskReport, bytes | None]]:
     """The reports of all tasks in the order of their partitions, with the rows of those that sent them home."""
-
-    try:
-        collected = _collected_narrow(rows, task) or _results(rows, task).collect()
-    except spark_errors() as error:
-        raise own_error(error) or error from error
+    collected = _collected_narrow(rows, task) or _results(rows, task).collect()
     reports = [(TaskReport.from_bytes(bytes(row["report"])), _bytes(row["rows"])) for row in collected]
     return sorted(reports, key=lambda report: report[0].task)
 

@@ -10,7 +10,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, require_columns
-from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.by_value import self_contained
+from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import has_arrow_functions, require
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.features.content_versions import digests_of, require_content, versions_of
@@ -82,7 +83,7 @@ def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]
         yield pa.RecordBatch.from_pydict({"member": pa.array(range(len(digests)), pa.int32()), "digest": digests})
 
     sums = [BagDigest(arrow) for _ in members]
-    with pickled_by_value():
+    with run_by_executors(frame.sparkSession):
         found: list[Any] = narrow.mapInArrow(run, "member int, digest string").collect()
     for row in found:
         sums[row["member"]].merge(*RowsDigest.parse(row["digest"]).lanes)

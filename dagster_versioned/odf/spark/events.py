@@ -9,10 +9,9 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
-from dagster_versioned.engines.spark.by_value import pickled_by_value
-from dagster_versioned.engines.spark.catalyst import JavaError, spark_errors
+from dagster_versioned.engines.spark.catalyst import JavaError
+from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.samples import column
-from dagster_versioned.engines.spark.task_errors import own_error
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 from dagster_versioned.engines.upsert import EXAMPLES
 from dagster_versioned.odf.event_sql import (
@@ -135,11 +134,8 @@ class SparkEvents:
             if report is not None:
                 yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
 
-        try:
-            with pickled_by_value():
-                reports = events.mapInArrow(task, "report binary").collect()
-        except spark_errors() as error:
-            raise own_error(error) or error from error
+        with run_by_executors(events.sparkSession):
+            reports = events.mapInArrow(task, "report binary").collect()
         return bytes(reports[0]["report"]) if reports else None
 
     def _given(self, frame: "DataFrame", schema: EventSchema, at: datetime) -> "DataFrame":

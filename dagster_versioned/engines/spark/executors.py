@@ -1,0 +1,110 @@
+"""Spark's executors: which Python runs their tasks, and whether it has what this package's code needs there."""
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+
+from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.catalyst import spark_errors
+from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, lacking, own_error, too_old
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_asked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""The Python that was found to have everything, by what has the executors."""
+
+
+def runs_here(session: "SparkSession") -> bool:
+    """Whether tasks run on the machine of the driver (local mode), so that files can be passed by path.
+
+    The server of a Connect session may be in local mode as well, on a machine of its own.
+    """
+    master = session.conf.get("spark.master", "") or ""
+    in_local_mode = master == "local" or master.startswith("local[")
+    return in_local_mode and (is_classic_session(session) or "SPARK_LOCAL_REMOTE" in os.environ)
+
+
+def is_classic_session(session: "SparkSession") -> bool:
+    """Whether the session is of classic PySpark, beside a JVM."""
+    return ".connect." not in f"{type(session).__module__}."
+
+
+def choose_python(session: "SparkSession") -> "SparkSession":
+    """The session, with the Python for its tasks that its settings name; on this machine else this one.
+
+    Spark's own order is: spark.pyspark.python, PYSPARK_PYTHON, ``python3``. PySpark reads the setting only where
+    spark-submit started the driver, and nothing here but the variable. The server of a Connect session chooses by
+    itself.
+    """
+    if is_classic_session(session):
+        named = session.conf.get("spark.pyspark.python", None)
+        if named is None and "PYSPARK_PYTHON" not in os.environ:
+            named = session.conf.get("spark.executorEnv.PYSPARK_PYTHON", None)
+            if named is None and runs_here(session):
+                named = sys.executable
+        if named is not None:
+            session.sparkContext.pythonExec = named
+    return session
+
+
+def plans_here(session: "SparkSession") -> bool:
+    """Whether Spark can plan a data source in Python, which it does by the executors' Python beside the driver."""
+    return not is_classic_session(session) or shutil.which(session.sparkContext.pythonExec) is not None
+
+
+@contextmanager
+def run_by_executors(session: "SparkSession") -> Generator[None]:
+    """Within it, functions that Spark is handed hold our code itself, and what they raise in tasks is raised here.
+
+    Raises `MissingExtra`, in one sentence, where the executors cannot run them.
+    """
+    require_python(session)
+    with pickled_by_value():
+        try:
+            yield
+        except spark_errors() as error:
+            raise own_error(error) or error from error
+
+
+def require_python(session: "SparkSession") -> None:
+    """Raise `MissingExtra` unless an executor can run this package's code; each Python is asked once, in a small job.
+
+    So that whoever waits for a long job does not learn in its last stage that pyarrow is missing.
+    """
+    python = ""
+    executors: Any = session
+    if is_classic_session(session):
+        executors = choose_python(session).sparkContext
+        python = cast("str", executors.pythonExec)
+    if _asked.get(executors) == python or (python == sys.executable and runs_here(session)):
+        return
+    try:
+        with pickled_by_value():
+            found = session.range(0, 1, 1, 1).mapInArrow(_versions, "host string, pyarrow string").collect()[0]
+    except spark_errors() as error:
+        raise lacking(str(error), _where(python), surely=True) or error from error
+    if int(found["pyarrow"].partition(".")[0]) < OLDEST_ARROW:
+        raise too_old(found["host"], found["pyarrow"], _where(python))
+    _asked[executors] = python
+
+
+def _where(python: str) -> str:
+    """Which Python it is that lacks something, as a sentence."""
+    if not python:
+        return "The server of Spark Connect takes the variable from its own environment."
+    unset = "PYSPARK_PYTHON" not in os.environ and python == "python3"
+    return f"Now it is {python}{', since neither is set' if unset else ''}."
+
+
+def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import numpy  # noqa: F401, ICN001 - is it there?  # pyright: ignore[reportUnusedImport]
+
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"host": [os.uname().nodename], "pyarrow": [pa.__version__]})
