@@ -5,9 +5,12 @@ The library travels to Spark's executors as bytes, since they have no files of t
 """
 
 import ctypes
+import hashlib
 import os
+import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -44,15 +47,26 @@ class Library:
         try:
             if self._code is None:
                 return None if FILE is None or not FILE.exists() else _declared(ctypes.CDLL(str(FILE)))
-            handle, name = tempfile.mkstemp(suffix=".so")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(self._code)
-                return _declared(ctypes.CDLL(name))
-            finally:
-                Path(name).unlink()
+            return _loaded_once(self._code)
         except (OSError, AttributeError):
             return None
+
+
+def _loaded_once(code: bytes) -> ctypes.CDLL:
+    """The library of these bytes, the same one for all tasks of a process, each of which brings a module of its own."""
+    name = f"_dagster_versioned_{hashlib.sha256(code).hexdigest()[:16]}"
+    if (kept := sys.modules.get(name)) is not None:
+        return kept.library
+    handle, path = tempfile.mkstemp(suffix=".so")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(code)
+        library = _declared(ctypes.CDLL(path))
+    finally:
+        Path(path).unlink()
+    sys.modules[name] = module = ModuleType(name)
+    module.__dict__["library"] = library
+    return library
 
 
 LIBRARY = Library()

@@ -89,6 +89,8 @@ def test_a_copy_that_travelled_as_bytes_works_and_leaves_no_file(tmp_path, monke
     travelled = pickle.loads(pickle.dumps(compiled.LIBRARY))
     assert travelled.functions is not None
     assert not list(tmp_path.iterdir())
+    again = pickle.loads(pickle.dumps(travelled))
+    assert again.functions is travelled.functions  # a worker of Spark runs many tasks
     batch = pa.record_batch({"n": [1, 2, 3]})
     expected = compiled.bag_lanes(batch)
     with mock.patch.object(compiled, "LIBRARY", travelled):
