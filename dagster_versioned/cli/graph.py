@@ -1,9 +1,10 @@
 """The verbs for graphs of features: what they are, what changed, what is stale. Heavy imports wait until one runs."""
 
 from dataclasses import asdict
+from enum import StrEnum
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,12 +33,30 @@ _Module = Annotated[
         help="The module with the definitions, such as the one that Dagster loads (or DAGSTER_VERSIONED_MODULE).",
     ),
 ]
+
+
+class Notation(StrEnum):
+    """What a picture is written in. Enumerations, since Typer knows no literals before 0.19."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    DOT = "dot"
+    SVG = "svg"
+
+
+class Direction(StrEnum):
+    """Where a picture leads."""
+
+    TB = "TB"
+    LR = "LR"
+
+
 _Format = Annotated[
-    Literal["text", "mermaid", "dot", "svg"] | None,
+    Notation | None,
     typer.Option("--format", "-f", help="By default what FILE ends in (.mmd, .dot, .svg), else text."),
 ]
 _Direction = Annotated[
-    Literal["TB", "LR"], typer.Option("--direction", help="From top to bottom, or from left to right; not of text.")
+    Direction, typer.Option("--direction", help="From top to bottom, or from left to right; not of text.")
 ]
 _File = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the picture to FILE.")]
 
@@ -92,7 +111,7 @@ def render(
     ] = None,
     module: _Module = None,
     notation: _Format = None,
-    direction: _Direction = "TB",
+    direction: _Direction = Direction.TB,
     output: _File = None,
 ) -> None:
     """Draw features, their fields and versions, and what they are computed from.
@@ -117,7 +136,7 @@ def diff(
     ] = None,
     module: _Module = None,
     notation: _Format = None,
-    direction: _Direction = "TB",
+    direction: _Direction = Direction.TB,
     output: _File = None,
 ) -> None:
     """Say which features and fields were added, removed and changed, and why."""
@@ -262,18 +281,18 @@ def _pushed(history: "GraphHistory", reference: str | None) -> "tuple[Push, Feat
 def _show(
     session: Session,
     drawing: "Drawing",
-    notation: "Format | None",
-    direction: Literal["TB", "LR"],
+    notation: Notation | None,
+    direction: Direction,
     output: Path | None,
     document: dict[str, Any],
 ) -> None:
     from dagster_versioned.features.rendering import render as picture
     from dagster_versioned.features.rendering import tree
 
-    how = notation or (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
+    how: Format = notation.value if notation else (_FORMATS.get(output.suffix.lower(), "text") if output else "text")
     if output:
         try:
-            output.write_text(picture(drawing, how, direction), encoding="utf-8")
+            output.write_text(picture(drawing, how, direction.value), encoding="utf-8")
         except OSError as error:
             raise InvalidInput(f"{output} could not be written: {error.strerror}. Choose another FILE.") from error
         document |= {"output": str(output), "format": how}
@@ -286,7 +305,7 @@ def _show(
     elif how == "text":
         show_tree(tree(drawing))
     else:
-        say(*picture(drawing, how, direction).splitlines())
+        say(*picture(drawing, how, direction.value).splitlines())
 
 
 def _numbers(each: "PendingWork") -> tuple[int | None, ...]:
