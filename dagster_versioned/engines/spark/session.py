@@ -52,7 +52,9 @@ def default_session() -> "SparkSession":
     That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with, and
     `MissingExtra` without PySpark, or with one that is too old or too new.
     """
-    with requiring("spark", "A session of Spark"):
+    is_remote = "SPARK_REMOTE" in os.environ
+    needs = ("connect", "A session of Spark Connect") if is_remote else ("spark", "A session of Spark")
+    with requiring(*needs):
         from pyspark.sql import SparkSession
 
     release()
@@ -65,7 +67,7 @@ def default_session() -> "SparkSession":
             return _with_this_python(given())
     if session is not None:
         return session
-    if not _java_found() and "SPARK_REMOTE" not in os.environ:
+    if not _java_found() and not is_remote:
         raise VersionedError(
             "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or on the PATH. Nothing was read or "
             "written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
@@ -74,11 +76,11 @@ def default_session() -> "SparkSession":
     # Python workers are started by name; without this they are whatever 'python3' is on the path.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("dagster-versioned")
-    if "SPARK_REMOTE" not in os.environ:
+    if not is_remote:
         builder = builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
-    with without_greeting():
+    with without_greeting(), requiring(*needs):
         return builder.getOrCreate()
 
 
