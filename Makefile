@@ -27,9 +27,7 @@ help: ## Say what there is
 
 .PHONY: run
 run: java $(VENV)/.example ## Install, then run the example three times, show its versions, its features, its histories
-	$(BIN)/python -m example_project
-	$(BIN)/python -m example_project.features
-	$(BIN)/python -m example_project.history
+	$(BIN)/python -m example_project.tour
 
 .PHONY: ui
 ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in Dagster's UI, with its runs

@@ -1,25 +1,30 @@
 """What every example does in the terminal: commands as a reader would type them, and how it ends."""
 
-import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import typer
 from rich.console import Console
+
+from dagster_versioned.cli.app import app
 
 
 def show_command(console: Console, command: Sequence[str]) -> int:
     """Print a command, let it print what it does, and return its exit code.
 
-    What was installed beside this Python is found first, whether its environment is active or not.
+    The package's own program is run in this process, which has its imports and a session of Spark already.
     """
     console.print(f"$ {shlex.join(command)}", highlight=False, soft_wrap=True)
     sys.stdout.flush()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return subprocess.run(command, check=False, env=os.environ | {"PATH": path}).returncode
+    if command[0] != "dagster-versioned":
+        return subprocess.run(command, check=False).returncode
+    try:
+        app(list(command[1:]), prog_name=command[0])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
 
 
 def end_with(console: Console, faults: Sequence[str]) -> None:

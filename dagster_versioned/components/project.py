@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from dagster_versioned.components.yaml_schema import DAGSTER_NAME, LOCATION, PROJECT_NAME, TEXT, checked
 from dagster_versioned.extras import requiring
+from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.resources.project import Engine, ProjectResource
@@ -68,6 +69,12 @@ class PySparkSettings(dg.Model, dg.Resolvable):
         with requiring("spark", "A component with pyspark:"):
             from dagster_pyspark import LazyPySparkResource
         return LazyPySparkResource(spark_config=dict(self.spark_config))
+
+
+class OpenLineageSettings(dg.Model, dg.Resolvable):
+    """Events of OpenLineage, as `OpenLineageResource` takes it; where they go is in the client's own variables."""
+
+    namespace: str = Field(default="dagster", json_schema_extra=TEXT, description="The namespace of jobs.")
 
 
 class SensorSettings(dg.Model, dg.Resolvable):
@@ -154,6 +161,9 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
         description="Rows that a materialization shows in Dagster; they go into its event log.",
     )
     pyspark: PySparkSettings | None = Field(default=None, description="The session of Spark, where one is needed.")
+    open_lineage: OpenLineageSettings | None = Field(
+        default=None, description="Sends events of each output to OpenLineage; with {}, in the namespace dagster."
+    )
     sensors: Sequence[SensorSettings] = Field(default=[], description="What keeps which assets current.")
 
     @classmethod
@@ -169,6 +179,9 @@ class VersionedProjectComponent(dg.Component, dg.Model, dg.Resolvable):
             project=project,
             preview_rows=self.preview_rows,
             pyspark=self.pyspark.resource() if self.pyspark is not None else None,
+            open_lineage=OpenLineageResource(**self.open_lineage.model_dump())
+            if self.open_lineage is not None
+            else None,
         )
         return dg.Definitions(
             resources={self.io_manager_key: manager},

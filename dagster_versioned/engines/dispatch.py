@@ -19,7 +19,7 @@ def engine_for(frame: object) -> Engine:
     """The engine that writes this frame. Raises `UnsupportedFrame`, which lists what is supported."""
     if family_of(type(frame)) is not None:
         return ArrowEngine()
-    if _is_spark(type(frame)):
+    if is_spark_frame(frame):
         return _spark()
     raise UnsupportedFrame(
         f"A {name_of(type(frame))} cannot be stored as a table. Nothing was written. "
@@ -77,6 +77,11 @@ def split_rows(
     else:
         from dagster_versioned.engines.spark.row_partitions import split
     return split(frame, partitions, allow_empty=allow_empty)
+
+
+def is_spark_frame(value: object) -> bool:
+    """Whether it is a frame of PySpark, classic or Connect."""
+    return _is_spark(type(value))
 
 
 def _is_spark(frame_type: type) -> bool:

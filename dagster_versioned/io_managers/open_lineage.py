@@ -1,38 +1,62 @@
-"""What became of an output, as an event of OpenLineage: the table and the versions that it was built from."""
+"""What became of an output, as events of OpenLineage: the table and the versions that it was built from."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr
 
+from dagster_versioned.__about__ import __version__
+from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.delta.schema.types import parse_schema, sql_text
 from dagster_versioned.extras import requiring
 from dagster_versioned.identity.names import table_name_of
 from dagster_versioned.identity.version import Parent, partitions_sha
+from dagster_versioned.io_managers.attempt import started_at
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from openlineage.client import OpenLineageClient
-    from openlineage.client.event_v2 import RunEvent
+    from openlineage.client.event_v2 import RunEvent, RunState
+    from openlineage.client.generated.base import BaseFacet
 
     from dagster_versioned.dagster_internals import StepExecutionContext
 
-PRODUCER = "https://pypi.org/project/dagster-versioned/"
+PRODUCER = f"https://pypi.org/project/dagster-versioned/{__version__}/"
 OWN_FACET = "dagsterVersioned_version"
-_NO_RUN = UUID(int=0)
+MESSAGE_CHARACTERS = 2000
+
+Dataset = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass
+class ReportedOutput:
+    """An output that is being handled, and what came of it: ``results`` and ``lineage`` once it is committed."""
+
+    table: VersionedTable
+    asset_key: dg.AssetKey
+    step: "StepExecutionContext | None"
+    handled_from: datetime = field(default_factory=lambda: datetime.now(UTC))
+    results: Sequence[WriteResult] = ()
+    lineage: dg.TableColumnLineage | None = None
 
 
 class OpenLineageResource(dg.ConfigurableResource[Any]):
-    """Sends an event of OpenLineage for each output of a versioned IO manager, ``COMPLETE``, once it is committed.
+    """Sends a run of OpenLineage for each output of a versioned IO manager: ``START`` and ``COMPLETE`` once it is
+    committed, ``START`` and ``FAIL`` where the write failed.
 
     Where to is OpenLineage's own configuration: ``openlineage.yml``, or ``OPENLINEAGE_URL`` and the other variables of
-    its Python client. What cannot be sent is warned of in the run's log, and fails nothing.
+    its Python client. What cannot be sent is warned of in the run's log, and fails nothing; a run does not begin
+    without the client (`MissingExtra`).
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -41,66 +65,89 @@ class OpenLineageResource(dg.ConfigurableResource[Any]):
 
     _client: "OpenLineageClient | None" = PrivateAttr(default=None)
 
-    def emit(
-        self,
-        table: VersionedTable,
-        asset_key: dg.AssetKey,
-        results: Sequence[WriteResult],
-        lineage: dg.TableColumnLineage | None,
-        step: "StepExecutionContext | None",
-        log: logging.Logger,
-    ) -> None:
-        """Send the event of one output; whatever fails in it is logged."""
-        try:
-            with requiring("openlineage", "open_lineage= of the IO manager"):
-                from openlineage.client import OpenLineageClient
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Dagster's; raises `MissingExtra`."""
+        _client_class()
 
-                self._client = self._client or OpenLineageClient()
-                self._client.emit(run_event(self.namespace, table, asset_key, results, lineage, step))
-        except Exception as error:  # noqa: BLE001 - the version is committed, so a failed event fails no step
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Dagster's; what a transport has not sent yet is sent."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    @contextmanager
+    def reporting(
+        self, table: VersionedTable, asset_key: dg.AssetKey, step: "StepExecutionContext | None", log: logging.Logger
+    ) -> Generator[ReportedOutput]:
+        """Within it an output is handled; at its end the events are sent. Whatever fails in that is logged."""
+        output = ReportedOutput(table, asset_key, step)
+        try:
+            yield output
+        except Exception as error:
+            self._send(output, log, error)
+            raise
+        self._send(output, log, None)
+
+    def _send(self, output: ReportedOutput, log: logging.Logger, failure: Exception | None) -> None:
+        try:
+            self._client = self._client or _client_class()()
+            for event in run_events(self.namespace, output, failure):
+                self._client.emit(event)
+        except Exception as error:  # noqa: BLE001 - the table is as it is to be, so a failed event fails no step
+            outcome = "what was written is committed" if failure is None else "the write failed"
             log.warning(
-                f"{table.name}: what was written is committed, but its event did not reach OpenLineage. "
+                f"{output.table.name}: {outcome}, but the event did not reach OpenLineage. "
                 f"{type(error).__name__}: {error!s:.500}"
             )
 
 
-def run_event(
-    namespace: str,
-    table: VersionedTable,
-    asset_key: dg.AssetKey,
-    results: Sequence[WriteResult],
-    lineage: dg.TableColumnLineage | None = None,
-    step: "StepExecutionContext | None" = None,
-) -> "RunEvent":
-    """The event: the run of a job that is named by the asset, with its parents as inputs and the table as output."""
+def _client_class() -> "type[OpenLineageClient]":
+    with requiring("openlineage", "open_lineage= of the IO manager"):
+        from openlineage.client import OpenLineageClient
+    return OpenLineageClient
+
+
+def run_events(namespace: str, output: ReportedOutput, failure: Exception | None = None) -> "list[RunEvent]":
+    """The run of a job that is named by the asset, with the parents of the versions as inputs and the table as output:
+    how it began, and how it ended. Each attempt of a step is a run of its own, whose parent is the run of Dagster."""
     from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
     from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
+    from openlineage.client.generated.error_message_run import ErrorMessageRunFacet
     from openlineage.client.generated.parent_run import Job as ParentJob
     from openlineage.client.generated.parent_run import ParentRunFacet
     from openlineage.client.generated.parent_run import Run as ParentRun
 
-    parents = dict.fromkeys(parent for result in results for parent in result.version.identity.parents)
-    run = UUID(step.run_id) if step is not None else _NO_RUN
+    step, asset = output.step, output.asset_key.to_user_string()
     facets: dict[str, Any] = {}
+    run_id, began = uuid4(), output.handled_from
     if step is not None:
-        above = ParentRunFacet(run=ParentRun(runId=str(run)), job=ParentJob(namespace=namespace, name=step.job_name))
-        facets["parent"] = above
-    place, name = dataset_of(table.store.uri)
-    return RunEvent(
-        eventType=RunState.COMPLETE,
-        eventTime=datetime.now(UTC).isoformat(),
-        run=Run(runId=str(uuid5(run, "/".join(asset_key.path))), facets=facets),
-        job=Job(namespace=namespace, name=asset_key.to_user_string()),
-        inputs=[
-            InputDataset(*_dataset_of(parent, table), facets={"version": DatasetVersionDatasetFacet(parent.version)})
-            for parent in parents
-        ],
-        outputs=[OutputDataset(place, name, facets=_facets(table, results, lineage))],
-        producer=PRODUCER,
-    )
+        run_id = uuid5(UUID(step.run_id), f"{step.step.key}\n{asset}\n{step.previous_attempt_count}")
+        began = datetime.fromtimestamp(started_at(step), UTC)
+        above = ParentJob(namespace=namespace, name=step.job_name)
+        facets["parent"] = _facet(ParentRunFacet, run=ParentRun(runId=step.run_id), job=above)
+    job = Job(namespace=namespace, name=asset)
+
+    def event(state: "RunState", time: datetime, more: Mapping[str, Any], **datasets: Any) -> "RunEvent":
+        run = Run(runId=str(run_id), facets={**facets, **more})
+        return RunEvent(eventType=state, eventTime=time.isoformat(), run=run, job=job, producer=PRODUCER, **datasets)
+
+    place = dataset_of(output.table.store.uri)
+    start = event(RunState.START, began, {})
+    now = datetime.now(UTC)
+    if failure is not None:
+        message = f"{type(failure).__name__}: {failure!s:.{MESSAGE_CHARACTERS}}"
+        error = _facet(ErrorMessageRunFacet, message=message, programmingLanguage="PYTHON")
+        return [start, event(RunState.FAIL, now, {"errorMessage": error}, outputs=[OutputDataset(*place)])]
+    read = _read(output)
+    inputs = [
+        InputDataset(*dataset, facets={"version": _facet(DatasetVersionDatasetFacet, datasetVersion=_version(parents))})
+        for dataset, parents in read.items()
+    ]
+    made = OutputDataset(*place, facets=_facets(output, read))
+    return [start, event(RunState.COMPLETE, now, {}, inputs=inputs, outputs=[made])]
 
 
-def dataset_of(uri: str) -> tuple[str, str]:
+def dataset_of(uri: str) -> Dataset:
     """Namespace and name of a dataset, as OpenLineage's naming has them for a place: ``("s3://bucket", "prefix/x")``,
     ``("file", "/folder/x")``."""
     place = uri.partition("?")[0]
@@ -111,51 +158,93 @@ def dataset_of(uri: str) -> tuple[str, str]:
     return f"{scheme}://{root}", key.strip("/") or "/"
 
 
-def _dataset_of(parent: Parent, table: VersionedTable) -> tuple[str, str]:
+def _read(output: ReportedOutput) -> dict[Dataset, list[Parent]]:
+    """The parents of all versions, by the dataset that they are of."""
+    parents = dict.fromkeys(parent for result in output.results for parent in result.version.identity.parents)
+    elsewhere = any(parent.source != output.table.project.name for parent in parents)
+    places = _places(output) if elsewhere else {}
+    read: dict[Dataset, list[Parent]] = {}
+    for parent in parents:
+        read.setdefault(_dataset_of(parent, output.table, places), []).append(parent)
+    return read
+
+
+def _places(output: ReportedOutput) -> dict[tuple[str, str], Dataset]:
+    """Where what the asset depends on is stored, by project and table, as far as its code location knows."""
+    if output.step is None:
+        return {}
+    graph = output.step.job_def.asset_layer.asset_graph.source_asset_graph
+    places = Places(graph)
+    found: dict[tuple[str, str], Dataset] = {}
+    for key in graph.get(output.asset_key).parent_keys:
+        place = places.of(key)
+        if place is not None:
+            project = place.project
+            uri = project.uri if isinstance(project, ExternalTable) else project.table(place.table).store.uri
+            found[place.key] = dataset_of(uri)
+    return found
+
+
+def _dataset_of(parent: Parent, table: VersionedTable, places: Mapping[tuple[str, str], Dataset]) -> Dataset:
     """A parent's; of another project, whose place is not known here, by its name."""
     if parent.source == table.project.name:
         return dataset_of(table.project.table(parent.table).store.uri)
-    return f"dagster-versioned://{parent.source}", parent.table
+    return places.get((parent.source, parent.table), (f"dagster-versioned://{parent.source}", parent.table))
 
 
-def _facets(
-    table: VersionedTable, results: Sequence[WriteResult], lineage: dg.TableColumnLineage | None
-) -> dict[str, Any]:
+def _version(parents: Iterable[Parent]) -> str:
+    """The version of a dataset that was read: of a table, of one partition, or of several together."""
+    versions = {parent.partition: parent.version for parent in parents}
+    if None in versions or len(versions) == 1:
+        return versions.get(None) or next(iter(versions.values()))
+    return partitions_sha({str(partition): version for partition, version in versions.items()})
+
+
+def _facets(output: ReportedOutput, read: Mapping[Dataset, Sequence[Parent]]) -> dict[str, Any]:
     from openlineage.client.generated.base import DatasetFacet
     from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
     from openlineage.client.generated.dataset_version_dataset import DatasetVersionDatasetFacet
     from openlineage.client.generated.schema_dataset import SchemaDatasetFacet, SchemaDatasetFacetFields
     from openlineage.client.generated.storage_dataset import StorageDatasetFacet
 
-    versions = [result.version for result in results]
+    versions = [result.version for result in output.results]
     fields = parse_schema(versions[0].identity.schema).fields
     shas = {version.partition or "": version.entry.metadata_sha for version in versions}
     found: dict[str, Any] = {
-        "schema": SchemaDatasetFacet([SchemaDatasetFacetFields(field.name, sql_text(field.type)) for field in fields]),
-        "version": DatasetVersionDatasetFacet(partitions_sha(shas) if len(shas) > 1 else shas.popitem()[1]),
-        "storage": StorageDatasetFacet(storageLayer="delta", fileFormat="parquet"),
-        OWN_FACET: cast("Any", DatasetFacet)(producer=PRODUCER).with_additional_properties(
-            project=table.project.name,
-            table=str(table.name),
-            versions=[_own(result.version, result.change) for result in results],
+        "schema": _facet(
+            SchemaDatasetFacet,
+            fields=[SchemaDatasetFacetFields(field.name, sql_text(field.type)) for field in fields],
+        ),
+        "version": _facet(
+            DatasetVersionDatasetFacet,
+            datasetVersion=partitions_sha(shas) if len(shas) > 1 else next(iter(shas.values())),
+        ),
+        "storage": _facet(StorageDatasetFacet, storageLayer="delta", fileFormat="parquet"),
+        OWN_FACET: _facet(DatasetFacet).with_additional_properties(
+            project=output.table.project.name,
+            table=str(output.table.name),
+            versions=[_own(result.version, result.change) for result in output.results],
         ),
     }
-    if lineage is not None:
-        read = {parent.table for version in versions for parent in version.identity.parents}
-        places = {one: dataset_of(table.project.table(one).store.uri) for one in read}
-        found["columnLineage"] = ColumnLineageDatasetFacet(
-            {
-                column: Fields(
-                    [
-                        InputField(*places[name], one.column_name)
-                        for one in deps
-                        if (name := str(table_name_of(one.asset_key.path))) in places
-                    ]
-                )
-                for column, deps in lineage.deps_by_column.items()
-            }
-        )
+    if output.lineage is not None:
+        datasets = {parent.table: dataset for dataset, parents in read.items() for parent in parents}
+        columns = {
+            column: Fields(
+                [
+                    InputField(*datasets[name], one.column_name)
+                    for one in deps
+                    if (name := str(table_name_of(one.asset_key.path))) in datasets
+                ]
+            )
+            for column, deps in output.lineage.deps_by_column.items()
+        }
+        found["columnLineage"] = _facet(ColumnLineageDatasetFacet, fields=columns)
     return found
+
+
+def _facet(kind: "type[BaseFacet]", **members: Any) -> Any:
+    """A facet of ours; the client's own producer is the default."""
+    return cast("Any", kind)(producer=PRODUCER, **members)
 
 
 def _own(version: Version, change: str) -> dict[str, Any]:

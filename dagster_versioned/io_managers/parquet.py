@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.engines.dispatch import is_spark_frame
 from dagster_versioned.engines.spark.session import session_from
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.feature_table import UpstreamFiles
@@ -139,26 +140,37 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
         """
         if not context.has_asset_key:
-            return _with_events(context, self._fallback(f"output {context.name!r}").handle_output(context, obj))
-        asset_key = context.asset_key
-        table = self.project.project().table(asset_key.path)
+            return self._hand_on(context, obj)
+        table = self.project.project().table(context.asset_key.path)
         step = _step(context)
+        if self.open_lineage is None:
+            self._store(context, step, table, obj)
+        else:
+            with self.open_lineage.reporting(table, context.asset_key, step, context.log) as output:
+                output.results, output.lineage = self._store(context, step, table, obj)
+        return None
+
+    def _store(
+        self, context: dg.OutputContext, step: "StepExecutionContext | None", table: VersionedTable, obj: Any
+    ) -> tuple[Sequence[WriteResult], dg.TableColumnLineage | None]:
+        """Commit the value, and show in Dagster what was written, and where its columns come from."""
+        asset_key = context.asset_key
         options = TableOptions.from_metadata(context.definition_metadata)
         if isinstance(obj, Derivation):
             derived = obj.write(table, options=options, **_described(step, table, asset_key))
             self._report(context, step, table, [derived.result], None, lambda: run_metadata(obj, derived))
-            return None
+            return [derived.result], None
         if options.history is not None:
             lineage = column_lineage(obj)
             result = _append_events(context, step, table, obj, options)
             self._report(context, step, table, [result], lineage)
-            return None
+            return [result], lineage
         with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
             lineage = column_lineage(next(iter(frames.values()))) if frames else None
             partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
             results = _write(step, table, asset_key, frames, options, partitioning)
         self._report(context, step, table, results, lineage)
-        return None
+        return results, lineage
 
     @_on_its_spark
     def write_updates(
@@ -224,6 +236,21 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 "run, where no resource is set up, the lazy one."
             )
         return session
+
+    def _hand_on(self, context: dg.OutputContext, obj: Any) -> Any:
+        """Give the fallback what is no asset. Raises what that does, `InvalidInput` for a frame of Spark."""
+        fallback = self._fallback(f"output {context.name!r}")
+        try:
+            return _said(context, fallback.handle_output(context, obj))
+        except Exception as error:
+            if not is_spark_frame(obj):
+                raise
+            raise InvalidInput(
+                f"The output {context.name!r} is no asset, so it goes to the fallback of this IO manager, a "
+                f"{type(fallback).__name__}, which cannot keep a frame of Spark ({type(error).__name__}). It was not "
+                "stored. Return a frame of pyarrow, pandas or Polars, or make an asset of it; where all steps are one "
+                "process, fallback=dg.mem_io_manager keeps it."
+            ) from error
 
     def _fallback(self, value: str) -> dg.IOManager:
         """The IO manager of what is no asset, for ``value``: a factory has made it by now, if Dagster started this."""
@@ -343,8 +370,6 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
                 elif step:
                     step.add_asset_metadata(metadata, asset_key, result.version.partition)
         omissions.log(context.log, table.name)
-        if self.open_lineage is not None:
-            self.open_lineage.emit(table, asset_key, results, lineage, step, context.log)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
+from dagster_versioned.extras import requiring
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
@@ -91,9 +92,10 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         return ExternalTable(uri, name, profile=self.profile, credentials=credentials)
 
     def frame_type(self) -> type:
-        """What the default engine reads as."""
+        """What the default engine reads as. Raises `MissingExtra`."""
         module, name = _FRAME_TYPES[self.default_engine]
-        return getattr(import_module(module), name)
+        with requiring(self.default_engine, f"default_engine={self.default_engine!r} of a project"):
+            return getattr(import_module(module), name)
 
     def _opened(self) -> Project:
         name, location = value_of("name", self.name), value_of("location", self.location)

@@ -33,7 +33,7 @@ from dagster_versioned.errors import (
     StorageError,
     StoreUnavailable,
 )
-from dagster_versioned.storage.backoff import REQUEST
+from dagster_versioned.storage.backoff import REQUEST, Backoff
 from dagster_versioned.storage.conditions import ConditionCheck
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
@@ -50,10 +50,9 @@ _DELETERS = 16
 _DELETE_RETRIES = 5.0  # seconds; a delete that lands late may take what was put again since
 _NO_BUCKET = re.compile("ContainerNotFound|NoSuchBucket|specified bucket does not exist|AccountNotFound")
 _STATUS = re.compile(r"\b(?:status code|status): (\d{3})\b")
-_CREDENTIALS = re.compile(
-    "token request|TokenRequest|metadata|169\\.254|identity|[Cc]redential|access key|AccessKey|[Ss]ervice account|"
-    "private key|InvalidAuthenticationInfo|AuthenticationFailed|base64|Decod"
-)
+_ADDRESS = re.compile(r"https?://\S+")
+_CREDENTIALS = re.compile(r"Generic \w+ error: (Error performing token request|\w+ credential error)")
+"""How obstore begins where it has no credentials; what it says of a request begins otherwise, and repeats its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,7 @@ class CloudStore:
         except (ObjectNotFound, AccessDenied):
             raise
         except StorageError:
-            if start and self.head(key).size <= start:  # obstore refuses a range that begins at or after the end
+            if self.head(key).size <= start:  # obstore refuses a range that begins at or after the end
                 return b""
             raise
 
@@ -182,7 +181,7 @@ class CloudStore:
                 "read it to see who was first."
             )
         again = partial(self._put_if, "put_if_absent", key, data, None)
-        return self._connection.conditions.created(info, again, self.uri)
+        return self._connection.conditions.kept(info, None, again, self.uri)
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
@@ -191,7 +190,8 @@ class CloudStore:
                 f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
                 "as it is; read it again and decide anew."
             )
-        return info
+        again = partial(self._put_if, "put_if_match", key, data, etag)
+        return self._connection.conditions.kept(info, etag, again, self.uri)
 
     def copy(self, source: str, target: str) -> ObjectInfo:
         origin, full = self._full(source), self._full(target)
@@ -266,7 +266,7 @@ class CloudStore:
                     return landed
                 if attempt == self._options.attempts - 1:
                     raise
-            REQUEST.pause(attempt)
+            _PAUSES[self._location.type].pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
     def _mode(self, key: str, etag: str) -> "PutMode | None":
@@ -314,10 +314,11 @@ class CloudStore:
         try:
             yield
         except (BaseError, FileNotFoundError) as error:
-            raise self._from_failure(where, error) from None
+            # A key is not to be taken for what went wrong.
+            message = _ADDRESS.sub("", str(error)).replace(self._location.prefix + key, "")
+            raise self._from_failure(where, error, message) from None
 
-    def _from_failure(self, where: str, error: Exception) -> Exception:
-        message = str(error)
+    def _from_failure(self, where: str, error: Exception, message: str) -> Exception:
         status = int(found[1]) if (found := _STATUS.search(message)) else 0
         if _NO_BUCKET.search(message) or (isinstance(error, FileNotFoundError) and self._no_bucket(message)):
             kind = "container" if self._location.type == "azure" else "bucket"
@@ -336,7 +337,7 @@ class CloudStore:
                 f"{where}: the server refused ({status or type(error).__name__}). The object is as it was; check which "
                 "credentials are used and that their role allows this."
             )
-        if isinstance(error, UnknownConfigurationKeyError) or (not status and _CREDENTIALS.search(message)):
+        if isinstance(error, UnknownConfigurationKeyError) or _CREDENTIALS.match(message):
             return AccessDenied(
                 f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; "
                 f"{_WAYS[self._location.type]}"
@@ -361,6 +362,9 @@ class CloudStore:
         return False
 
 
+_PAUSES = {"azure": REQUEST, "gcs": Backoff(1.0, 16.0)}
+"""Google takes one write a second of each object, and refuses the next ones for now (429)."""
+
 _WAYS = {
     "azure": "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and "
     "AZURE_TENANT_ID, or run where a managed identity is.",
@@ -369,25 +373,35 @@ _WAYS = {
 }
 
 
+_began_in: int | None = None
+"""The process whose threads obstore runs on; a forked child, which has none of them, would wait for ever."""
+
+
 class _Connection:
     """The clients of a store and its subfolders, made when first needed: one tries again by itself, one never does."""
 
     def __init__(self, location: Location, options: CloudOptions) -> None:
         self._pickled = (location, options)
         self.conditions = ConditionCheck(location.endpoint_url)
-        self._made: tuple[int, tuple[Client, Client]] | None = None
+        self._made: tuple[Client, Client] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self._pickled
 
     @property
     def clients(self) -> "tuple[Client, Client]":
-        made = self._made
-        # A forked child must not talk over its parent's sockets. Two threads may both make clients; either will do.
-        if made is None or made[0] != os.getpid():
+        global _began_in
+        if _began_in not in (None, os.getpid()):
+            raise StorageError(
+                f"{self._pickled[0].bare_uri} cannot be reached from this process, which was forked from one that has "
+                "used Google Cloud Storage or Azure: the threads that talk to them stayed there. Nothing was sent. "
+                "Start processes by 'spawn' or 'forkserver', as Dagster's executors do."
+            )
+        if self._made is None:  # two threads may both make clients; either will do
+            _began_in = os.getpid()
             attempts = self._pickled[1].attempts
-            made = self._made = (os.getpid(), (self._make(attempts), self._make(1)))
-        return made[1]
+            self._made = self._make(attempts), self._make(1)
+        return self._made
 
     def _make(self, attempts: int) -> "Client":
         location, options = self._pickled
@@ -400,8 +414,8 @@ class _Connection:
             "max_retries": attempts - 1,
             "retry_timeout": timedelta(seconds=options.timeout),
             "backoff": {
-                "init_backoff": timedelta(seconds=REQUEST.first),
-                "max_backoff": timedelta(seconds=REQUEST.longest),
+                "init_backoff": timedelta(seconds=_PAUSES[location.type].first),
+                "max_backoff": timedelta(seconds=_PAUSES[location.type].longest),
                 "base": 2,
             },
         }

@@ -1,4 +1,4 @@
-"""Whether a server keeps the condition of a conditional write, on which every commit stands."""
+"""Whether a server keeps the conditions of conditional writes, on which every commit stands."""
 
 from collections.abc import Callable
 
@@ -7,32 +7,36 @@ from dagster_versioned.storage.object_store import ObjectInfo
 
 
 class ConditionCheck:
-    """Looked at once for a server that is none of the clouds' own: what was just created is created again.
+    """Looked at once for a server that is none of the clouds' own: what was just written is written again, on a
+    condition that does not hold any more.
 
     A server that ignores the condition would let two writers take one version, and one of the two would be lost.
     """
 
     def __init__(self, endpoint_url: str | None) -> None:
-        self._is_done = endpoint_url is None
+        self._unseen = set[str]() if endpoint_url is None else {"If-None-Match", "If-Match"}
 
-    def created(self, info: ObjectInfo, again: Callable[[], ObjectInfo | None], uri: str) -> ObjectInfo:
-        """The object that was created. ``again`` creates it once more; ``None`` where the server refuses, as it must.
+    def kept(self, info: ObjectInfo, etag: str | None, again: Callable[[], ObjectInfo | None], uri: str) -> ObjectInfo:
+        """The object that was written where the ETag was ``etag`` (``None``: where there was no object).
 
-        Raises `StorageError` for a server that does it twice in a row: once may be because somebody deleted it.
+        ``again`` writes the same once more; ``None`` where the server refuses, as it must. Raises `StorageError` for a
+        server that does it twice in a row: once may be because somebody deleted it, or put back what was there.
         """
-        for _ in range(0 if self._is_done else 2):
+        condition = "If-None-Match" if etag is None else "If-Match"
+        if condition not in self._unseen or info.etag == etag:  # the same bytes, so the condition holds again
+            return info
+        for _ in range(2):
             try:
                 made = again()
             except StoreUnavailable:
                 return info  # nothing is known, and the object is there
             if made is None:
-                self._is_done = True
+                self._unseen.discard(condition)
                 return info
             info = made
-        if self._is_done:
-            return info
+        did = f"created {info.key!r} again, which was there" if etag is None else f"replaced {info.key!r} twice"
         raise StorageError(
-            f"The server of {uri} ignores the condition of a write (If-None-Match): it created {info.key!r} again, "
-            "which was there. Without it two writers of a table lose each other's versions. The object is there, with "
-            "the bytes of this writer; use a server, or a version of it, with conditional writes."
+            f"The server of {uri} ignores the condition of a write ({condition}): it {did}. Without it two writers of "
+            "a table lose each other's versions. The object is there, with the bytes of this writer; use a server, or "
+            "a version of it, with conditional writes."
         )

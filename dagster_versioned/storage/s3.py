@@ -201,7 +201,7 @@ class S3Store:
                 "read it to see who was first."
             )
         again = partial(self._put_if, "put_if_absent", key, data, None)
-        return self._connection.conditions.created(info, again, self.uri)
+        return self._connection.conditions.kept(info, None, again, self.uri)
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
@@ -210,7 +210,8 @@ class S3Store:
                 f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
                 "as it is; read it again and decide anew."
             )
-        return info
+        again = partial(self._put_if, "put_if_match", key, data, etag)
+        return self._connection.conditions.kept(info, etag, again, self.uri)
 
     def copy(self, source: str, target: str) -> ObjectInfo:
         at = self._at(target)

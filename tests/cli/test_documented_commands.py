@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,6 +106,29 @@ def test_the_start_page_works_as_it_is_written(tmp_path, monkeypatch):
     table = Project.open("NYC_FLIGHTS", "warehouse").table("delays")
     assert [(version.log_version, version.change) for version in table.history()] == [(0, "full")]
     assert DeltaTable("warehouse/datom/delays", version=0).to_pyarrow_table() == table.read()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_the_first_page_of_the_tutorial_works_as_it_is_written_and_only_dagster_says_anything(tmp_path):
+    """As a person has it: a file, run by an interpreter that nothing was set for."""
+    page = (ROOT / "docs/tutorial/getting-started.md").read_text()
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "pipeline.py").write_text("\n\n".join(block for language, block in blocks if language == "python"))
+    own = ("PYTHON", "PYSPARK", "SPARK", "DAGSTER", "AZURE", "GCE", "AWS")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    env |= {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"}
+    ran = subprocess.run([sys.executable, "pipeline.py"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
+    lines = ran.stderr.splitlines()
+    assert [line for line in lines if not re.search(r" - dagster - (DEBUG|INFO) - ", line)] == []
+    told = [found for line in lines for found in re.findall(r"(\w+: \w+), version \w+, \d rows? in 1 part", line)]
+    assert told == ["flights: full", "daily_delays: full", "flights: none", "daily_delays: none"]
+    (listed,) = [
+        line for language, block in blocks if language == "sh" for line in block.splitlines() if "history daily" in line
+    ]
+    history = subprocess.run(listed.split(), cwd=tmp_path, env=env, check=True, capture_output=True, text=True)
+    assert ("full" in history.stdout, history.stderr) == (True, "")
 
 
 @pytest.mark.spark

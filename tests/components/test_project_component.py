@@ -121,6 +121,13 @@ def test_the_configuration_of_spark_is_that_of_a_lazy_resource(tmp_path):
     assert definitions(f"project: {{name: HOUSE, location: {tmp_path}}}\n").resources["io_manager"].pyspark is None
 
 
+def test_openlineage_is_told_where_the_yaml_says_so(tmp_path):
+    project = f"project: {{name: HOUSE, location: {tmp_path}}}\n"
+    told = [definitions(f"{project}{text}").resources["io_manager"].open_lineage for text in ("", "open_lineage: {}\n")]
+    assert (told[0], told[1].namespace) == (None, "dagster")
+    assert definitions(f"{project}open_lineage: {{namespace: n}}").resources["io_manager"].open_lineage.namespace == "n"
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -203,6 +210,8 @@ def test_what_is_no_place_does_not(place):
         ("preview_rows: -1", "preview_rows", "less than the minimum of 0"),
         ("preview_rows: many", "preview_rows", "is not of type 'integer'"),
         ("pyspark: {spark_config: [a]}", "pyspark.spark_config", "is not of type 'object'"),
+        ("open_lineage: {namespace: ''}", "open_lineage.namespace", "too short|non-empty"),
+        ("open_lineage: {url: x}", "open_lineage", "'url' was unexpected"),
         ("sensors: [{name: s, target: '*', compare: rows}]", "sensors.0.compare", "is not one of"),
         ("sensors: [{name: a b, target: '*'}]", "sensors.0.name", "does not match"),
         ("sensors: [{name: s, target: ''}]", "sensors.0.target", "too short|non-empty"),

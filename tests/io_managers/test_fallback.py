@@ -1,5 +1,7 @@
 """Values that are no assets: the outputs of a job's ops, and what passes between the ops of a graph-backed asset."""
 
+import os
+import pickle
 from pathlib import Path
 
 import dagster as dg
@@ -10,6 +12,7 @@ from dagster_versioned import Project, ProjectResource, VersionedParquetIOManage
 from dagster_versioned.errors import InvalidInput
 
 LOCATION = "FALLBACK_TEST_LOCATION"
+BROKEN = "FALLBACK_TEST_BROKEN"
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])
 
 
@@ -64,13 +67,25 @@ def summed():
     total(each(start()).map(doubled).collect())
 
 
+@dg.op
+def breaks(numbers):
+    if BROKEN in os.environ:
+        raise OSError("broken")
+    return sum(numbers)
+
+
+@dg.graph
+def breakable():
+    breaks(start())
+
+
 def everything():
     """The assets' job and the ops' job, as each process of the multiprocess executor makes them for itself."""
     project = ProjectResource(name="HOUSE", location=dg.EnvVar(LOCATION))
     return dg.Definitions(
         assets=[up, counted, below],
         resources={"io_manager": VersionedParquetIOManager(project=project)},
-        jobs=[dg.define_asset_job("assets", "*"), summed.to_job("ops")],
+        jobs=[dg.define_asset_job("assets", "*"), summed.to_job("ops"), breakable.to_job("breakable")],
     )
 
 
@@ -80,6 +95,10 @@ def assets_job():
 
 def ops_job():
     return everything().resolve_job_def("ops")
+
+
+def breakable_job():
+    return everything().resolve_job_def("breakable")
 
 
 @pytest.fixture
@@ -187,6 +206,125 @@ def test_what_is_no_io_manager_is_refused_as_a_fallback_when_it_is_needed(house,
     assert house.run(up, io_manager=house.io_manager(fallback=wrong)).success
     with pytest.raises(InvalidInput, match=r"output 'result' is no asset.*fallback=.* IO manager"):
         house.run(up, counted, io_manager=house.io_manager(fallback=wrong))
+
+
+def test_each_output_of_an_op_goes_where_it_belongs(house):
+    """Of an op with two outputs in a graph of two assets, one is an asset and one is not."""
+
+    @dg.op(out={"rows": dg.Out(), "count": dg.Out()})
+    def split():
+        yield dg.Output(pa.table({"n": [1, 2]}), "rows")
+        yield dg.Output(2, "count")
+
+    @dg.op
+    def as_counts(count):
+        return pa.table({"n": [count]})
+
+    @dg.graph_multi_asset(outs={"rows": dg.AssetOut(), "counts": dg.AssetOut()})
+    def both():
+        rows, count = split()
+        return {"rows": rows, "counts": as_counts(count)}
+
+    assert house.run(both).success
+    assert house.project.table("rows").read().to_pydict() == {"n": [1, 2]}
+    assert house.project.table("counts").read().to_pydict() == {"n": [2]}
+    assert {str(name) for name in house.project.tables()} == {"rows", "counts"}
+
+
+def test_an_op_of_a_job_reads_an_asset_s_table(house):
+    @dg.job
+    def report():
+        count(dg.SourceAsset("up", io_manager_key="io_manager"))
+
+    house.run(up)
+    result = report.execute_in_process(instance=house.instance, resources={"io_manager": house.io_manager()})
+    assert result.output_for_node("count") == {"rows": 2}
+    assert {str(name) for name in house.project.tables()} == {"up"}
+
+
+def test_a_step_that_is_tried_again_finds_what_earlier_ones_made(house):
+    attempts = []
+
+    @dg.op(retry_policy=dg.RetryPolicy(max_retries=2))
+    def flaky(counted):
+        attempts.append(counted)
+        if len(attempts) < 3:
+            raise OSError("not yet")
+        return pa.table({"n": [counted["rows"]]})
+
+    @dg.graph_asset
+    def stubborn(up):
+        return flaky(count(up))
+
+    assert house.run(up, stubborn).success
+    assert attempts == [{"rows": 2}] * 3
+    assert house.parents("stubborn") == [("up", None, house.head("up").metadata_sha)]
+
+
+def test_a_run_that_is_executed_again_from_its_failure_finds_what_the_first_one_made(tmp_path, monkeypatch):
+    monkeypatch.setenv(LOCATION, str(tmp_path / "data"))
+    monkeypatch.setenv(BROKEN, "yes")
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        job = dg.reconstructable(breakable_job)
+        config = {"execution": {"config": {"in_process": {}}}}
+        with dg.execute_job(job, instance, run_config=config, raise_on_error=False) as first:
+            assert [event.step_key for event in first.get_step_failure_events()] == ["breaks"]
+        monkeypatch.delenv(BROKEN)
+        again = dg.ReexecutionOptions.from_failure(first.run_id, instance)
+        with dg.execute_job(job, instance, run_config=config, reexecution_options=again) as second:
+            assert {event.step_key for event in second.get_step_success_events()} == {"breaks"}
+            assert second.output_for_node("breaks") == 6
+
+
+def test_the_fallback_may_need_resources_as_dagster_aws_s_do(house, tmp_path):
+    """`s3_pickle_io_manager` names the resource that it needs, `S3PickleIOManager` holds it."""
+
+    class Bucket(dg.ConfigurableResource):
+        folder: str
+
+    class Pickles(dg.ConfigurableIOManager):
+        bucket: dg.ResourceDependency[Bucket]
+        prefix: str = "dagster"
+
+        def handle_output(self, context, obj):
+            Path(self.bucket.folder, f"{self.prefix}-{context.step_key}").write_bytes(pickle.dumps(obj))
+
+        def load_input(self, context):
+            step = context.upstream_output.step_key
+            return pickle.loads(Path(self.bucket.folder, f"{self.prefix}-{step}").read_bytes())
+
+    @dg.io_manager(required_resource_keys={"bucket"}, config_schema={"prefix": dg.Field(str, default_value="old")})
+    def pickles(context):
+        return Pickles(bucket=context.resources.bucket, prefix=context.resource_config["prefix"])
+
+    bucket = Bucket(folder=str(tmp_path))
+    for fallback, prefix in ((Pickles(bucket=bucket), "dagster"), (pickles, "old")):
+        manager = house.io_manager(fallback=fallback)
+        assert house.run(up, counted, io_manager=manager, resources={"bucket": bucket}).success
+        assert Path(tmp_path, f"{prefix}-counted.count").exists()
+
+
+@pytest.mark.spark
+def test_a_frame_of_spark_that_the_fallback_cannot_keep_is_refused_in_one_sentence(house, spark):
+    from pyspark.sql import DataFrame
+
+    @dg.op
+    def halved(up: DataFrame) -> DataFrame:
+        return up.where("n = 1")
+
+    @dg.op
+    def named(rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("n AS number")
+
+    @dg.graph_asset
+    def half(up):
+        return named(halved(up))
+
+    with pytest.raises(InvalidInput, match=r"'result' is no asset.*frame of Spark.*fallback=dg\.mem_io_manager"):
+        house.run(up, half)
+    assert house.run(up, half, io_manager=house.io_manager(fallback=dg.mem_io_manager)).success
+    assert house.project.table("half").read().to_pydict() == {"number": [1]}
+    assert house.parents("half") == [("up", None, house.head("up").metadata_sha)]
 
 
 class TestOutsideOfARun:

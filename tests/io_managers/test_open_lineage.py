@@ -2,48 +2,114 @@
 
 import gzip
 import json
+import os
+import re
 import threading
 from collections.abc import Iterator
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from uuid import UUID
 
 import dagster as dg
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from jsonschema import Draft202012Validator
 
-from dagster_versioned import OpenLineageResource
-from dagster_versioned.io_managers.open_lineage import OWN_FACET, dataset_of
+from dagster_versioned import OpenLineageResource, ProjectResource, VersionedParquetIOManager, versioned_source
+from dagster_versioned.identity.version import partitions_sha
+from dagster_versioned.io_managers.open_lineage import OWN_FACET, PRODUCER, dataset_of
 
-# What OpenLineage.json 2-0-2 requires of a run event and of what it holds.
-_URI = {"type": "string", "pattern": "^https?://"}
-_FACETS = {
-    "type": "object",
-    "additionalProperties": {
-        "type": "object",
-        "required": ["_producer", "_schemaURL"],
-        "properties": {"_producer": _URI, "_schemaURL": _URI},
-    },
+# What OpenLineage 2-0-2 requires of a run event, and its facets of the versions below of themselves, in JSON Schema's
+# words. A facet's _schemaURL says which of these it follows; one of our own follows that of any facet.
+_URI = {"type": "string", "format": "uri", "pattern": "^https?://"}
+_TEXT = {"type": "string"}
+_UUID = {"type": "string", "format": "uuid", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}
+
+
+def _record(required, **optional):
+    return {"type": "object", "required": list(required), "properties": {**required, **optional}}
+
+
+def _list(items):
+    return {"type": "array", "items": items}
+
+
+_COLUMN = _record({"name": _TEXT}, type=_TEXT, description=_TEXT, fields={"type": "array"})
+_INPUT_FIELD = _record({"namespace": _TEXT, "name": _TEXT, "field": _TEXT}, transformations={"type": "array"})
+_JOB_NAME = {"namespace": _TEXT, "name": _TEXT}
+FACETS = {
+    "facets/1-2-0/ColumnLineageDatasetFacet.json#/$defs/ColumnLineageDatasetFacet": _record(
+        {"fields": {"type": "object", "additionalProperties": _record({"inputFields": _list(_INPUT_FIELD)})}},
+        dataset=_list(_INPUT_FIELD),
+    ),
+    "facets/1-2-0/SchemaDatasetFacet.json#/$defs/SchemaDatasetFacet": _record({}, fields=_list(_COLUMN)),
+    "facets/1-0-1/DatasetVersionDatasetFacet.json#/$defs/DatasetVersionDatasetFacet": _record(
+        {"datasetVersion": _TEXT}
+    ),
+    "facets/1-0-1/StorageDatasetFacet.json#/$defs/StorageDatasetFacet": _record(
+        {"storageLayer": _TEXT}, fileFormat=_TEXT
+    ),
+    "facets/1-2-0/ParentRunFacet.json#/$defs/ParentRunFacet": _record(
+        {"run": _record({"runId": _UUID}), "job": _record(_JOB_NAME)}, root={"type": "object"}
+    ),
+    "facets/1-0-1/ErrorMessageRunFacet.json#/$defs/ErrorMessageRunFacet": _record(
+        {"message": _TEXT, "programmingLanguage": _TEXT}, stackTrace=_TEXT
+    ),
+    "2-0-2/OpenLineage.json#/$defs/DatasetFacet": {},
 }
-_NAMED = {
-    "type": "object",
-    "required": ["namespace", "name"],
-    "properties": {"namespace": {"type": "string"}, "name": {"type": "string"}, "facets": _FACETS},
+KEYS = {  # as the facets' own schemas name them
+    "columnLineage": "ColumnLineageDatasetFacet",
+    "schema": "SchemaDatasetFacet",
+    "version": "DatasetVersionDatasetFacet",
+    "storage": "StorageDatasetFacet",
+    "parent": "ParentRunFacet",
+    "errorMessage": "ErrorMessageRunFacet",
 }
-RUN_EVENT = {
-    "type": "object",
-    "required": ["eventTime", "producer", "schemaURL", "run", "job"],
-    "properties": {
-        "eventTime": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d.*(Z|\+00:00)$"},
-        "eventType": {"enum": ["START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER"]},
+_FACETS = {"type": "object", "additionalProperties": _record({"_producer": _URI, "_schemaURL": _URI})}
+_DATASET = _record(_JOB_NAME, facets=_FACETS)
+RUN_EVENT = _record(
+    {
+        "eventTime": {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$"},
         "producer": _URI,
-        "schemaURL": _URI,
-        "run": {"type": "object", "required": ["runId"], "properties": {"facets": _FACETS}},
-        "job": _NAMED,
-        "inputs": {"type": "array", "items": _NAMED},
-        "outputs": {"type": "array", "items": _NAMED},
+        "schemaURL": {"const": "https://openlineage.io/spec/2-0-2/OpenLineage.json#/$defs/RunEvent"},
+        "run": _record({"runId": _UUID}, facets=_FACETS),
+        "job": _record(_JOB_NAME, facets=_FACETS),
     },
-}
+    eventType={"enum": ["START", "RUNNING", "COMPLETE", "ABORT", "FAIL", "OTHER"]},
+    inputs=_list(_DATASET),
+    outputs=_list(_DATASET),
+)
+
+
+def check(events):
+    """That events are as the specification wants them, and their runs too: each has one beginning and one end."""
+    runs = {}
+    for event in events:
+        Draft202012Validator(RUN_EVENT).validate(event)
+        runs.setdefault(event["run"]["runId"], []).append(event)
+        for holder in (event["run"], *event.get("inputs", ()), *event.get("outputs", ())):
+            for name, facet in holder.get("facets", {}).items():
+                if name == "tags":  # the client's own, which says its version
+                    continue
+                own = facet["_schemaURL"].removeprefix("https://openlineage.io/spec/")
+                Draft202012Validator(FACETS[own]).validate(facet)
+                assert facet["_producer"] == event["producer"] == PRODUCER
+                # A custom facet is called prefix_name, each in camel case.
+                assert KEYS.get(name, "DatasetFacet") == own.rpartition("/")[2]
+                assert name in KEYS or re.fullmatch(r"[a-z][A-Za-z]*_[a-z][A-Za-z]*", name)
+        for datasets in (event.get("inputs", ()), event.get("outputs", ())):
+            names = [(one["namespace"], one["name"]) for one in datasets]
+            assert len(set(names)) == len(names)
+    for begun, ended in runs.values():
+        assert (begun["eventType"], ended["eventType"] in ("COMPLETE", "FAIL")) == ("START", True)
+        assert begun["job"] == ended["job"]
+        assert begun["eventTime"] <= ended["eventTime"]
+
+
+def ended(events):
+    """The last event of each run."""
+    check(events)
+    return events[1::2]
 
 
 @pytest.fixture
@@ -87,14 +153,17 @@ def facets(dataset):
 
 def test_each_output_is_an_event_with_what_it_was_built_from(house, received):
     result = house.run(up, down, io_manager=house.io_manager(open_lineage=OpenLineageResource(namespace="fleet")))
-    first, second = received
+    first, second = ended(received)
     for event in received:
-        Draft202012Validator(RUN_EVENT).validate(event)
-        assert event["eventType"] == "COMPLETE"
-        assert event["run"]["facets"]["parent"]["run"]["runId"] == result.run_id
-    assert [event["job"]["name"] for event in received] == ["up", "late/down"]
+        above = event["run"]["facets"]["parent"]
+        assert above["run"]["runId"] == result.run_id
+        assert above["job"]["namespace"] == "fleet"
+    assert [event["eventType"] for event in received] == ["START", "COMPLETE"] * 2
+    assert [event["job"]["name"] for event in (first, second)] == ["up", "late/down"]
     assert {event["job"]["namespace"] for event in received} == {"fleet"}
-    assert len({UUID(event["run"]["runId"]) for event in received}) == 2
+    started = {one.step_key: one.start_time for one in house.instance.get_run_step_stats(result.run_id)}
+    begun = [datetime.fromisoformat(event["eventTime"]).timestamp() for event in received[::2]]
+    assert begun == pytest.approx([started["up"], started["late__down"]], abs=0.001)
     folders = {name: house.project.table(name).store.uri for name in ("up", "late__down")}
     assert first["inputs"] == []
     (made,) = first["outputs"]
@@ -125,7 +194,7 @@ def test_a_run_over_partitions_is_one_event(house, received):
 
     tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"}
     house.run(daily, io_manager=house.io_manager(open_lineage=OpenLineageResource()), tags=tags)
-    ((made,),) = (event["outputs"] for event in received)
+    ((made,),) = (event["outputs"] for event in ended(received))
     versions = facets(made)[OWN_FACET]["versions"]
     assert [(one["partition"], one["change"]) for one in versions] == [("a", "full"), ("b", "full")]
     assert [one["metadata_sha"] for one in versions] == [house.head("daily", key).metadata_sha for key in "ab"]
@@ -140,10 +209,82 @@ def test_columns_of_spark_frames_have_their_lineage(house, received, spark):
         return up.selectExpr("2 * n AS twice", "1 AS one")
 
     house.run(up, doubled, io_manager=house.io_manager(open_lineage=OpenLineageResource()))
-    found = facets(received[1]["outputs"][0])["columnLineage"]["fields"]
+    found = facets(ended(received)[1]["outputs"][0])["columnLineage"]["fields"]
+    assert found["one"]["inputFields"] == []
     (origin,) = found["twice"]["inputFields"]
     folder = house.project.table("up").store.uri
     assert (origin["namespace"], origin["name"], origin["field"]) == ("file", folder, "n")
+
+
+def test_partitions_that_were_read_are_one_input(house, received):
+    @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["a", "b", "c"]))
+    def daily(context):
+        return pa.table({"day": [context.partition_key]})
+
+    @dg.asset(ins={"daily": dg.AssetIn(partition_mapping=dg.SpecificPartitionsPartitionMapping(["a", "b"]))})
+    def two(daily):
+        return daily
+
+    for key in "abc":
+        house.run(daily, partition_key=key)
+    house.run(daily, two, selection=[two], io_manager=house.io_manager(open_lineage=OpenLineageResource()))
+    (event,) = ended(received)
+    (read,) = event["inputs"]
+    shas = {key: house.head("daily", key).metadata_sha for key in "ab"}
+    assert facets(read)["version"] == {"datasetVersion": partitions_sha(shas)}
+    (own,) = facets(event["outputs"][0])[OWN_FACET]["versions"]
+    assert {one["partition"]: one["version"] for one in own["parents"]} == shas
+
+
+def test_what_was_read_of_elsewhere_is_named_by_its_place(house, received, tmp_path):
+    """A table of another project, and a Delta table of none."""
+    place = str(tmp_path / "plain")
+    write_deltalake(place, pa.table({"n": [3]}))
+    plain = versioned_source("plain", uri=place)
+    other = VersionedParquetIOManager(project=ProjectResource(name="OTHER", location=str(tmp_path / "other")))
+
+    @dg.asset(io_manager_key="other")
+    def theirs():
+        return pa.table({"n": [1]})
+
+    @dg.asset
+    def ours(theirs, plain):
+        return pa.concat_tables([theirs, plain])
+
+    manager = house.io_manager(open_lineage=OpenLineageResource())
+    house.run(theirs, plain, ours, io_manager=manager, resources={"other": other})
+    (event,) = ended(received)
+    assert sorted((one["namespace"], one["name"]) for one in event["inputs"]) == [
+        ("file", str(tmp_path / "other/datom/theirs")),
+        ("file", place),
+    ]
+
+
+def test_an_attempt_that_was_refused_is_a_run_that_failed(house, received):
+    attempts = []
+
+    @dg.asset(retry_policy=dg.RetryPolicy(max_retries=1))
+    def moody():
+        attempts.append(1)
+        return pa.table({"n": pa.array([], pa.int64())}) if len(attempts) == 1 else pa.table({"n": [1]})
+
+    house.run(moody, io_manager=house.io_manager(open_lineage=OpenLineageResource()))
+    failed, completed = ended(received)
+    assert (failed["eventType"], completed["eventType"]) == ("FAIL", "COMPLETE")
+    assert failed["run"]["runId"] != completed["run"]["runId"]
+    assert failed["run"]["facets"]["errorMessage"]["message"].startswith("EmptyTable: The frame has no rows.")
+    (meant,) = failed["outputs"]
+    assert (meant["name"], "version" in facets(meant)) == (house.project.table("moody").store.uri, False)
+
+
+def test_what_a_transport_has_not_sent_yet_is_sent_with_the_end_of_the_run(house, received, monkeypatch):
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__TYPE", "async_http")
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT__URL", os.environ["OPENLINEAGE_URL"])
+    monkeypatch.delenv("OPENLINEAGE_URL")
+    resource = OpenLineageResource()
+    for _ in range(2):
+        house.run(up, io_manager=house.io_manager(open_lineage=resource))
+    assert sorted(event["eventType"] for event in received) == ["COMPLETE", "COMPLETE", "START", "START"]
 
 
 def test_where_nobody_listens_the_run_succeeds_and_says_so_once(house, monkeypatch):

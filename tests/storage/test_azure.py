@@ -1,6 +1,9 @@
 """What the store of Azure does when the server, or the way to it, does not do its part."""
 
+import json
+import multiprocessing
 import pickle
+import re
 import socket
 import traceback
 from collections.abc import Callable, Iterator
@@ -9,6 +12,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from dagster_versioned.errors import (
     AccessDenied,
@@ -21,7 +26,16 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.storage import CloudOptions, CloudStore, Location, open_store
 from support.azurite import ACCOUNT, AzureServer
-from support.faulty_proxy import DROP_AFTER, DROP_BEFORE, FAIL_AFTER, FaultyProxy, answer, faulty_proxy
+from support.faulty_proxy import (
+    CUT,
+    DROP_AFTER,
+    DROP_BEFORE,
+    FAIL_AFTER,
+    NO_CONDITION,
+    FaultyProxy,
+    answer,
+    faulty_proxy,
+)
 
 FEW_ATTEMPTS = CloudOptions(attempts=3, part_bytes=5 * 1024**2)
 UNAVAILABLE = answer(503, "ServerBusy")
@@ -151,6 +165,77 @@ class TestOnAzurite:
                 verb()
             assert len(proxy.seen) >= 2
 
+    @pytest.mark.parametrize(
+        "name", ["metadata", "identity", "credentials", "ContainerNotFound", "status: 404", "Decode"]
+    )
+    def test_a_key_that_reads_like_an_error_is_not_taken_for_one(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, name: str
+    ):
+        key = f"token request/{name}"
+        proxy.set(DROP_AFTER, on=puts)
+        assert store.put_if_absent(key, b"mine") == direct.head(key)
+        with pytest.raises(ObjectNotFound):
+            store.get(f"{key} of another")
+        proxy.set(DROP_BEFORE, for_ever=True)
+        for attempt in (lambda: store.get(key), lambda: store.put_if_absent(key, b"mine")):
+            with pytest.raises(StoreUnavailable, match="may or may not have landed"):
+                attempt()
+
+    @pytest.mark.parametrize("size", [1000, 5_000_000])
+    def test_a_body_that_breaks_off_is_read_again(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy, size: int
+    ):
+        data = bytes(range(250)) * (size // 250)
+        direct.put("part", data)
+        for read in (lambda: store.get("part"), lambda: store.get_range("part", 0, size)):
+            proxy.set(CUT, on=lambda method, path: method == "GET")
+            assert read() == data
+            assert len(proxy.seen) > 1
+
+    def test_a_server_that_ignores_conditions_is_refused(
+        self, azurite: AzureServer, container: str, prefix: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
+    ):
+        # With the account's key the conditions are signed, so that the proxy could not take them out.
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.sas_token)
+        store = AzureServer(f"{proxy.endpoint_url}/{ACCOUNT}", azurite.key).store(container, prefix, FEW_ATTEMPTS)
+        etag = store.put("head", b"old").etag
+        proxy.set(NO_CONDITION, for_ever=True)
+        with pytest.raises(StorageError, match=r"\(If-None-Match\).*created 'log/0' again") as raised:
+            store.put_if_absent("log/0", b"mine")
+        with pytest.raises(StorageError, match=r"\(If-Match\).*replaced 'head' twice"):
+            store.put_if_match("head", b"new", etag)
+        assert "sig=" not in written(raised.value)
+        proxy.set()
+        etag = store.put_if_match("head", b"newer", store.head("head").etag).etag
+        store.put_if_absent("log/1", b"mine")
+        proxy.set()
+        store.put_if_match("head", b"newest", etag)
+        store.put_if_absent("log/2", b"mine")
+        assert proxy.seen == ["PUT", "PUT"]  # looked at once
+
+    def test_a_token_that_is_no_good_is_denied_and_not_shown(
+        self, azurite: AzureServer, container: str, file: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+        signature = azurite.sas_token.rpartition("sig=")[2]
+        monkeypatch.setenv("AZURE_STORAGE_SAS_TOKEN", azurite.sas_token.replace("sp=rwdlac", "sp=rwdlacx"))
+        store = azurite.store(container)
+        for verb in every_verb(store, file):
+            with pytest.raises(AccessDenied) as raised:
+                verb()
+            assert signature not in written(raised.value)
+
+    def test_a_forked_child_does_not_wait_for_ever(self, direct: CloudStore):
+        direct.put("key", b"data")
+        context = multiprocessing.get_context("fork")
+        results = context.SimpleQueue()
+        child = context.Process(target=_read_in_a_child, args=(direct, results))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0
+        assert re.search("forked.*spawn", results.get())
+
     def test_what_a_source_of_chunks_raises_is_passed_on(self, direct: CloudStore):
         def chunks() -> Iterator[bytes]:
             yield bytes(5 * 1024**2)
@@ -189,6 +274,13 @@ class TestOnAzurite:
         assert pickle.loads(pickle.dumps(store)).get("a/b") == b"data"
 
 
+def _read_in_a_child(store: CloudStore, results) -> None:
+    try:
+        results.put(store.get("key"))
+    except StorageError as error:
+        results.put(str(error))
+
+
 def test_nobody_at_the_endpoint(file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "aHVudGVyMmh1bnRlcjI=")
     with socket.socket() as unused:
@@ -203,6 +295,7 @@ def test_nobody_at_the_endpoint(file: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("location", CLOUDS, ids=["gcs", "azure"])
 def test_no_credentials_at_all_are_said(location: Location, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/nonexistent")  # where gcloud keeps a login
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)  # of Azurite
     store = CloudStore(location, options=CloudOptions(attempts=1, timeout=5))
     for verb in (lambda: store.get("key"), lambda: store.put_if_absent("key", b"data")):
         with pytest.raises(AccessDenied, match=r"no usable credentials.*set (AZURE|GOOGLE)"):
@@ -224,6 +317,26 @@ def test_settings_that_are_none_are_refused_and_not_shown(
     with pytest.raises(AccessDenied) as raised:
         CloudStore(location).get("key")
     assert "hunter2" not in written(raised.value)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_google_does_not_take_is_denied_and_not_shown(
+    status: int, file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    private = rsa.generate_private_key(65537, 2048)
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    account = {"private_key": pem, "private_key_id": "hunter2", "client_email": "hunter2@example.com"}
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+    with faulty_proxy("http://127.0.0.1:9") as google:
+        google.set(answer(status, "AccessDenied"), for_ever=True)
+        location = Location(type="gcs", root="bucket", endpoint_url=google.endpoint_url)
+        for verb in every_verb(CloudStore(location, options=FEW_ATTEMPTS), file):
+            google.seen.clear()
+            with pytest.raises(AccessDenied, match=f"refused .{status}|refused .[A-Z]") as raised:
+                verb()
+            assert google.seen
+            told = written(raised.value)
+            assert not [secret for secret in ("hunter2", "Bearer", pem.splitlines()[1]) if secret in told]
 
 
 def test_another_store_is_not_opened():

@@ -111,6 +111,11 @@ class TestObjects:
         store.put("object", b"0123456789")
         assert store.get_range("object", start, length) == expected
 
+    @pytest.mark.parametrize("start", [0, 3])
+    def test_every_range_of_an_empty_object_is_empty(self, store: ObjectStore, start: int):
+        store.put("object", b"")
+        assert store.get_range("object", start, 4) == b""
+
     @pytest.mark.parametrize("operation", ["get", "get_with_info", "head"])
     @pytest.mark.parametrize("key", ["absent", "object/below", "folder"])
     def test_what_is_not_an_object_is_not_found(self, store: ObjectStore, operation: str, key: str):

@@ -215,6 +215,25 @@ def test_a_server_without_conditional_writes_is_refused(
     assert proxy.seen == ["PUT", "PUT", "PUT"]  # looked at once
 
 
+def test_a_server_that_replaces_whatever_is_there_is_refused(
+    proxy: FaultyProxy, moto_server: S3Server, bucket: str, prefix: str
+):
+    store = S3Server(proxy.endpoint_url, moto_server.access_key, moto_server.secret_key).store(bucket, prefix)
+    etag = store.put("head", b"old").etag
+    proxy.set(NO_CONDITION, for_ever=True)
+    with pytest.raises(StorageError, match=r"ignores the condition of a write \(If-Match\).*replaced 'head' twice"):
+        store.put_if_match("head", b"new", etag)
+    assert store.get("head") == b"new"
+    proxy.set()
+    etag = store.put("head", b"one").etag
+    etag = store.put_if_match("head", b"one", etag).etag  # which proves nothing: the ETag is what it was
+    etag = store.put_if_match("head", b"two", etag).etag
+    assert proxy.seen == ["PUT"] * 4
+    store.put_if_match("head", b"three", etag)
+    assert proxy.seen == ["PUT"] * 5  # looked at once
+    assert store.get("head") == b"three"
+
+
 def once(action: Callable[[], object]) -> Callable[[], None]:
     pending = [action]
     return lambda: pending.pop()() and None if pending else None

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _GREETING = re.compile(
     rb"^WARNING: Using incubator modules"  # Spark asks for one itself, and no option of Java keeps the line back
@@ -42,7 +42,12 @@ def _pass_on(reading: int, stderr: int) -> None:
         *lines, rest = re.split(rb"(?<=[\r\n])", rest + data)
         for line in lines:
             if not _GREETING.search(line):
-                os.write(stderr, line)
-    os.write(stderr, rest)
+                _write(stderr, line)
+    _write(stderr, rest)
     os.close(reading)
     os.close(stderr)
+
+
+def _write(stderr: int, line: bytes) -> None:
+    with suppress(OSError):  # nobody listens any more; but a JVM whose pipe is full would wait for ever
+        os.write(stderr, line)

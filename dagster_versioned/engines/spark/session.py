@@ -53,7 +53,9 @@ def default_session() -> "SparkSession":
     That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with, and
     `MissingExtra` without PySpark, or with one that is too old or too new.
     """
-    with requiring("spark", "A session of Spark"):
+    is_remote = "SPARK_REMOTE" in os.environ
+    needs = ("connect", "A session of Spark Connect") if is_remote else ("spark", "A session of Spark")
+    with requiring(*needs):
         from pyspark.sql import SparkSession
 
     release()
@@ -66,21 +68,21 @@ def default_session() -> "SparkSession":
             return choose_python(given())
     if session is not None:
         return choose_python(session)
-    if not _java_found() and "SPARK_REMOTE" not in os.environ:
+    if not _java_found() and not is_remote:
         raise VersionedError(
             "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or on the PATH. Nothing was read or "
             "written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
             "use frames of pyarrow, pandas or Polars, which need no Java."
         )
     builder = SparkSession.builder.appName("dagster-versioned")
-    if "SPARK_REMOTE" not in os.environ:
+    if not is_remote:
         builder = builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
     elif os.environ["SPARK_REMOTE"].startswith("local"):
         # A server that is started here runs tasks by the Python that its environment names.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
-    with without_greeting():
+    with without_greeting(), requiring(*needs):
         return choose_python(builder.getOrCreate())
 
 

@@ -1,0 +1,25 @@
+"""All three examples, one after the other, in one process that starts Spark once: ``python -m example_project.tour``."""
+
+import time
+
+import typer
+from rich.console import Console
+
+from example_project import __main__ as flights
+from example_project import features, history
+
+
+def main() -> None:
+    """Run every example; ends with the exit code 1 where one was not as expected, after the others."""
+    began, code = time.monotonic(), 0
+    for example in (flights.main, features.main, history.main):
+        try:
+            example()
+        except typer.Exit as ended:
+            code = code or ended.exit_code
+    Console().print(f"\nAll of it took {time.monotonic() - began:.0f} s.")
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()
