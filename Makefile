@@ -59,12 +59,9 @@ azurite: $(BIN)/python ## Install Azurite, Azure's emulator, into $(VENV)/azurit
 	@[ -e $(VENV)/azurite/node_modules/.bin/azurite-blob ] || ! command -v npm > /dev/null || \
 		npm install --silent --no-fund --no-audit --prefix $(VENV)/azurite azurite@3
 
-.PHONY: test-lowest
-test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own
-	@$(MAKE) $(VENV)-lowest/.dev VENV=$(VENV)-lowest
-	$(VENV)-lowest/bin/python .ci/lowest.py > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python $(INSTALL) --editable '.[pandas,polars]' --constraint $(VENV)-lowest/lowest.txt
-	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
+.PHONY: test-matrix
+test-matrix: java $(VENV)/.dev ## The tests with each combination of releases (COMBINATIONS="floor newest": with these)
+	$(BIN)/python .ci/matrix.py --folder $(VENV)-matrix $(COMBINATIONS)
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Lint, format check, types, layers
@@ -97,7 +94,7 @@ constraints: ## Rewrite constraints.txt from what is installed in $(VENV)
 
 .PHONY: clean
 clean: ## Remove everything that these targets made
-	rm -rf $(VENV) $(VENV)-lowest .example site dist .coverage* .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-matrix .example site dist .coverage* .pytest_cache .ruff_cache .hypothesis
 
 .PHONY: java
 java:
