@@ -89,7 +89,7 @@ bench: java $(VENV)/.dev ## Run every benchmark in its quick form and tabulate o
 .PHONY: constraints
 constraints: ## Rewrite constraints.txt from what is installed in $(VENV)
 	@sed '/^#/!d' constraints.txt > constraints.new
-	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip --exclude setuptools | grep -E '^[A-Za-z0-9._-]+==[^@]+$$' >> constraints.new
+	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip | grep -E '^[A-Za-z0-9._-]+==[^@]+$$' >> constraints.new
 	@mv constraints.new constraints.txt
 
 .PHONY: clean

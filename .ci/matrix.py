@@ -31,16 +31,22 @@ PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 
 @dataclass(frozen=True)
 class Combination:
-    """Releases that one environment has: what pyproject.toml allows, narrowed by constraints or flags of uv."""
+    """Releases that one environment has: what pyproject.toml allows, narrowed by constraints or flags of uv.
+
+    ``overrides`` stand for what any package, such as a peer in the tests, requires of another one.
+    """
 
     title: str
     constraints: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
 
 COMBINATIONS = {
     "floor": Combination(
-        "the lowest release of everything that pyproject.toml names", flags=("--resolution", "lowest-direct")
+        "the lowest release of everything that pyproject.toml names",
+        overrides=("pyarrow==17.0.0",),  # datom, which the tests read with, names a newer one
+        flags=("--resolution", "lowest-direct"),
     ),
     "spark-3.5": Combination(
         "Spark 3.5, Dagster 1.11, pyarrow 21, numpy 1",
@@ -97,11 +103,15 @@ def install(venv: Path, combination: Combination) -> Path:
     python = venv / "bin" / "python"
     if not python.exists():
         run_uv("venv", "--quiet", "--seed", "--python", sys.executable, venv)
-    constraints, requirements = venv / "constraints.txt", venv / "requirements.txt"
+    constraints, overrides, requirements = (
+        venv / f"{each}.txt" for each in ("constraints", "overrides", "requirements")
+    )
     constraints.write_text("\n".join(combination.constraints))
+    overrides.write_text("\n".join(combination.overrides))
     resolved = run_uv(
         *("pip", "compile", "--quiet", "--no-annotate", "--no-header", "--python", python),
-        *("--extra", "tests", "--constraint", constraints, *combination.flags, ROOT / "pyproject.toml"),
+        *("--extra", "tests", "--constraint", constraints, "--override", overrides, *combination.flags),
+        ROOT / "pyproject.toml",
     )
     requirements.write_text(f"{resolved}\n-e {ROOT}\n")
     run_uv("pip", "sync", "--quiet", "--python", python, requirements)

@@ -5,7 +5,7 @@ import re
 from dagster_versioned.errors import MissingExtra
 
 BOUNDS = {
-    "dagster": ((1, 11), (1, 14)),
+    "dagster": ((1, 11, 2), (1, 14)),
     "numpy": ((1, 26), (3,)),
     "pyarrow": ((17,), (27,)),
     "pyspark": ((3, 5), (4, 4)),
