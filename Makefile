@@ -57,12 +57,9 @@ azurite: $(BIN)/python ## Install Azurite, Azure's emulator, into $(VENV)/azurit
 	@[ -e $(VENV)/azurite/node_modules/.bin/azurite-blob ] || ! command -v npm > /dev/null || \
 		npm install --silent --no-fund --no-audit --prefix $(VENV)/azurite azurite@3
 
-.PHONY: test-lowest
-test-lowest: java ## The tests of `make test` with the lowest version of every dependency, in a venv of their own
-	@$(MAKE) $(VENV)-lowest/.dev VENV=$(VENV)-lowest
-	$(VENV)-lowest/bin/python .ci/lowest.py > $(VENV)-lowest/lowest.txt
-	$(VENV)-lowest/bin/python $(INSTALL) --editable '.[pandas,polars]' --constraint $(VENV)-lowest/lowest.txt
-	PATH="$(CURDIR)/$(VENV)-lowest/bin:$$PATH" $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadgroup -m "not slow"
+.PHONY: test-matrix
+test-matrix: java $(VENV)/.dev ## The tests with each combination of releases (COMBINATIONS="floor newest": with these)
+	$(BIN)/python .ci/matrix.py --folder $(VENV)-matrix $(COMBINATIONS)
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Lint, format check, types, layers
@@ -90,12 +87,12 @@ bench: java $(VENV)/.dev ## Run every benchmark in its quick form and tabulate o
 .PHONY: constraints
 constraints: ## Rewrite constraints.txt from what is installed in $(VENV)
 	@sed '/^#/!d' constraints.txt > constraints.new
-	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip --exclude setuptools | grep -E '^[A-Za-z0-9._-]+==[^@]+$$' >> constraints.new
+	@$(BIN)/python -m pip freeze --all --exclude-editable --exclude pip | grep -E '^[A-Za-z0-9._-]+==[^@]+$$' >> constraints.new
 	@mv constraints.new constraints.txt
 
 .PHONY: clean
 clean: ## Remove everything that these targets made
-	rm -rf $(VENV) $(VENV)-lowest .example site dist .coverage* .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-matrix .example site dist .coverage* .pytest_cache .ruff_cache .hypothesis
 
 .PHONY: java
 java:

@@ -4,13 +4,19 @@ What each is relied on for is written down in ``tests/test_upstream_characteriza
 release has it no more.
 """
 
-from dagster import AssetCheckEvaluation
+import dagster as dg
+
+from dagster_versioned.bounds import require_release
+
+require_release("dagster", dg.__version__)
+
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
 from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.partitions.context import partition_loading_context  # public from 1.12 on
 from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
 from dagster._core.events import EngineEventData
 from dagster._core.execution.context.system import StepExecutionContext
@@ -52,10 +58,11 @@ __all__ = [
     "StepExecutionContext",
     "StepOutputHandle",
     "UpstreamPartitionsResult",
+    "partition_loading_context",
     "partition_of",
 ]
 
 
-def partition_of(evaluation: AssetCheckEvaluation) -> str | None:
+def partition_of(evaluation: dg.AssetCheckEvaluation) -> str | None:
     """The partition that a check judged; ``None`` for all of the asset, which is all that checks know before 1.12."""
     return getattr(evaluation, "partition", None)

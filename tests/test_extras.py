@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-FOR_DEVELOPERS = {"all", "example", "s3-tests", "screenshots", "docs", "dev"}
+FOR_DEVELOPERS = {"all", "example", "s3-tests", "screenshots", "docs", "tests", "dev"}
 FOR_USERS = EXTRAS.keys() - FOR_DEVELOPERS
 
 BASE = """
@@ -172,7 +172,7 @@ def test_the_sdist_holds_all_that_make_needs_and_its_wheel_what_the_tree_s_has(
         members = {member.name.partition("/")[2]: member for member in archive.getmembers()}
     assert not [name for name, member in members.items() if not member.isfile()]
     assert members.keys() >= {"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "pyproject.toml"}
-    assert members.keys() >= {"Makefile", "constraints.txt", "mkdocs.yml", ".ci/lowest.py", "docs/index.md"}
+    assert members.keys() >= {"Makefile", "constraints.txt", "mkdocs.yml", ".ci/matrix.py", "docs/index.md"}
     folders = {name.partition("/")[0] for name in members if "/" in name}
     assert folders == {".ci", "benchmarks", "dagster_versioned", "docs", "example_project", "tests"}
     tree = built(ROOT, tmp_path)

@@ -1,13 +1,22 @@
 """What an older pyarrow lacks, done another way: the only place that asks which pyarrow is installed."""
 
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
+from dagster_versioned.bounds import require_release
 from dagster_versioned.identity.arrow_views import is_view
 
-_MAJOR = int(pa.__version__.partition(".")[0])
+require_release("pyarrow", pa.__version__)
+require_release("numpy", np.__version__)
+
+
+@cache
+def _major() -> int:
+    """Of the pyarrow where this runs: an executor of Spark can have another than the driver."""
+    return int(pa.__version__.partition(".")[0])
 
 
 def cast_to(column: Any, wanted: Any) -> Any:
@@ -15,7 +24,7 @@ def cast_to(column: Any, wanted: Any) -> Any:
 
     Raises what Arrow's own cast raises.
     """
-    if _MAJOR >= 21:  # older ones want all members (19: not all), in the same order
+    if _major() >= 21:  # older ones want all members (19: not all), in the same order
         return column.cast(wanted)
     if isinstance(column, pa.ChunkedArray):
         chunks: list[Any] = [_cast(chunk, wanted) for chunk in cast("list[Any]", column.chunks)]
@@ -31,9 +40,24 @@ def nbytes(batch: pa.RecordBatch) -> int:
         return batch.get_total_buffer_size()
 
 
+def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch; an older pyarrow gets a copy of nested columns that has an offset where there was none.
+
+    Java sends no values without their one offset, in nested columns of nulls alone, and what reads those then ends in a
+    segmentation fault.
+    """
+    if _major() >= 26:
+        return batch
+    columns: list[Any] = [
+        pa.concat_arrays([column, column.slice(0, 0)]) if pa.types.is_nested(column.type) else column
+        for column in cast("list[Any]", batch.columns)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
 def without_hidden_values(table: pa.Table) -> pa.Table:
     """The table, of one chunk a column, with nothing below nulls in lists: an older writer of Parquet refuses them."""
-    if _MAJOR >= 24:
+    if _major() >= 24:
         return table
     for i, column in enumerate(cast("list[Any]", table.columns)):
         if _holds_list(column.type):
@@ -70,7 +94,7 @@ def _cast(array: Any, wanted: Any) -> Any:
     if is_view(held, "string", "binary"):
         # 17 has no cast of views at all.
         plain: Any = pa.large_string() if is_view(held, "string") else pa.large_binary()
-        return cast("Any", pa.array(array.to_pylist(), plain)).cast(wanted) if _MAJOR < 18 else array.cast(wanted)
+        return cast("Any", pa.array(array.to_pylist(), plain)).cast(wanted) if _major() < 18 else array.cast(wanted)
     if not _holds_struct(held):
         return array.cast(wanted)
     if pa.types.is_struct(held) and pa.types.is_struct(wanted):

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.arrow_versions import cast_to, nbytes
+from dagster_versioned.delta.arrow_versions import cast_to, nbytes, with_offsets
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow, schema_to_arrow
 from dagster_versioned.errors import EmptyTable, UnsupportedType
 from dagster_versioned.identity.arrow_views import is_view
@@ -66,9 +66,7 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
         fields = cast("list[pa.Field[Any]]", list(target))
         columns = [_cast(batch.column(field.name), field) for field in fields]
         batch = pa.RecordBatch.from_arrays(columns, schema=target)
-    if _needs_offsets():
-        columns = [_with_offsets(column) for column in cast("list[Any]", batch.columns)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=target)
+    batch = with_offsets(batch)
     for name, column in zip(target.names, cast("list[Any]", batch.columns), strict=True):
         if _holds_text(column.type):
             _require_text(name, column)
@@ -91,20 +89,6 @@ def _require_text(name: str, column: Any) -> None:
             f"Column {name!r} holds text that is not UTF-8 ({error}). Nothing was written. Decode it with the encoding "
             "that it has, or cast the column to binary."
         ) from error
-
-
-@cache
-def _needs_offsets() -> bool:
-    """Whether pyarrow, where this runs, ends in a segmentation fault on no values without their one offset.
-
-    Java sends them so, in nested columns of nulls alone; 26 takes them.
-    """
-    return int(pa.__version__.partition(".")[0]) < 26
-
-
-def _with_offsets(array: Any) -> Any:
-    """The same values, nested ones copied, with an offset where there are none."""
-    return pa.concat_arrays([array, array.slice(0, 0)]) if pa.types.is_nested(array.type) else array
 
 
 @cache

@@ -7,6 +7,7 @@ import dagster as dg
 import pyarrow as pa
 
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, plain
+from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.engines.frames import to_frame
@@ -48,5 +49,5 @@ def _made_by_run(context: dg.InputContext, step: "StepExecutionContext | None") 
     definition = step.run_partitions_def
     if definition is None or not step.has_partition_key_range:
         return frozenset()
-    with dg.partition_loading_context(dynamic_partitions_store=step.instance):
+    with partition_loading_context(dynamic_partitions_store=step.instance):
         return frozenset(definition.get_partition_keys_in_range(step.partition_key_range))

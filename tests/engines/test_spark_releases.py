@@ -29,7 +29,7 @@ def installed(monkeypatch):
 @pytest.mark.parametrize("version", ["3.4.4", "4.4.0", "5.0.0.dev0"])
 def test_a_release_that_is_not_supported_is_named_with_those_that_are(installed, version):
     installed(version)
-    with pytest.raises(MissingExtra, match=rf"PySpark {version} .* 3\.5 to 4\.3\. .*pyspark>=3\.5,<4\.4"):
+    with pytest.raises(MissingExtra, match=rf"pyspark {version} .*pip install 'pyspark>=3\.5,<4\.4'"):
         releases.release()
 
 

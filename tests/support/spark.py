@@ -31,9 +31,7 @@ def needs_spark(major: int, minor: int, why: str) -> pytest.MarkDecorator:
     import pyspark
 
     found = tuple(int(number) for number in pyspark.__version__.split(".")[:2])
-    return pytest.mark.skipif(
-        found < (major, minor), reason=f"{why}: PySpark {major}.{minor}, this is {pyspark.__version__}"
-    )
+    return pytest.mark.skipif(found < (major, minor), reason=f"{why}: from PySpark {major}.{minor} on")
 
 
 def speak_arrow() -> None:

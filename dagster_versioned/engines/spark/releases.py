@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from dagster_versioned.bounds import release_of, require_release
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.engines.parts import MEBIBYTE
 from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
-from dagster_versioned.errors import MissingExtra, UnsupportedFeature
+from dagster_versioned.errors import UnsupportedFeature
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql import types as spark_types
-
-OLDEST, NEWEST = (3, 5), (4, 3)
-"""The releases between which all were tested, but 4.2."""
 
 PIECE_BYTES = 4 * MEBIBYTE
 """Arrow tables go to PySpark 3.5 in pieces of this size, since they are part of the plan."""
@@ -33,13 +31,8 @@ def release() -> tuple[int, int]:
     """Major and minor version of the PySpark that is installed. Raises `MissingExtra` for one that is not supported."""
     import pyspark
 
-    major, minor = (int(number) for number in pyspark.__version__.split(".")[:2])
-    if not OLDEST <= (major, minor) <= NEWEST:
-        raise MissingExtra(
-            f"PySpark {pyspark.__version__} is installed, and this package runs on {_spelled(OLDEST)} to "
-            f"{_spelled(NEWEST)}. Nothing was read or written. Install one of these, such as `pip install "
-            f"'pyspark>={_spelled(OLDEST)},<{NEWEST[0]}.{NEWEST[1] + 1}'`."
-        )
+    require_release("pyspark", pyspark.__version__)
+    major, minor = release_of(pyspark.__version__)[:2]
     return major, minor
 
 
@@ -49,13 +42,9 @@ def require(wanted: tuple[int, int], what: str, instead: str) -> None:
 
     if release() < wanted:
         raise UnsupportedFeature(
-            f"{what} needs PySpark {_spelled(wanted)} or newer; this is {pyspark.__version__}. Nothing was read or "
-            f"written. {instead}"
+            f"{what} needs PySpark {wanted[0]}.{wanted[1]} or newer; this is {pyspark.__version__}. Nothing was read "
+            f"or written. {instead}"
         )
-
-
-def _spelled(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 def has_data_sources() -> bool:
