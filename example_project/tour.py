@@ -1,4 +1,4 @@
-"""All three examples, one after the other, in one process that starts Spark once: ``python -m example_project.tour``."""
+"""All three examples in one process, which starts Spark once: ``python -m example_project.tour``."""
 
 import time
 

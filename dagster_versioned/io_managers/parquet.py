@@ -241,7 +241,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         """Give the fallback what is no asset. Raises what that does, `InvalidInput` for a frame of Spark."""
         fallback = self._fallback(f"output {context.name!r}")
         try:
-            return _said(context, fallback.handle_output(context, obj))
+            return _with_events(context, fallback.handle_output(context, obj))
         except Exception as error:
             if not is_spark_frame(obj):
                 raise
