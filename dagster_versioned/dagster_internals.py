@@ -16,6 +16,7 @@ from dagster._core.definitions.asset_selection import CoercibleToAssetSelection,
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.definitions.partitions.context import partition_loading_context  # public from 1.12 on
 from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
 from dagster._core.events import EngineEventData
@@ -48,6 +49,7 @@ __all__ = [
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
     "AssetGraphView",
+    "AssetKeyPartitionKey",
     "AssetNode",
     "BaseAssetGraph",
     "CoercibleToAssetKey",

@@ -51,7 +51,7 @@ def test_a_checkout_of_dagster_is_taken_for_new_enough() -> None:
         ("dagster", "1.10.21"),
         ("dagster", "1.14.0"),
         ("numpy", "1.25.2"),
-        ("pyarrow", "16.1.0"),
+        ("pyarrow", "17.0.0"),
         ("pyarrow", "27.0.0"),
         ("pyspark", "3.4.4"),
         ("pyspark", "4.4.0"),

@@ -191,7 +191,7 @@ class TestDagster:
         ]
         evaluation = found[0].evaluation
         assert isinstance(evaluation, dg.AssetCheckEvaluation)
-        assert (evaluation.asset_check_key, evaluation.partition) == (check, None)
+        assert (evaluation.asset_check_key, internals.partition_of(evaluation)) == (check, None)
         assert evaluation.target_materialization_data
         assert made
         assert evaluation.target_materialization_data.storage_id == made.storage_id

@@ -93,6 +93,8 @@ def versioned_feature(
 
         compute.__name__, compute.__qualname__, compute.__module__ = body.__name__, body.__qualname__, body.__module__
         setattr(compute, "__signature__", given.signature)  # noqa: B010 - which type checkers do not know
+        # Dagster before 1.11.10 finds resources by these.
+        compute.__annotations__ = {one.name: one.annotation for one in given.signature.parameters.values()}
         return dg.asset(
             name=name,
             key_prefix=key_prefix,

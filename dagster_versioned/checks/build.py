@@ -71,8 +71,9 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
     def evaluate(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         resource = getattr(context.resources, resource_key)
         table = _project(resource, resource_key).table(key.path)
-        partitioned = context.has_partition_key or context.has_partition_key_range
-        partitions = frozenset(map(str, context.partition_keys)) if partitioned else None
+        step = context.op_execution_context  # which has the partitions of the run before Dagster 1.12 as well
+        partitioned = step.has_partition_key or step.has_partition_key_range
+        partitions = frozenset(map(str, step.partition_keys)) if partitioned else None
         checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         selected = {one.name for one in context.selected_asset_check_keys}
         unreachable: list[VersionedError] = []

@@ -7,7 +7,6 @@ import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.bounds import require_release
-from dagster_versioned.identity.arrow_views import is_view
 
 require_release("pyarrow", pa.__version__)
 require_release("numpy", np.__version__)
@@ -30,14 +29,6 @@ def cast_to(column: Any, wanted: Any) -> Any:
         chunks: list[Any] = [_cast(chunk, wanted) for chunk in cast("list[Any]", column.chunks)]
         return cast("Any", pa.chunked_array)(chunks, wanted)
     return _cast(column, wanted)
-
-
-def nbytes(batch: pa.RecordBatch) -> int:
-    """The bytes of a batch; of all its buffers where this pyarrow cannot count those of a slice."""
-    try:
-        return batch.nbytes
-    except pa.ArrowTypeError:  # views, up to 23
-        return batch.get_total_buffer_size()
 
 
 def with_offsets(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -91,10 +82,6 @@ def _cast(array: Any, wanted: Any) -> Any:
     held = array.type
     if held.equals(wanted, check_metadata=True):
         return array
-    if is_view(held, "string", "binary"):
-        # 17 has no cast of views at all.
-        plain: Any = pa.large_string() if is_view(held, "string") else pa.large_binary()
-        return cast("Any", pa.array(array.to_pylist(), plain)).cast(wanted) if _major() < 18 else array.cast(wanted)
     if not _holds_struct(held):
         return array.cast(wanted)
     if pa.types.is_struct(held) and pa.types.is_struct(wanted):

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.arrow_versions import cast_to, nbytes, with_offsets
+from dagster_versioned.delta.arrow_versions import cast_to, with_offsets
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow, schema_to_arrow
 from dagster_versioned.errors import EmptyTable, UnsupportedType
-from dagster_versioned.identity.arrow_views import is_view
+from dagster_versioned.identity.arrow_views import is_view, nbytes
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024
 """A batch is split above this size, far below the 2 GiB that 32-bit offsets reach."""

@@ -8,3 +8,11 @@ import pyarrow as pa
 def is_view(arrow: Any, *kinds: Literal["string", "binary", "list", "large_list"]) -> bool:
     """Whether a type is a view of one of these kinds."""
     return any(check(arrow) for kind in kinds if (check := getattr(pa.types, f"is_{kind}_view", None)) is not None)
+
+
+def nbytes(batch: pa.RecordBatch) -> int:
+    """The bytes of a batch; of all its buffers where this pyarrow cannot count those of a slice."""
+    try:
+        return batch.nbytes
+    except pa.ArrowTypeError:  # views, up to 23
+        return batch.get_total_buffer_size()

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity import compiled
-from dagster_versioned.identity.arrow_views import is_view
+from dagster_versioned.identity.arrow_views import is_view, nbytes
 from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
 
@@ -272,7 +272,7 @@ _TICKS: dict[str, tuple[int, int]] = {"s": (1_000_000, 1), "ms": (1000, 1), "us"
 
 
 def _blocks(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * batch.num_rows // max(1, batch.nbytes)))
+    rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES * batch.num_rows // max(1, nbytes(batch))))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 

@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import dagster as dg
 import orjson
 
-from dagster_versioned.dagster_internals import AssetGraph, AssetGraphView
+from dagster_versioned.dagster_internals import AssetGraph, AssetGraphView, AssetKeyPartitionKey
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import units_of
@@ -83,8 +83,8 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
         elif context.partitions_def is None:
             subset = context.candidate_subset
         else:
-            view = context.asset_graph_view
-            wanted = view.get_subset_from_partition_keys(context.key, context.partitions_def, ready)
+            partitions = {AssetKeyPartitionKey(context.key, partition) for partition in ready}
+            wanted = context.asset_graph_view.get_asset_subset_from_asset_partitions(context.key, partitions)
             subset = wanted.compute_intersection(context.candidate_subset)
         return dg.AutomationResult(context, subset, cursor=cursor)
 

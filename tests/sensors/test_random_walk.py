@@ -22,6 +22,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster_versioned import build_version_sensor
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.sensors import blocking_checks, heads
+from support.dagster_versions import has_partitioned_checks
 from support.died_writers import die_at
 
 KEYS = ("a", "b", "c")
@@ -482,11 +483,13 @@ def set_patience(monkeypatch):
     return lambda patience: monkeypatch.setattr(heads, "RESOLVE_AFTER", patience)
 
 
+@has_partitioned_checks
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_short_random_walk_converges(daemon, set_patience, seed):
     Walk(daemon, seed, set_patience).go(40)
 
 
+@has_partitioned_checks
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", [11, 12, 13])

@@ -114,8 +114,9 @@ def _type_seed(type_: Type) -> bytes:  # noqa: C901 - one case a type
         return struct.pack("<H", 4)
     if types.is_boolean(type_):
         return struct.pack("<H", 5)
-    if isinstance(type_, pa.Decimal32Type | pa.Decimal64Type | pa.Decimal128Type | pa.Decimal256Type):
-        return struct.pack("<HQQq", 6, bits, type_.precision, type_.scale)
+    if types.is_decimal(type_):
+        decimal: Any = type_
+        return struct.pack("<HQQq", 6, bits, decimal.precision, decimal.scale)
     if types.is_date(type_):
         return struct.pack("<HQH", 7, bits, types.is_date64(type_))
     if isinstance(type_, pa.Time32Type | pa.Time64Type):
