@@ -14,6 +14,7 @@ from support.tmpfs import in_memory
 
 if TYPE_CHECKING:
     from support.azurite import AzureServer
+    from support.gcs_server import GcsServer
     from support.s3_server import S3Server
 
 settings.register_profile(
@@ -92,6 +93,17 @@ def azurite() -> Iterator["AzureServer"]:
     from support.azurite import running_azurite
 
     with running_azurite() as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator["GcsServer"]:
+    """Google Cloud Storage as these tests imitate it, one for all of a process; its key is in the environment."""
+    from support.gcs_server import running_gcs_server
+
+    with running_gcs_server() as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
             patch.setenv(name, value)
         yield server

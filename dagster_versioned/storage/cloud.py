@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from dagster_versioned.errors import (
     StoreUnavailable,
 )
 from dagster_versioned.storage.backoff import REQUEST, Backoff
-from dagster_versioned.storage.conditions import ConditionCheck
+from dagster_versioned.storage.conditions import HTTP, ConditionCheck, Conditions
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
 from dagster_versioned.storage.location import Location
@@ -180,8 +180,7 @@ class CloudStore:
                 f"put_if_absent {key!r} in {self.uri}: there already is an object. It was left as it is; "
                 "read it to see who was first."
             )
-        again = partial(self._put_if, "put_if_absent", key, data, None)
-        return self._connection.conditions.kept(info, None, again, self.uri)
+        return info
 
     def put_if_match(self, key: str, data: bytes, etag: str | None, *, durability: Durability = "now") -> ObjectInfo:
         info = self._put_if("put_if_match", key, data, etag)
@@ -190,8 +189,7 @@ class CloudStore:
                 f"put_if_match {key!r} in {self.uri}: the ETag is not {etag or 'absent'} any more. The object was left "
                 "as it is; read it again and decide anew."
             )
-        again = partial(self._put_if, "put_if_match", key, data, etag)
-        return self._connection.conditions.kept(info, etag, again, self.uri)
+        return info
 
     def copy(self, source: str, target: str) -> ObjectInfo:
         origin, full = self._full(source), self._full(target)
@@ -246,19 +244,35 @@ class CloudStore:
 
     def _put_if(self, operation: str, key: str, data: bytes, etag: str | None) -> ObjectInfo | None:
         """Write if the object's ETag is ``etag`` (``None``: if there is no object), or return ``None``."""
-        full, write_id = self._full(key), uuid4().hex
-        lost = False  # an earlier attempt may have landed, though its answer did not arrive
-        for attempt in range(self._options.attempts):
-            mode: PutMode | None = "create" if etag is None else self._mode(key, etag)
-            if mode is None:
-                return self._landed(key, data, write_id)[0] if lost else None
+        mode: PutMode | None = "create" if etag is None else self._mode(key, etag)
+        if mode is None:
+            return None
+
+        def ask(write_id: str) -> ObjectInfo | None:
+            """One request; ``None`` where the server refuses."""
+            full, attributes = self._full(key), {_WRITE_ID: write_id}
             try:
                 with self._translated(operation, key):
-                    attributes = {_WRITE_ID: write_id}
                     answer = obstore.put(self._once, full, data, mode=mode, attributes=attributes, use_multipart=False)
-                    return _made(key, len(data), answer)
             except (AlreadyExists, PreconditionFailed, ObjectNotFound):
-                return self._landed(key, data, write_id)[0] if lost else None
+                return None
+            return _made(key, len(data), answer)
+
+        info = self._settled(key, data, etag, ask)
+        if info is None:
+            return None
+        return self._connection.conditions.kept(info, etag, lambda: ask(uuid4().hex), self.uri)
+
+    def _settled(
+        self, key: str, data: bytes, etag: str | None, ask: Callable[[str], ObjectInfo | None]
+    ) -> ObjectInfo | None:
+        """Ask until there is an answer, or until the object shows what became of a request without one."""
+        write_id = uuid4().hex
+        lost = False  # an earlier attempt may have landed, though its answer did not arrive
+        for attempt in range(self._options.attempts):
+            try:
+                info = ask(write_id)
+                return self._landed(key, data, write_id)[0] if info is None and lost else info
             except StoreUnavailable:
                 lost = True
                 landed, found = self._landed(key, data, write_id)
@@ -365,6 +379,8 @@ class CloudStore:
 _PAUSES = {"azure": REQUEST, "gcs": Backoff(1.0, 16.0)}
 """Google takes one write a second of each object, and refuses the next ones for now (429)."""
 
+_CONDITIONS = {"azure": HTTP, "gcs": Conditions("x-goog-if-generation-match", "x-goog-if-generation-match")}
+
 _WAYS = {
     "azure": "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and "
     "AZURE_TENANT_ID, or run where a managed identity is.",
@@ -382,7 +398,7 @@ class _Connection:
 
     def __init__(self, location: Location, options: CloudOptions) -> None:
         self._pickled = (location, options)
-        self.conditions = ConditionCheck(location.endpoint_url)
+        self.conditions = ConditionCheck(location.endpoint_url, _CONDITIONS[location.type])
         self._made: tuple[Client, Client] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:

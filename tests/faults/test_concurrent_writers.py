@@ -6,6 +6,7 @@ import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore
 from support.azurite import AzureServer
+from support.gcs_server import GcsServer
 from support.s3_server import S3Server
 from support.writers import (
     at_once,
@@ -32,6 +33,7 @@ def server(s3_server: S3Server) -> S3Server:
         "local",
         pytest.param("s3", marks=pytest.mark.s3),
         pytest.param("azure", marks=pytest.mark.azure),
+        "gcs",
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
@@ -40,6 +42,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     if request.param == "azure":
         azurite: AzureServer = request.getfixturevalue("azurite")
         return azurite.store(azurite.new_container())
+    if request.param == "gcs":
+        google: GcsServer = request.getfixturevalue("gcs_server")
+        return google.store(google.new_bucket())
     server: S3Server = request.getfixturevalue("server")
     # A pickled store carries no credentials: the processes find theirs in the environment.
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", server.access_key)

@@ -1,4 +1,4 @@
-"""A process killed, or a call that failed, at every storage call, on a real S3 server and on Azure's emulator."""
+"""A process killed, or a call that failed, at every storage call, on servers of S3, Azure and Google."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,7 @@ from dagster_versioned.storage.wrappers import Fault
 from support.azurite import AzureServer
 from support.crash_matrix import BucketPlace, Case, failed_at, killed_at, prepared
 from support.crashes import OPERATIONS, Undertaker, undertaker
+from support.gcs_server import GcsServer
 from support.s3_server import S3Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -18,7 +19,8 @@ NAMES = ("create", "full", "metadata_only", "partitions", "revert", "expire", "v
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure)]
+    scope="module",
+    params=[pytest.param("s3", marks=pytest.mark.s3), pytest.param("azure", marks=pytest.mark.azure), "gcs"],
 )
 def bucket(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
     # A pickled store carries no credentials: the processes find theirs in the environment.
@@ -28,6 +30,9 @@ def bucket(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
             patch.setenv("AWS_ACCESS_KEY_ID", server.access_key)
             patch.setenv("AWS_SECRET_ACCESS_KEY", server.secret_key)
             yield server.store(server.new_bucket())
+        elif request.param == "gcs":
+            google: GcsServer = request.getfixturevalue("gcs_server")
+            yield google.store(google.new_bucket())
         else:
             azurite: AzureServer = request.getfixturevalue("azurite")
             yield azurite.store(azurite.new_container())

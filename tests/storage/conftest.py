@@ -9,6 +9,7 @@ import pytest
 from dagster_versioned.storage import CloudStore, LocalStore, ObjectStore, S3Options, S3Store
 from dagster_versioned.storage.wrappers import CountingStore
 from support.azurite import AzureServer
+from support.gcs_server import GcsServer
 from support.s3_server import S3Server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
@@ -30,10 +31,15 @@ def azure_store(azurite: AzureServer) -> CloudStore:
     return azurite.store(azurite.new_container(), "some/pre-fix")
 
 
+@pytest.fixture(scope="session")
+def gcs_store(gcs_server: GcsServer) -> CloudStore:
+    return gcs_server.store(gcs_server.new_bucket(), "some/pre-fix")
+
+
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
 MOTO = pytest.param("moto", marks=pytest.mark.slow)
 AZURE = pytest.param("azure", marks=[pytest.mark.azure, pytest.mark.slow])
-BACKENDS = ["local", "local-subfolder", "counting", MOTO, REAL_S3, AZURE]
+BACKENDS = ["local", "local-subfolder", "counting", "gcs", MOTO, REAL_S3, AZURE]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -66,8 +72,9 @@ def store(new_store: Callable[[], ObjectStore]) -> ObjectStore:
 @pytest.fixture
 def s3_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """Puts the keys of the store under test where its library looks for them, and returns them; none if local."""
-    if request.node.callspec.params["new_store"] == "azure":
-        return tuple(request.getfixturevalue("azurite").environment.values())
+    cloud = {"azure": "azurite", "gcs": "gcs_server"}.get(request.node.callspec.params["new_store"])
+    if cloud is not None:
+        return tuple(request.getfixturevalue(cloud).environment.values())
     server_fixture = {"moto": "moto_server", "s3": "s3_server"}.get(request.node.callspec.params["new_store"])
     if server_fixture is None:
         return ()

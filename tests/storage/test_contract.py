@@ -1,4 +1,4 @@
-"""What every store promises, tried on each of them: local folder, moto, a real S3 server, a wrapper."""
+"""What every store promises, tried on each of them: local folder, a wrapper, servers of S3, Azure and Google."""
 
 import pickle
 import time
@@ -172,7 +172,7 @@ class TestObjects:
         path = store.local_path("folder/a%2Fb")
         if path is None:
             assert store.url("folder/a%2Fb") == f"{store.uri}/folder/a%2Fb"
-            assert urlsplit(store.uri).scheme in ("s3", "abfss")
+            assert urlsplit(store.uri).scheme in ("s3", "abfss", "gs")
         else:
             assert store.url("folder/a%2Fb") == str(path)
             assert path.read_bytes() == b"data"
@@ -302,7 +302,14 @@ class TestConditionalPuts:
 
     # moto decides in this process, and so would prove nothing.
     @pytest.mark.parametrize(
-        "new_store", ["local", pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow]), AZURE], indirect=True
+        "new_store",
+        [
+            "local",
+            pytest.param("gcs", marks=pytest.mark.slow),
+            pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow]),
+            AZURE,
+        ],
+        indirect=True,
     )
     def test_one_of_8_processes_wins(self, store: ObjectStore, s3_environment: tuple[str, ...]):
         created = [f"create{number}" for number in range(4)]
@@ -347,7 +354,7 @@ class TestListing:
         assert keys_of(store, "b", start_after="a/1") == ["b"]
         assert keys_of(store, "a/", start_after="b") == []
 
-    @pytest.mark.parametrize("new_store", ["local", MOTO, REAL_S3, AZURE], indirect=True)
+    @pytest.mark.parametrize("new_store", ["local", "gcs", MOTO, REAL_S3, AZURE], indirect=True)
     def test_more_than_a_page_is_listed_and_deleted(self, store: ObjectStore):
         keys = [f"log/{number:020d}.json" for number in range(1005)]
         fill(store, keys)

@@ -1,4 +1,4 @@
-"""An HTTP proxy before an S3 server that loses, delays, cuts and forges answers on demand."""
+"""An HTTP proxy before a server of S3, Azure or Google that loses, delays, cuts and forges answers on demand."""
 
 import http.client
 import time
@@ -17,6 +17,7 @@ HANG = "hang"  # no answer within the client's patience
 CUT = "cut"  # half of the body, then the end
 NO_CONDITION = "no condition"  # the server does not see what it is to be asked
 NO_METADATA = "no metadata"  # as FAIL_AFTER, and the server does not keep the object's metadata
+_UNSEEN = {NO_METADATA: ("x-amz-meta",), NO_CONDITION: ("if-none-match", "if-match", "x-goog-if-")}
 
 Fault = str | tuple[int, str]
 
@@ -69,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.forward(fault, body)
 
     def forward(self, fault: Fault, body: bytes) -> None:
-        dropped = {NO_METADATA: ("x-amz-meta",), NO_CONDITION: ("if-none-match", "if-match")}.get(fault, ())
+        dropped = _UNSEEN.get(fault, ())
         status, headers, content = self.ask(body, ("expect", *dropped))
         if fault == DROP_AFTER:
             self.drop()

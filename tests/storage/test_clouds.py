@@ -1,4 +1,4 @@
-"""What the store of Azure does when the server, or the way to it, does not do its part."""
+"""What the stores of Azure and of Google do when the server, or the way to it, does not do its part."""
 
 import json
 import multiprocessing
@@ -8,12 +8,11 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from dagster_versioned.errors import (
     AccessDenied,
@@ -36,6 +35,7 @@ from support.faulty_proxy import (
     answer,
     faulty_proxy,
 )
+from support.gcs_server import GcsServer, service_account
 
 FEW_ATTEMPTS = CloudOptions(attempts=3, part_bytes=5 * 1024**2)
 UNAVAILABLE = answer(503, "ServerBusy")
@@ -81,29 +81,52 @@ def container(azurite: AzureServer) -> str:
     return azurite.new_container()
 
 
-@pytest.mark.azure
-@pytest.mark.slow
-class TestOnAzurite:
-    @pytest.fixture
-    def proxy(self, azurite: AzureServer) -> Iterator[FaultyProxy]:
-        with faulty_proxy(azurite.endpoint_url.rpartition("/")[0]) as proxy:
-            yield proxy
+@pytest.fixture(scope="module")
+def bucket(gcs_server: GcsServer) -> str:
+    return gcs_server.new_bucket()
 
-    @pytest.fixture
-    def prefix(self) -> str:
-        return f"test-{uuid4().hex}"
 
-    @pytest.fixture
-    def direct(self, azurite: AzureServer, container: str, prefix: str) -> CloudStore:
-        """Past the proxy."""
-        return azurite.store(container, prefix)
+@pytest.fixture
+def prefix() -> str:
+    return f"test-{uuid4().hex}"
 
-    @pytest.fixture
-    def store(self, azurite: AzureServer, proxy: FaultyProxy, container: str, prefix: str) -> CloudStore:
-        """Through the proxy."""
-        through = AzureServer(f"{proxy.endpoint_url}/{ACCOUNT}", azurite.key)
-        return through.store(container, prefix, FEW_ATTEMPTS)
 
+@pytest.fixture(
+    params=[
+        pytest.param("azure", marks=[pytest.mark.azure, pytest.mark.slow]),
+        pytest.param("gcs", marks=pytest.mark.slow),  # which is asked again after a second, as Google wants
+    ]
+)
+def cloud(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def direct(request: pytest.FixtureRequest, cloud: str, prefix: str) -> CloudStore:
+    """Past the proxy."""
+    if cloud == "azure":
+        return request.getfixturevalue("azurite").store(request.getfixturevalue("container"), prefix)
+    return request.getfixturevalue("gcs_server").store(request.getfixturevalue("bucket"), prefix)
+
+
+@pytest.fixture
+def proxy(request: pytest.FixtureRequest, cloud: str) -> Iterator[FaultyProxy]:
+    server = request.getfixturevalue("azurite" if cloud == "azure" else "gcs_server")
+    with faulty_proxy(server.endpoint_url.removesuffix(f"/{ACCOUNT}")) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, cloud: str, proxy: FaultyProxy, prefix: str) -> CloudStore:
+    """Through the proxy."""
+    if cloud == "azure":
+        through = replace(request.getfixturevalue("azurite"), endpoint_url=f"{proxy.endpoint_url}/{ACCOUNT}")
+        return through.store(request.getfixturevalue("container"), prefix, FEW_ATTEMPTS)
+    through = replace(request.getfixturevalue("gcs_server"), endpoint_url=proxy.endpoint_url)
+    return through.store(request.getfixturevalue("bucket"), prefix, FEW_ATTEMPTS)
+
+
+class TestOnAServer:
     @pytest.mark.parametrize("lost", [DROP_AFTER, FAIL_AFTER])
     @pytest.mark.parametrize("attempts", [1, 2])
     def test_a_create_that_landed_succeeds(
@@ -192,6 +215,24 @@ class TestOnAzurite:
             assert read() == data
             assert len(proxy.seen) > 1
 
+    def test_what_a_source_of_chunks_raises_is_passed_on(self, direct: CloudStore):
+        def chunks() -> Iterator[bytes]:
+            yield bytes(5 * 1024**2)
+            raise ZeroDivisionError("the caller's own")
+
+        direct.put("part", b"old")
+        with pytest.raises(ZeroDivisionError, match="the caller's own"):
+            direct.put_chunks("part", chunks())
+        assert direct.get("part") == b"old"
+
+
+@pytest.mark.azure
+@pytest.mark.slow
+class TestOnAzurite:
+    @pytest.fixture
+    def cloud(self) -> str:
+        return "azure"
+
     def test_a_server_that_ignores_conditions_is_refused(
         self, azurite: AzureServer, container: str, prefix: str, proxy: FaultyProxy, monkeypatch: pytest.MonkeyPatch
     ):
@@ -236,16 +277,6 @@ class TestOnAzurite:
         assert child.exitcode == 0
         assert re.search("forked.*spawn", results.get())
 
-    def test_what_a_source_of_chunks_raises_is_passed_on(self, direct: CloudStore):
-        def chunks() -> Iterator[bytes]:
-            yield bytes(5 * 1024**2)
-            raise ZeroDivisionError("the caller's own")
-
-        direct.put("part", b"old")
-        with pytest.raises(ZeroDivisionError, match="the caller's own"):
-            direct.put_chunks("part", chunks())
-        assert direct.get("part") == b"old"
-
     def test_a_missing_container_is_not_a_missing_object(self, azurite: AzureServer, file: Path):
         store = azurite.store("no-such-container")
         for verb in every_verb(store, file):
@@ -274,6 +305,52 @@ class TestOnAzurite:
         assert pickle.loads(pickle.dumps(store)).get("a/b") == b"data"
 
 
+class TestGenerations:
+    @pytest.fixture
+    def cloud(self) -> str:
+        return "gcs"
+
+    def test_a_server_that_ignores_generations_is_refused(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy
+    ):
+        etag = direct.put("head", b"old").etag
+        proxy.set(NO_CONDITION, for_ever=True)
+        with pytest.raises(StorageError, match=r"\(x-goog-if-generation-match\).*created 'log/0' again"):
+            store.put_if_absent("log/0", b"mine")
+        with pytest.raises(StorageError, match=r"\(x-goog-if-generation-match\).*replaced 'head' twice"):
+            store.put_if_match("head", b"new", etag)
+        proxy.set()
+        etag = store.put_if_match("head", b"newer", store.head("head").etag).etag
+        store.put_if_absent("log/1", b"mine")
+        proxy.set()
+        store.put_if_match("head", b"newest", etag)
+        store.put_if_absent("log/2", b"mine")
+        assert proxy.seen == ["HEAD", "PUT", "PUT"]  # looked at once; a replacement asks for the generation first
+
+    def test_a_check_whose_answer_is_lost_is_made_again(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy
+    ):
+        for fault in (DROP_BEFORE, DROP_AFTER):
+            etag = direct.put("head", b"old").etag
+            proxy.set(NO_CONDITION, fault, on=puts)
+            store.put_if_match("head", b"new", etag)
+        proxy.set(NO_CONDITION, for_ever=True)
+        with pytest.raises(StorageError, match="ignores the condition"):
+            store.put_if_match("head", b"newer", direct.head("head").etag)
+
+    def test_an_object_that_was_put_anew_with_the_same_bytes_is_another_one(
+        self, store: CloudStore, direct: CloudStore, proxy: FaultyProxy
+    ):
+        etag = direct.put("head", b"old").etag
+        pending = [lambda: direct.put("head", b"old")]
+        proxy.meanwhile = lambda: pending.pop()() if pending else None
+        proxy.set(DROP_BEFORE, on=puts)
+        with pytest.raises(PreconditionFailed):
+            store.put_if_match("head", b"new", etag)
+        assert direct.get("head") == b"old"
+        store.put_if_match("head", b"new", etag)
+
+
 def _read_in_a_child(store: CloudStore, results) -> None:
     try:
         results.put(store.get("key"))
@@ -295,7 +372,8 @@ def test_nobody_at_the_endpoint(file: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("location", CLOUDS, ids=["gcs", "azure"])
 def test_no_credentials_at_all_are_said(location: Location, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", "/nonexistent")  # where gcloud keeps a login
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY", raising=False)  # of Azurite
+    for name in ("AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT_KEY"):  # of the servers of these tests
+        monkeypatch.delenv(name, raising=False)
     store = CloudStore(location, options=CloudOptions(attempts=1, timeout=5))
     for verb in (lambda: store.get("key"), lambda: store.put_if_absent("key", b"data")):
         with pytest.raises(AccessDenied, match=r"no usable credentials.*set (AZURE|GOOGLE)"):
@@ -313,6 +391,7 @@ def test_no_credentials_at_all_are_said(location: Location, monkeypatch: pytest.
 def test_settings_that_are_none_are_refused_and_not_shown(
     name: str, value: str, location: Location, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.delenv("GOOGLE_SERVICE_ACCOUNT_KEY", raising=False)  # of the server of these tests
     monkeypatch.setenv(name, value)
     with pytest.raises(AccessDenied) as raised:
         CloudStore(location).get("key")
@@ -323,9 +402,8 @@ def test_settings_that_are_none_are_refused_and_not_shown(
 def test_a_key_that_google_does_not_take_is_denied_and_not_shown(
     status: int, file: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    private = rsa.generate_private_key(65537, 2048)
-    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    account = {"private_key": pem, "private_key_id": "hunter2", "client_email": "hunter2@example.com"}
+    account = json.loads(service_account()) | {"private_key_id": "hunter2", "client_email": "hunter2@example.com"}
+    pem = account["private_key"]
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
     with faulty_proxy("http://127.0.0.1:9") as google:
         google.set(answer(status, "AccessDenied"), for_ever=True)
