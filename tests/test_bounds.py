@@ -50,7 +50,7 @@ def test_a_checkout_of_dagster_is_taken_for_new_enough() -> None:
     [
         ("dagster", "1.10.21"),
         ("dagster", "1.14.0"),
-        ("numpy", "1.25.2"),
+        ("numpy", "3.0.0"),  # older ones than its own floor pyarrow refuses before we are asked
         ("pyarrow", "17.0.0"),
         ("pyarrow", "27.0.0"),
         ("pyspark", "3.4.4"),

@@ -54,6 +54,45 @@ def test_stderr_is_what_it_was_where_the_start_fails(tmp_path):
     assert heard(tmp_path, "fails")[-1] == "RuntimeError: It did not start."
 
 
+IN_THREADS = """
+import os, threading
+from dagster_versioned.engines.spark.greeting import without_greeting
+
+def start(times):
+    for _ in range(times):
+        with without_greeting(), without_greeting():
+            pass
+
+before = os.fstat(2).st_ino
+threads = [threading.Thread(target=start, args=(100,)) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert os.fstat(2).st_ino == before, "stderr is another file"
+"""
+
+
+def test_stderr_is_what_it_was_where_several_threads_start_sessions():
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", IN_THREADS], env=env, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_without_stderr_starts_one_as_well(tmp_path):
+    """Its descriptor may be that of another file by then, which nobody else is to write to."""
+    program = f"""
+import os
+assert os.open({str(tmp_path / "other")!r}, os.O_CREAT | os.O_WRONLY) == 2
+from dagster_versioned.engines.spark.greeting import without_greeting
+with without_greeting():
+    assert os.readlink("/proc/self/fd/2") == {str(tmp_path / "other")!r}
+"""
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", program]
+    assert subprocess.run(command, env=env, check=False).returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_session_that_we_start_says_nothing(tmp_path):

@@ -210,7 +210,7 @@ def test_columns_of_spark_frames_have_their_lineage(house, received, spark):
 
     house.run(up, doubled, io_manager=house.io_manager(open_lineage=OpenLineageResource()))
     found = facets(ended(received)[1]["outputs"][0])["columnLineage"]["fields"]
-    assert found["one"]["inputFields"] == []
+    assert found.keys() == {"twice"}  # what comes of no column is left out, as in Dagster
     (origin,) = found["twice"]["inputFields"]
     folder = house.project.table("up").store.uri
     assert (origin["namespace"], origin["name"], origin["field"]) == ("file", folder, "n")
@@ -294,7 +294,7 @@ def test_where_nobody_listens_the_run_succeeds_and_says_so_once(house, monkeypat
     result = house.run(up, io_manager=house.io_manager(open_lineage=OpenLineageResource()))
     assert result.success
     (text,) = [one.user_message for one in house.instance.all_logs(result.run_id) if one.level == 30]
-    assert text.startswith("up: what was written is committed, but its event did not reach OpenLineage. Conn")
+    assert text.startswith("up: what was written is committed, but the event did not reach OpenLineage. Conn")
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,25 @@ _GREETING = re.compile(
     rb"|WARN NativeCodeLoader: |WARN Utils: (Your hostname|Set SPARK_LOCAL_IP)"
 )
 
+_one_thread = threading.RLock()
+"""Who holds it may set stderr: two threads that take turns would set it to each other's pipe in the end."""
+
 
 @contextmanager
 def without_greeting() -> Generator[None]:
     """A JVM that is started within it is not heard to greet.
 
     It keeps the stderr that it is started with for as long as it lives, so that is a pipe, and a thread passes on what
-    comes out of it.
+    comes out of it. A process that was started without stderr gets none.
     """
+    if sys.stderr is None:
+        yield
+        return
+    with _one_thread:
+        yield from _through_a_pipe()
+
+
+def _through_a_pipe() -> Generator[None]:
     sys.stderr.flush()
     stderr = os.dup(2)
     reading, writing = os.pipe()
