@@ -231,6 +231,25 @@ if "spark" in sys.argv:
     assert (tmp_path / "started").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_session_that_was_stopped_is_not_taken_for_a_python_that_lacks_something(tmp_path):
+    program = f"""
+from dagster_versioned import Project
+from dagster_versioned.engines.spark.session import default_session
+session = default_session()
+frame = session.range(5)
+session.stop()
+try:
+    Project.open("P", {str(tmp_path / "data")!r}).table("rows").write(frame)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    (tmp_path / "python").symlink_to(sys.executable)
+    printed = run(program, PYSPARK_PYTHON=str(tmp_path / "python"))
+    assert re.match(r"\w*(PySpark|Py4J|Java)\w*Error .*Spark(Context|Session)", printed, re.DOTALL), printed
+
+
 @pytest.mark.parametrize("of_resource", [True, False], ids=["a resource", "our own"])
 def test_a_java_that_spark_does_not_run_on_is_named(tmp_path, of_resource):
     java = tmp_path / "bin" / "java"
