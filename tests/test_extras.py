@@ -208,6 +208,25 @@ def test_spark_needs_no_other_extra(wheel: Path, tmp_path: Path, tmp_path_factor
     assert run(python, "-c", ON_SPARK, cwd=tmp_path) == "full ['A', 'B', 'C']\n"
 
 
+@pytest.mark.parametrize(
+    ("absent", "code", "who"),
+    [
+        ("pyspark", DEFAULT_ENGINE.format("spark"), "default_engine='spark' of a project"),
+        (
+            "dagster_pyspark",
+            "from dagster_versioned.components.project import PySparkSettings; PySparkSettings().resource()",
+            "A component with pyspark:",
+        ),
+    ],
+)
+def test_what_names_spark_without_a_session_names_the_extra_too(absent: str, code: str, who: str) -> None:
+    hidden = f"import sys; sys.modules[{absent!r}] = None"
+    program = f"{hidden}\ntry:\n    exec({code!r})\nexcept Exception as error:\n    print(type(error).__name__, error)"
+    said = run(sys.executable, "-c", program, PYTHONPATH=str(ROOT))
+    assert said.startswith(f"MissingExtra {who} needs {absent}, which is not installed here.")
+    assert "pip install 'dagster-versioned[spark]'" in said
+
+
 @pytest.mark.spark
 def test_what_spark_connect_lacks_beside_pyspark_is_named():
     said = run(sys.executable, "-c", CONNECT_WITHOUT_GRPC, PYTHONPATH=str(ROOT), SPARK_REMOTE="sc://localhost")

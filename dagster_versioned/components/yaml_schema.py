@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 Schema = dict[str, Any]
 
-IS_TEMPLATE: Schema = {"type": "string", "pattern": r"\{\{.*\}\}"}
+IS_TEMPLATE: Schema = {"type": "string", "pattern": r"\{\{[\s\S]*\}\}"}
 """Text that becomes a value, of whatever type, when the component is loaded."""
 
 LOCATION: Schema = {
@@ -44,8 +44,9 @@ def _tightened(schema: Schema) -> Schema:
         if "properties" in one:
             one["properties"] = {name: _or_template(field) for name, field in one["properties"].items()}
     # A project that no governance knows says where it is.
-    needs = {"project": {"if": {"type": "object"}, "then": {"required": ["location"]}}}
-    return {**schema, "if": {"not": {"required": ["governance"]}}, "then": {"properties": needs}}
+    location = {"required": ["location"], "properties": {"location": {"type": "string"}}}
+    needs = {"project": {"if": {"type": "object"}, "then": location}}
+    return {**schema, "if": {"properties": {"governance": {"type": "null"}}}, "then": {"properties": needs}}
 
 
 def _or_template(field: Schema) -> Schema:

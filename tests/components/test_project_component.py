@@ -241,7 +241,18 @@ def test_what_is_right_has_no_fault():
     assert faults("project: {name: H, location: x, profile: null}\ngovernance: null\npyspark: null\n") == {}
 
 
+@pytest.mark.parametrize("where", ["", ", location: null"])
+@pytest.mark.parametrize("governance", ["", "governance: null\n"])
+def test_a_project_says_where_it_is_unless_governance_knows(where, governance):
+    missing = {"project": "'location' is a required property"}
+    null = {"project.location": "None is not of type 'string'"}
+    assert faults(f"project: {{name: H{where}}}\n{governance}") == (null if where else missing)
+    assert faults(f"project: {{name: H{where}}}\ngovernance: {{storage: x}}\n") == {}
+    assert faults(f"project: {{name: H{where}}}\ngovernance: '{{{{ a }}}}'\n") == {}
+
+
 def test_a_template_fits_wherever_a_value_does():
+    assert faults('project: {name: H, location: x}\nio_manager_key: "{{\\n a }}"\n') == {}
     assert (
         faults("""
 project: {name: '{{ a }}', location: '{{ b }}', default_engine: '{{ c }}', author: '{{ d }}'}

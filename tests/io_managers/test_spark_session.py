@@ -1,6 +1,7 @@
 """Which session of Spark reads and writes: that of a resource where one is given, and none where none is needed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -228,6 +229,50 @@ if "spark" in sys.argv:
     with pytest.raises(AssertionError, match=r"JAVA_GATEWAY_EXITED|Java gateway process exited"):
         run(program, "spark", **environment)
     assert (tmp_path / "started").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_session_that_was_stopped_is_not_taken_for_a_python_that_lacks_something(tmp_path):
+    program = f"""
+from dagster_versioned import Project
+from dagster_versioned.engines.spark.session import default_session
+session = default_session()
+frame = session.range(5)
+session.stop()
+try:
+    Project.open("P", {str(tmp_path / "data")!r}).table("rows").write(frame)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    (tmp_path / "python").symlink_to(sys.executable)
+    printed = run(program, PYSPARK_PYTHON=str(tmp_path / "python"))
+    assert re.match(r"\w*(PySpark|Py4J|Java)\w*Error .*Spark(Context|Session)", printed, re.DOTALL), printed
+
+
+@pytest.mark.parametrize("of_resource", [True, False], ids=["a resource", "our own"])
+def test_a_java_that_spark_does_not_run_on_is_named(tmp_path, of_resource):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n[ $* = -version ]\n")
+    java.chmod(0o755)
+    program = f"""
+from dagster_pyspark import LazyPySparkResource
+from dagster_versioned.engines.spark.session import default_session, session_from
+from dagster_versioned.errors import VersionedError
+try:
+    if {of_resource}:
+        with session_from(lambda: LazyPySparkResource(spark_config={{}}).spark_session):
+            default_session()
+    default_session()
+except VersionedError as error:
+    print(error)
+"""
+    printed = run(program, JAVA_HOME=str(tmp_path), PATH=f"{java.parent}{os.pathsep}{os.environ['PATH']}")
+    assert printed.startswith(f'Spark did not start: {java} is openjdk version "11.0.2" 2019-01-15, and PySpark ')
+    assert re.search(r"needs Java \d+ or newer\. Nothing was read or written\.", printed)
+    printed = run(program, JAVA_HOME=str(tmp_path / "none"))
+    assert re.match(r"Spark needs Java \d+ or newer, and no Java was found in JAVA_HOME", printed)
 
 
 @pytest.mark.slow

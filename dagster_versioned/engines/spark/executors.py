@@ -89,10 +89,19 @@ def require_python(session: "SparkSession") -> None:
         with pickled_by_value():
             found = session.range(0, 1, 1, 1).mapInArrow(_versions, "host string, pyarrow string").collect()[0]
     except spark_errors() as error:
-        raise lacking(str(error), _where(python), surely=True) or error from error
+        raise lacking(str(error), _where(python), surely=_runs_jobs(session)) or error from error
     if int(found["pyarrow"].partition(".")[0]) < OLDEST_ARROW:
         raise too_old(found["host"], found["pyarrow"], _where(python))
     _asked[executors] = python
+
+
+def _runs_jobs(session: "SparkSession") -> bool:
+    """Whether Spark runs a job that needs no Python: not where it was stopped, cannot be reached, or cancels all."""
+    try:
+        session.range(1).collect()
+    except Exception:  # noqa: BLE001 - PySpark says of a stopped session what Python says of None
+        return False
+    return True
 
 
 def _where(python: str) -> str:

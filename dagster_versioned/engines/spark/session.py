@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -33,6 +34,12 @@ EMBEDDED_DEFAULTS = {
 
 _MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
+_NO_JAVA = (
+    "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or, if it is not set, on the PATH. Nothing was "
+    "read or written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
+    "use frames of pyarrow, pandas or Polars, which need no Java."
+)
+
 
 _given: "ContextVar[Callable[[], SparkSession] | None]" = ContextVar("session", default=None)
 
@@ -50,7 +57,7 @@ def session_from(session: "Callable[[], SparkSession]") -> Generator[None]:
 def default_session() -> "SparkSession":
     """The session that was given (`session_from`), else the active one, classic or Connect, else a new embedded one.
 
-    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java to start one with, and
+    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java that starts one, and
     `MissingExtra` without PySpark, or with one that is too old or too new.
     """
     is_remote = "SPARK_REMOTE" in os.environ
@@ -64,16 +71,12 @@ def default_session() -> "SparkSession":
     if given is not None:
         if session is not None:
             return choose_python(given())
-        with without_greeting():
+        with _starting():
             return choose_python(given())
     if session is not None:
         return choose_python(session)
-    if not _java_found() and not is_remote:
-        raise VersionedError(
-            "Spark needs Java 17 or newer, and no Java was found in JAVA_HOME or on the PATH. Nothing was read or "
-            "written. Install one (such as 'apt-get install openjdk-17-jre-headless' or 'brew install openjdk@17'), or "
-            "use frames of pyarrow, pandas or Polars, which need no Java."
-        )
+    if not is_remote and _java() is None:
+        raise VersionedError(_NO_JAVA)
     builder = SparkSession.builder.appName("dagster-versioned")
     if not is_remote:
         builder = builder.master(os.environ.get("SPARK_MASTER", "local[*]"))
@@ -82,7 +85,7 @@ def default_session() -> "SparkSession":
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     for key, value in EMBEDDED_DEFAULTS.items():
         builder = builder.config(key, value)
-    with without_greeting(), requiring(*needs):
+    with _starting(), requiring(*needs):
         return choose_python(builder.getOrCreate())
 
 
@@ -129,6 +132,29 @@ def running(what: str) -> Generator[None]:
         ) from error
 
 
-def _java_found() -> bool:
+@contextmanager
+def _starting() -> Generator[None]:
+    """Within it a JVM may be started, which greets nobody; one that ends at once is named, with its version."""
+    try:
+        with without_greeting():
+            yield
+    except Exception as error:
+        if "Java gateway process exited" not in str(error):
+            raise
+        java = _java()
+        if java is None:
+            raise VersionedError(_NO_JAVA) from error
+        asked = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)
+        version = (asked.stderr.splitlines() or ["of an unknown version"])[0]
+        pyspark, needed = ".".join(map(str, release())), 17 if release() >= (4, 0) else 8
+        raise VersionedError(
+            f"Spark did not start: {java} is {version}, and PySpark {pyspark} needs Java {needed} or "
+            "newer. Nothing was read or written. What Java wrote on stderr has the reason; another Java is named by "
+            "JAVA_HOME."
+        ) from error
+
+
+def _java() -> str | None:
+    """The Java that PySpark starts; ``None`` where there is none."""
     home = os.environ.get("JAVA_HOME")
-    return (home is not None and Path(home, "bin", "java").exists()) or shutil.which("java") is not None
+    return shutil.which(Path(home, "bin", "java") if home else "java")

@@ -44,7 +44,7 @@ def lacking(text: str, where: str = "", *, surely: bool = False) -> MissingExtra
 
     ``surely``: that no other fault can have ended the task.
     """
-    if missing := re.search(r"No module named '(pyarrow|numpy)\b", text):
+    if missing := re.search(r"No module named '(pyarrow|numpy)'", text):
         return _missing(f"there is no {missing[1]}", where)
     # PySpark has a floor of its own, which some of its functions ask for.
     if floor := re.search(r"PyArrow >= ([\d.]+) must be installed(?:; however, your version was ([\d.]+))?", text):
@@ -61,8 +61,8 @@ def lacking(text: str, where: str = "", *, surely: bool = False) -> MissingExtra
     if not surely:
         return None
     # The worker's own last words, else Spark's first.
-    words = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text.partition("\n\tat ")[0], re.MULTILINE)
-    return _missing(f"theirs cannot run a task: {(words or text.splitlines())[-1].rstrip('.'):.200}", where)
+    words = re.findall(r"^(?:: )?(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text.partition("\n\tat ")[0], re.MULTILINE)
+    return _missing(f"theirs cannot run a task: {(words[-1:] or text.splitlines())[0].rstrip('.'):.200}", where)
 
 
 def too_old(host: str, version: str, where: str = "") -> MissingExtra:
