@@ -19,14 +19,14 @@ Setting Spark log level to "ERROR".
 """
 
 PROGRAM = """
-import subprocess, sys
+import os, subprocess, sys
 from dagster_versioned.engines.spark.greeting import without_greeting
 
 with without_greeting():
     says = f"cat {sys.argv[1]} >&2; echo an error >&2; read line; echo $line >&2; printf unended >&2"
     child = subprocess.Popen(["sh", "-c", says], stdin=subprocess.PIPE, text=True)
-    print("meanwhile", file=sys.stderr)
-print("after", file=sys.stderr)
+    os.write(2, b"meanwhile\\n")  # at once: `print` writes the end of the line by itself, and the child between
+os.write(2, b"after\\n")
 child.communicate("much later")
 import threading
 [thread.join(10) for thread in threading.enumerate() if thread.name == "stderr of the JVM"]
