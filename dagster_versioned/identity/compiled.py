@@ -56,7 +56,7 @@ def _loaded_once(code: bytes) -> ctypes.CDLL:
     """The library of these bytes, the same one for all tasks of a process, each of which brings a module of its own."""
     name = f"_dagster_versioned_{hashlib.sha256(code).hexdigest()[:16]}"
     if (kept := sys.modules.get(name)) is not None:
-        return kept.library
+        return kept.loaded
     handle, path = tempfile.mkstemp(suffix=".so")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -65,7 +65,7 @@ def _loaded_once(code: bytes) -> ctypes.CDLL:
     finally:
         Path(path).unlink()
     sys.modules[name] = module = ModuleType(name)
-    module.__dict__["library"] = library
+    module.__dict__["loaded"] = library
     return library
 
 
