@@ -64,7 +64,7 @@ def extend(project: Project, release: str) -> int:
     rows = ALL_TYPES.append_column("release", pa.array([release] * ALL_TYPES.num_rows))
     visits.write(rows, options=TableOptions(mode="append"))
     for count, version in enumerate(reversed(visits.history()), 1):
-        assert visits.read(version).num_rows == count * ALL_TYPES.num_rows, version
+        assert visits.read(version.metadata_sha).num_rows == count * ALL_TYPES.num_rows, version
     found = visits.read()
     releases = found["release"].unique().to_pylist()
     for each in releases:

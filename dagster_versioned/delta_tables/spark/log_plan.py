@@ -32,6 +32,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot, snapshot_head
 from dagster_versioned.delta.paths import Column
 from dagster_versioned.delta_tables.change_feed import place
 from dagster_versioned.delta_tables.spark.write import translate_spark_errors
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
@@ -130,7 +131,7 @@ def in_batches(files: "DataFrame", change: Callable[[pa.Table], pa.Table]) -> "D
         for batch in batches:
             yield from change(files_of(batch)).to_batches()
 
-    return files.mapInArrow(run, files.schema)
+    return files.mapInArrow(self_contained(run), files.schema)
 
 
 def files_of(batch: pa.RecordBatch) -> pa.Table:
@@ -327,7 +328,7 @@ def _frame(
     rows = [(pickle.dumps(task),) for task in tasks]
     schema = pa.schema(cast("Any", [_ROWS.field("identity"), _ROWS.field("live")])) if identities_only else _ROWS
     frame = session.createDataFrame(rows, "task binary").repartition(max(len(rows), 1))
-    return frame.mapInArrow(_reader(store, schema), from_arrow_schema(schema))
+    return frame.mapInArrow(self_contained(_reader(store, schema)), from_arrow_schema(schema))
 
 
 def _reader(store: ObjectStore, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

@@ -13,6 +13,7 @@ from dagster_versioned.delta_tables.read import delta_scan
 from dagster_versioned.delta_tables.spark.log_plan import LogPlan, files_of
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.read import check_files
 from dagster_versioned.engines.spark.types import spark_schema
 
@@ -45,7 +46,7 @@ def planned_rows(plan: LogPlan, figures: Checksum, scan: Scan, *, row_ids: bool 
         for batch in batches:
             yield from read(files_of(batch))
 
-    return files.mapInArrow(run, spark_schema(scan.selected))
+    return files.mapInArrow(self_contained(run), spark_schema(scan.selected))
 
 
 def _rows(scan: Scan, head: Snapshot, row_ids: bool, files: pa.Table) -> Iterator[pa.RecordBatch]:

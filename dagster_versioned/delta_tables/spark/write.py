@@ -33,6 +33,7 @@ from dagster_versioned.delta_tables.spark.rules import (
 )
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
 from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, quoted
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.engines.spark.task_errors import as_raised, own_error
@@ -83,7 +84,7 @@ class SparkWrites:
             return task(batches)
 
         with run_by_executors(self._session):
-            collected = rows.frame.mapInArrow(work, REPORT_SCHEMA).collect()
+            collected = rows.frame.mapInArrow(self_contained(work), REPORT_SCHEMA).collect()
         outcome = Outcome.of([Report.from_bytes(bytes(row["report"])) for row in collected], target, rows.steps)
         refuse_broken(rows.rules, outcome.broken, sum(outcome.rows.get(one, 0) for one in (1, 2)))
         if not runs_here(self._session):

@@ -1,6 +1,8 @@
 """Shipping this package's code to Spark's workers by value, so that executors need not have it installed."""
 
 import dataclasses
+import hashlib
+import io
 import sys
 import threading
 import types
@@ -18,6 +20,8 @@ _SENTINELS: dict[str, Any] = {
 }
 """What `dataclasses` marks members with; the names are those that each says of itself."""
 
+_CACHED = type(cache(len))
+
 _lock = threading.Lock()
 _depth = 0
 
@@ -28,7 +32,7 @@ def ship_by_value() -> None:
 
     cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])
     reducers: dict[type, Callable[[Any], Any]] = cast("Any", cloudpickle.CloudPickler).dispatch_table
-    reducers[type(cache(len))] = _reduced
+    reducers[_CACHED] = _reduced
     # What PySpark 3.5 bundles pickles these by value, and `fields`, which compares them by identity, then finds none:
     # `asdict` and `replace` do nothing, and frozen classes with slots arrive without their state.
     reducers[type(_SENTINELS["_FIELD"])] = _sentinel_reduced
@@ -58,35 +62,84 @@ def pickled_by_value() -> Generator[None]:
 
 
 def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function as one that holds our code itself wherever it is pickled: Connect does so when a column is used."""
+    """The function as one that holds our code itself wherever it is pickled: Connect does so when a column is used.
+
+    It holds our classes and functions apart from what is particular to it. They are pickled once for all functions that
+    need the same ones, and a worker loads them once for all of its tasks.
+    """
     from pyspark import cloudpickle
 
+    needed: dict[int, Any] = {}
+    file = io.BytesIO()
+
+    class WithoutCode(cast("Any", cloudpickle.CloudPickler)):
+        def persistent_id(self, each: Any) -> int | None:
+            if not _is_code(each):
+                return None
+            needed[id(each)] = each
+            return list(needed).index(id(each))
+
     with pickled_by_value():
-        payload = cloudpickle.dumps(function)
+        WithoutCode(file).dump(function)
+        code, name = _pickled(tuple(needed.values()))
+    state = file.getvalue()
     loaded: list[Callable[[Any], Any]] = []
 
     def run(argument: Any) -> Any:
-        from pyspark import cloudpickle
+        import io
+        import pickle
+        import sys
+        import types
 
         if not loaded:
-            loaded.append(cloudpickle.loads(payload))
+            if name not in sys.modules:
+                module = types.ModuleType(name)
+                module.__dict__["code"] = pickle.loads(code)
+                sys.modules[name] = module
+            unpickler: Any = pickle.Unpickler(io.BytesIO(state))
+            unpickler.persistent_load = sys.modules[name].__dict__["code"].__getitem__
+            loaded.append(unpickler.load())
         return loaded[0](argument)
 
     run.__annotations__.clear()  # Spark would take them for hints at what kind of function it is.
     return run
 
 
-def _reduced(cached: Any) -> Any:
-    """A function with a cache, which is pickled by its name alone otherwise, and where it is not ours to ship."""
+def _is_code(item: Any) -> bool:
+    """Whether it is a class or function that a module of ours has under its name."""
+    if not isinstance(item, (type, types.FunctionType, _CACHED)):
+        return False
+    module = sys.modules.get(item.__module__) if item.__module__.partition(".")[0] == _PACKAGE else None
+    return module is not None and getattr(module, item.__name__, None) is item
+
+
+@cache
+def _pickled(code: tuple[Any, ...]) -> tuple[bytes, str]:
+    """Our classes and functions by value, and the name of a module for them."""
     from pyspark import cloudpickle
 
-    is_ours = cached.__module__.partition(".")[0] == _PACKAGE
-    if not is_ours or _PACKAGE not in cast("Any", cloudpickle).list_registry_pickle_by_value():
+    payload = cloudpickle.dumps(code)
+    return payload, f"_dagster_versioned_{hashlib.sha256(payload).hexdigest()[:16]}"
+
+
+def _reduced(cached: Any) -> Any:
+    """A function with a cache, which is pickled by its name alone otherwise, and where it is not ours to ship.
+
+    What was shipped is none of the module of its name, and goes by value from there on.
+    """
+    from pyspark import cloudpickle
+
+    shipping = _PACKAGE in cast("Any", cloudpickle).list_registry_pickle_by_value()
+    if cached.__module__.partition(".")[0] != _PACKAGE or (_is_code(cached) and not shipping):
         return cached.__qualname__
     return _cached, (cached.__wrapped__, cached.cache_parameters())
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    from pyspark import cloudpickle
+
+    reducers: dict[type, Callable[[Any], Any]] = cast("Any", cloudpickle.CloudPickler).dispatch_table
+    reducers.setdefault(_CACHED, _reduced)
     return lru_cache(**parameters)(function)
 
 

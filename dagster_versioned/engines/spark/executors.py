@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, lacking, own_error, too_old
 
@@ -61,16 +61,15 @@ def plans_here(session: "SparkSession") -> bool:
 
 @contextmanager
 def run_by_executors(session: "SparkSession") -> Generator[None]:
-    """Within it, functions that Spark is handed hold our code itself, and what they raise in tasks is raised here.
+    """Within it, what functions raise in tasks is raised here.
 
-    Raises `MissingExtra`, in one sentence, where the executors cannot run them.
+    Raises `MissingExtra`, in one sentence, where the executors cannot run our code.
     """
     require_python(session)
-    with pickled_by_value():
-        try:
-            yield
-        except spark_errors() as error:
-            raise own_error(error) or error from error
+    try:
+        yield
+    except spark_errors() as error:
+        raise own_error(error) or error from error
 
 
 def require_python(session: "SparkSession") -> None:
@@ -86,8 +85,8 @@ def require_python(session: "SparkSession") -> None:
     if _asked.get(executors) == python or (python == sys.executable and runs_here(session)):
         return
     try:
-        with pickled_by_value():
-            found = session.range(0, 1, 1, 1).mapInArrow(_versions, "host string, pyarrow string").collect()[0]
+        one = session.range(0, 1, 1, 1)
+        found = one.mapInArrow(self_contained(_versions), "host string, pyarrow string").collect()[0]
     except spark_errors() as error:
         raise lacking(str(error), _where(python), surely=_runs_jobs(session)) or error from error
     if int(found["pyarrow"].partition(".")[0]) < OLDEST_ARROW:

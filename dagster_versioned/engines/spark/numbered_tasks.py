@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import plans_here, require_python
 from dagster_versioned.engines.spark.releases import has_data_sources
 
@@ -35,5 +35,4 @@ def in_tasks(
             for number in cast("list[int]", batch.column(0).to_pylist()):
                 yield from read(number)
 
-    with pickled_by_value():
-        return session.range(0, count, 1, count).mapInArrow(self_contained(run), schema)
+    return session.range(0, count, 1, count).mapInArrow(self_contained(run), schema)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from dagster_versioned.bounds import release_of, require_release
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.engines.parts import MEBIBYTE
-from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.errors import UnsupportedFeature
 
 if TYPE_CHECKING:
@@ -73,8 +73,7 @@ def to_arrow(frame: "DataFrame") -> pa.Table:
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    with pickled_by_value():
-        streams: list[Any] = frame.mapInArrow(self_contained(_streams), "stream binary").collect()
+    streams: list[Any] = frame.mapInArrow(self_contained(_streams), "stream binary").collect()
     tables = [pa.ipc.open_stream(arrow_reader(bytes(row[0]))).read_all() for row in streams]
     return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
 

@@ -13,6 +13,7 @@ from dagster_versioned.delta.log.change_feed import CHANGE_TYPE
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.scan import ROW_ID, Scan
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.spark.row_diff import bad_keys, differ
@@ -250,7 +251,10 @@ def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
     with run_by_executors(frame.sparkSession):
         columns = [_column(name) for name in schema.names]
         positional = frame.select(*columns).toDF(*(f"_c{i}" for i in range(len(columns))))
-        reports = [TaskReport.from_bytes(bytes(row[0])) for row in positional.mapInArrow(run, REPORT_SCHEMA).collect()]
+        reports = [
+            TaskReport.from_bytes(bytes(row[0]))
+            for row in positional.mapInArrow(self_contained(run), REPORT_SCHEMA).collect()
+        ]
     bag = BagDigest(schema_to_arrow(schema))
     for report in reports:
         bag.merge(*report.lanes)

@@ -16,6 +16,7 @@ from dagster_versioned.engines.partition_values import require_partition_columns
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
 from dagster_versioned.engines.spark.types import stored_schema
 from dagster_versioned.engines.spark.worker import (
@@ -124,7 +125,7 @@ def _with_lanes(rows: "DataFrame", schema: StructType) -> "DataFrame":
         return with_lanes(batches, schema, _LANES)
 
     lanes = [spark_types.StructField(name, spark_types.LongType()) for name in _LANES]
-    return rows.mapInArrow(run, spark_types.StructType([*rows.schema.fields, *lanes]))
+    return rows.mapInArrow(self_contained(run), spark_types.StructType([*rows.schema.fields, *lanes]))
 
 
 # --- the pass --------------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def _results(rows: "DataFrame", task: Task) -> "DataFrame":
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task(batches)
 
-    return rows.mapInArrow(run, REPORT_SCHEMA)
+    return rows.mapInArrow(self_contained(run), REPORT_SCHEMA)
 
 
 def _collected_narrow(rows: "DataFrame", task: Task) -> "list[Row] | None":

@@ -84,7 +84,7 @@ def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]
 
     sums = [BagDigest(arrow) for _ in members]
     with run_by_executors(frame.sparkSession):
-        found: list[Any] = narrow.mapInArrow(run, "member int, digest string").collect()
+        found: list[Any] = narrow.mapInArrow(self_contained(run), "member int, digest string").collect()
     for row in found:
         sums[row["member"]].merge(*RowsDigest.parse(row["digest"]).lanes)
     return {member: total.finish().text for member, total in zip(members, sums, strict=True)}

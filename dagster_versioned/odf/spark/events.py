@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
+from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.catalyst import JavaError
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.samples import column
@@ -135,7 +136,7 @@ class SparkEvents:
                 yield pa.RecordBatch.from_arrays([pa.array([report], pa.binary())], names=["report"])
 
         with run_by_executors(events.sparkSession):
-            reports = events.mapInArrow(task, "report binary").collect()
+            reports = events.mapInArrow(self_contained(task), "report binary").collect()
         return bytes(reports[0]["report"]) if reports else None
 
     def _given(self, frame: "DataFrame", schema: EventSchema, at: datetime) -> "DataFrame":
