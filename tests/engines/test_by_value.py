@@ -8,12 +8,12 @@ from dataclasses import asdict, fields, replace
 import pytest
 from pyspark import cloudpickle
 
-from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.delta_tables.spark import log_plan, planned_rows, row_locations_source
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import part_rows, releases, worker
-from dagster_versioned.engines.spark.by_value import pickled_by_value
+from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
 from dagster_versioned.engines.sql_functions import rewritings
 from dagster_versioned.features.spark import content_versions
 from dagster_versioned.storage import LocalStore
@@ -64,7 +64,11 @@ sys.meta_path.insert(0, Missing())
 import numpy
 vars(numpy).pop("bool", None)  # numpy 1 calls it bool_ alone
 from pyspark import cloudpickle
-cloudpickle.loads(sys.stdin.buffer.read())
+loaded = cloudpickle.loads(sys.stdin.buffer.read())
+cloudpickle.dumps(loaded)  # what plans a read hands on to what reads
+if callable(loaded) and loaded.__name__ == "run":
+    print(loaded(None))
+    print([name for name in sys.modules if name.startswith("_dagster_versioned")])
 """
 
 
@@ -86,6 +90,25 @@ from pyspark import cloudpickle
 read, given = cloudpickle.loads(sys.stdin.buffer.read())
 print(read(given))
 """
+
+
+def test_what_two_functions_need_is_pickled_once_and_loaded_once():
+    schemas = [StructType([StructField(f"n{i}", "long") for i in range(count)]) for count in (1, 2)]
+    payloads: list[bytes] = []
+    for schema in schemas:
+
+        def count(_, schema=schema):
+            return len(schema.fields), isinstance(schema, StructType), len(schema_to_arrow(schema))
+
+        count.__module__ = worker.__name__
+        payloads.append(cloudpickle.dumps(self_contained(count)))
+    found: list[list[str]] = []
+    for payload in payloads:
+        done = subprocess.run([sys.executable, "-c", LOADED], input=payload, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr.decode()[-1000:]
+        found.append(done.stdout.decode().splitlines())
+    assert [lines[0] for lines in found] == ["(1, True, 1)", "(2, True, 2)"]
+    assert found[0][1] == found[1][1], "the same code has the same name"
 
 
 def _described(scan):

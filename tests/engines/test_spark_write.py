@@ -330,7 +330,8 @@ def test_our_errors_in_a_task_arrive_as_themselves(spark, frame, tmp_path, monke
         raise StorageError("No room on the executor. Nothing was committed.")
 
     monkeypatch.setattr(worker, "_compressed", unwilling)
-    monkeypatch.setattr(by_value, "_pickled", by_value._pickled.__wrapped__)  # what was pickled before has the other one
+    # Not what was pickled before, which has the other one.
+    monkeypatch.setattr(by_value, "_pickled", by_value._pickled.__wrapped__)
     with pytest.raises(StorageError, match=r"^No room on the executor\. Nothing was committed\.$"):
         write(frame, tmp_path)
 
