@@ -66,7 +66,6 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
         fields = cast("list[pa.Field[Any]]", list(target))
         columns = [_cast(batch.column(field.name), field) for field in fields]
         batch = pa.RecordBatch.from_arrays(columns, schema=target)
-    batch = with_offsets(batch)
     for name, column in zip(target.names, cast("list[Any]", batch.columns), strict=True):
         if _holds_text(column.type):
             _require_text(name, column)
@@ -76,7 +75,7 @@ def conform(batch: pa.RecordBatch, schema: StructType) -> pa.RecordBatch:
 def conform_all(batches: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
     """`conform` for a stream, splitting batches that are too large for 32-bit offsets."""
     for batch in batches:
-        for piece in _split(batch):
+        for piece in _split(with_offsets(batch)):
             yield conform(piece, schema)
 
 

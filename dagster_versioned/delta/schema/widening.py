@@ -45,6 +45,20 @@ def is_wider(old: DataType, new: DataType) -> bool:
     )
 
 
+def is_wider_within(old: DataType, new: DataType) -> bool:
+    """Whether a value at any depth of ``old``, whose fields have the names of ``new``, `is_wider` in ``new``."""
+    match old, new:
+        case StructType(), StructType():
+            before = {field.name: field.type for field in old.fields}
+            return any(field.name in before and is_wider_within(before[field.name], field.type) for field in new.fields)
+        case ArrayType(), ArrayType():
+            return is_wider_within(old.element_type, new.element_type)
+        case MapType(), MapType():
+            return is_wider_within(old.key_type, new.key_type) or is_wider_within(old.value_type, new.value_type)
+        case _:
+            return is_wider(old, new)
+
+
 def common_type(one: DataType, other: DataType) -> DataType | None:
     """The narrowest type that both are, or may become by `is_wider`, at any depth; ``None`` where there is none.
 

@@ -69,19 +69,16 @@ def self_contained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
     from pyspark import cloudpickle
 
-    needed: dict[int, Any] = {}
+    places: dict[Any, int] = {}
     file = io.BytesIO()
 
     class WithoutCode(cast("Any", cloudpickle.CloudPickler)):
         def persistent_id(self, each: Any) -> int | None:
-            if not _is_code(each):
-                return None
-            needed[id(each)] = each
-            return list(needed).index(id(each))
+            return places.setdefault(each, len(places)) if _is_code(each) else None
 
     with pickled_by_value():
         WithoutCode(file).dump(function)
-        code, name = _pickled(tuple(needed.values()))
+        code, name = _pickled(tuple(places))
     state = file.getvalue()
     loaded: list[Callable[[Any], Any]] = []
 
@@ -109,7 +106,7 @@ def _is_code(item: Any) -> bool:
     """Whether it is a class or function that a module of ours has under its name."""
     if not isinstance(item, (type, types.FunctionType, _CACHED)):
         return False
-    module = sys.modules.get(item.__module__) if item.__module__.partition(".")[0] == _PACKAGE else None
+    module = sys.modules.get(item.__module__) if f"{item.__module__}".partition(".")[0] == _PACKAGE else None
     return module is not None and getattr(module, item.__name__, None) is item
 
 

@@ -151,6 +151,11 @@ class PlanBuilder:
         hint = [] if release() < (4, 0) else [self._none]  # which 4.0 added
         return logical.Aggregate(self.sequence(keys), self.sequence(columns), below, *hint)
 
+    def with_columns(self, aggregate: Plan, columns: Sequence[Expression], below: Plan) -> Plan:
+        """An aggregate over another node, with other columns and the keys that it has."""
+        hint = [] if release() < (4, 0) else [aggregate.hint()]
+        return aggregate.copy(aggregate.groupingExpressions(), self.sequence(columns), below, *hint)
+
     def above(self, node: Plan, children: Sequence[Plan]) -> Plan:
         """A node over others than it has."""
         return node.withNewChildren(self.sequence(children))

@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, logical_type, stored_names
-from dagster_versioned.delta.schema.types import StructField, StructType, type_to_arrow
+from dagster_versioned.delta.schema.types import StructField, StructType, schema_from_arrow, type_to_arrow
+from dagster_versioned.delta.schema.widening import is_wider_within
 from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
 from dagster_versioned.engines.spark.executors import runs_here
-from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, release
+from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, reads_widened, release
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
 
@@ -53,9 +54,9 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
         paths = _local_paths(scan)
     if scan.mapping == "id" and (named := by_name(scan)) is not None:
         scan = named
-    if scan.mapping == "id" or has_hidden(scan):
-        # Spark finds columns by id only where the whole session says so; and some files it would pass over without a
-        # word.
+    if scan.mapping == "id" or has_hidden(scan) or (not reads_widened() and _has_narrower(scan)):
+        # Spark finds columns by id only where the whole session says so; some files it would pass over without a word;
+        # and Spark 3.5 has no values of a narrower type than it is asked for.
         s3_scheme = None
     elif paths is not None:
         return _native(scan, session, paths)
@@ -245,6 +246,29 @@ def _same_by_name(scan: Scan, file: ScanFile) -> bool:
             for field in wanted
             if field.name in names
         )
+    except (VersionedError, pa.ArrowException, OSError):
+        return False  # Whoever reads the file says what is wrong with it.
+
+
+def _has_narrower(scan: Scan) -> bool:
+    """Whether a file has a column of a narrower type than the scan, by its footer; so taken where there are many."""
+    if len(scan.files) > MANY_FOOTERS:
+        return True
+    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="footers") as pool:
+        return any(pool.map(partial(_is_narrower, scan), scan.files))
+
+
+def _is_narrower(scan: Scan, file: ScanFile) -> bool:
+    from dagster_versioned.engines.part_ranges import ranges
+
+    wanted = [field for field in scan.selected.fields if field.name not in {*file.partition_values, *scan.tracked}]
+    try:
+        stored = pq.read_schema(ranges(scan.store, file))
+        types = {
+            name: logical_type(cast("Any", stored.field(column)).type, scan.schema.field(name).type, scan.mapping)
+            for name, column in stored_names(wanted, stored, scan.mapping).items()
+        }
+        return is_wider_within(schema_from_arrow(pa.schema(types)), scan.selected)
     except (VersionedError, pa.ArrowException, OSError):
         return False  # Whoever reads the file says what is wrong with it.
 

@@ -62,6 +62,11 @@ def limits_batch_bytes() -> bool:
     return release() >= (4, 0)
 
 
+def reads_widened() -> bool:
+    """Whether Spark's reader of Parquet has values of a narrower type than is asked for."""
+    return release() >= (4, 0)
+
+
 def has_arrow_functions() -> bool:
     """Whether a column can be computed by a function of Arrow arrays."""
     return release() >= (4, 1)
@@ -73,9 +78,12 @@ def to_arrow(frame: "DataFrame") -> pa.Table:
         return frame.toArrow()
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    streams: list[Any] = frame.mapInArrow(self_contained(_streams), "stream binary").collect()
+    plain = frame.toDF(*(f"_c{i}" for i in range(len(frame.columns))))  # 3.5 takes names for expressions
+    streams: list[Any] = plain.mapInArrow(self_contained(_streams), "stream binary").collect()
     tables = [pa.ipc.open_stream(arrow_reader(bytes(row[0]))).read_all() for row in streams]
-    return pa.concat_tables(tables) if tables else to_arrow_schema(frame.schema).empty_table()
+    if not tables:
+        return to_arrow_schema(frame.schema).empty_table()
+    return pa.concat_tables(tables).rename_columns(frame.columns)
 
 
 def from_arrow(session: "SparkSession", table: pa.Table, schema: "spark_types.StructType | None" = None) -> "DataFrame":

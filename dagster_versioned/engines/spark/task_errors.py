@@ -33,7 +33,9 @@ def own_error(error: Exception) -> VersionedError | None:
 def as_raised(error: Exception) -> tuple[str, str]:
     """The class and the message of what was raised; where it is Py4J's error, of what a task raised in the JVM."""
     text = str(error)
-    found = re.search(r"(?:executor [\w.-]+\): |^: )([\w.$]+): (.*?)(?=\n\s+at |\Z)", text, re.DOTALL | re.MULTILINE)
+    what = r"([\w.$]+): (.*?)(?=\n\s+at |\Z)"
+    in_task = re.search(rf"executor [\w.-]+\): {what}", text, re.DOTALL)
+    found = in_task or re.search(rf"^: {what}", text, re.DOTALL | re.MULTILINE)
     if type(error).__name__ != "Py4JJavaError" or found is None:
         return type(error).__name__, text
     return found[1].rpartition(".")[2], found[2]

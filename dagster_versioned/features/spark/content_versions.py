@@ -62,7 +62,9 @@ def with_content_versions(frame: "DataFrame", columns: Mapping[str, Sequence[str
             yield pa.RecordBatch.from_arrays([*batch.columns, packed], [*batch.schema.names, name])
 
     added = StructField(name, StructType([StructField(each, StringType()) for each in members]))
-    return frame.mapInArrow(self_contained(run), StructType([*frame.schema.fields, added]))
+    positional = frame.toDF(*(f"_c{i}" for i in range(len(frame.columns))))  # 3.5 takes names for expressions
+    found = positional.mapInArrow(self_contained(run), StructType([*positional.schema.fields, added]))
+    return found.toDF(*frame.columns, name)
 
 
 def field_digests(frame: "DataFrame", ids: Sequence[str], members: Sequence[str]) -> dict[str, str]:

@@ -106,8 +106,7 @@ class _Why:
         below, why = self.node(plan.child())
         name, added = self._added(f"flatten(collect_list(`{why}`))")
         if plan.nodeName() == "Aggregate":
-            columns = self._build.sequence([*items(plan.aggregateExpressions()), added])
-            return plan.copy(plan.groupingExpressions(), columns, below, plan.hint()), name
+            return self._build.with_columns(plan, [*items(plan.aggregateExpressions()), added], below), name
         columns = items(plan.child().output())
         return self._build.aggregate(columns, [*columns, added], below), name
 
