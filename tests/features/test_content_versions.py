@@ -209,6 +209,7 @@ def test_spark_gives_the_same_field_digests(spark: Any) -> None:
 
 
 @pytest.mark.spark
+@needs_spark(4, 1, "functions of Arrow arrays")
 def test_spark_refuses_what_arrow_refuses(spark: Any) -> None:
     frame = spark.createDataFrame(TWO)
     with pytest.raises(InvalidInput, match="no column 'other'"):

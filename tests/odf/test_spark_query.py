@@ -2,6 +2,7 @@
 
 import pytest
 
+from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.spark.query import analyse, query_session
 from dagster_versioned.odf.spark.transform import Transform
@@ -57,7 +58,9 @@ def analysed(own, *queries):
         ("SELECT try_to_date('now') AS d FROM flights", r"cast\('now' AS date\)"),
         ("SELECT to_timestamp_ntz('now') AS d FROM flights", r"cast\('now' AS timestamp_ntz\)"),
         ("SELECT id FROM flights WHERE event_time < 'now'", r"cast\('now' AS timestamp\)"),
-        (r"SELECT timestamp'no\w' AS t FROM flights", "timestamp'now'"),
+        (r"SELECT timestamp'no\w' AS t FROM flights", "timestamp'no.?w'"),
+        (r"SELECT timestamp'n\u006fw' AS t FROM flights", "timestamp'n"),
+        (r"SELECT timestamp 'n\157w' AS t FROM flights", "timestamp'n"),
         (r"SELECT r'\', timestamp r'now' AS t, '\'' FROM flights", "timestamp'now'"),
         ("SELECT x FROM flights, (VALUES (version())) AS v(x)", r"version\(\)"),
         ("SELECT x FROM flights, (VALUES (current_user())) AS v(x)", r"current_user\(\)"),
@@ -97,7 +100,9 @@ def analysed(own, *queries):
     ],
 )
 def test_a_query_that_could_have_another_result_is_refused_by_the_expression(own, query, named):
-    with pytest.raises(InvalidInput, match=rf"is refused: .*{named}.*\. Nothing was run"):
+    # What an older Spark does not know is refused as that.
+    older = "|(?i:syntax error|cannot resolve function)" if release() < (4, 1) else ""
+    with pytest.raises(InvalidInput, match=rf"is refused: .*(?:{named}{older}).*\. Nothing was run"):
         analysed(own, query)
 
 
@@ -149,7 +154,7 @@ def test_what_depends_on_the_order_of_rows_is_known(own):
         ("SELECT * FROM flights LIMIT 3", True),
         ("SELECT row_number() OVER (ORDER BY id) AS r FROM flights", True),
         ("SELECT max(delay) AS m FROM flights", True),  # of -0.0 and 0.0 either
-        ("SELECT DISTINCT name COLLATE UTF8_LCASE AS n FROM flights", True),  # of 'a' and 'A' either
+        *[("SELECT DISTINCT name COLLATE UTF8_LCASE AS n FROM flights", True)] * (release() >= (4, 0)),  # 'a' or 'A'
         ("SELECT sum(id) AS s, count(*) AS n, max(name) AS m, avg(price) AS p, sum(price) AS q FROM flights", False),
         ("SELECT f.id, x FROM flights f, (VALUES (1), (2)) AS v(x)", False),
         ("SELECT f.id FROM flights f JOIN planes p ON f.id = p.id", False),

@@ -283,10 +283,12 @@ def _refuse_computed_early(text: str) -> None:
     """
     for token, following in pairwise(_tokens(text)):
         is_text = following.token_type.name.endswith("STRING")
-        if token.text.upper() in _TIMES and is_text and _SPECIAL.match(following.text):
+        # Spark takes escapes such as '\u006f' for what they stand for, and no other time needs any.
+        escaped = "\\" in text[following.start : following.end + 1]
+        if token.text.upper() in _TIMES and is_text and (escaped or _SPECIAL.match(following.text)):
             raise _refused(
                 text,
-                f"{token.text}'{following.text}' is the present time, which has another value in another run",
+                f"{token.text}'{following.text}' is or may be the present time, which has another value in another run",
                 "Compute with the columns of the inputs alone.",
             )
         if token.text.casefold() in _EARLY and following.text == "(":
