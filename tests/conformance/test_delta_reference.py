@@ -13,7 +13,8 @@ from conformance.delta_spark import canonical
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import parse_schema
 from dagster_versioned.delta_tables.arrow import read_changes, read_delta
-from dagster_versioned.errors import VersionedError
+from dagster_versioned.engines.spark.releases import release
+from dagster_versioned.errors import UnsupportedFeature, VersionedError
 from dagster_versioned.storage.local import LocalStore
 
 pytestmark = pytest.mark.conformance
@@ -90,6 +91,10 @@ def test_rows_have_the_ids_that_the_reference_read(name: str) -> None:
 @pytest.mark.parametrize("name", QUICKLY)
 def test_the_newest_version_is_read_by_spark_as_the_reference_read_it(name: str, spark: Any) -> None:
     version = max(versions(name))
+    if "variant" in name and release() < (4, 0):
+        with pytest.raises(UnsupportedFeature, match=r"variants needs PySpark 4\.0"):
+            spark_lines(spark, HERE / "tables" / name, version)
+        return
     assert spark_lines(spark, HERE / "tables" / name, version) == versions(name)[version]["lines"]
 
 

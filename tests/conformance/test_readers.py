@@ -15,10 +15,11 @@ import pytest
 
 from dagster_versioned import Project, read_delta
 from dagster_versioned.delta.schema.types import schema_from_arrow
+from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.engines.spark.types import spark_schema
 from dagster_versioned.tables.options import TableOptions
 from support.frames import numbered
-from support.readers import DELTA_READERS, assert_same, by_datafusion, by_deltalake, rows
+from support.readers import DELTA_READERS, READS_WITH_POLARS, assert_same, by_datafusion, by_deltalake, rows
 from support.table_histories import READABLE_BY_DATOM, TableHistory
 
 datom = pytest.importorskip("datom")
@@ -136,7 +137,8 @@ def test_a_table_name_with_spaces_is_read(tmp_path: Path, name: str) -> None:
     assert_same(by_deltalake(folder), numbered(9))
     assert_same(by_datafusion(folder), numbered(9))
     # Polars 2.1 asks for `daily%20(v2)…` on its own path, whoever wrote the table.
-    assert_same(pl.scan_delta(str(folder), use_pyarrow=True).collect().to_arrow(), numbered(9))
+    if READS_WITH_POLARS:
+        assert_same(pl.scan_delta(str(folder), use_pyarrow=True).collect().to_arrow(), numbered(9))
     assert_same(datom.read(datom.get_conn(datom.store_local(tmp_path), "P"), name, as_arrow=True), numbered(9))
 
 
@@ -221,6 +223,11 @@ def test_plain_spark_reads_the_files_of_every_version(history: TableHistory, spa
         files = [str(history.folder / add.path) for add in history.table.files(version).adds]
         if files:
             reader = spark.read.option("mergeSchema", "true")
+            if release() < (4, 0):
+                if "wider_partitions" in str(history.folder):
+                    pytest.skip("Spark 3.5 reads no file as a wider type")
+                # Else it refuses old dates of writers that it does not know.
+                reader = reader.option("datetimeRebaseMode", "CORRECTED")
             if "wider_partitions" in str(history.folder):  # types of files alone are not merged, whatever they hold
                 reader = spark.read.schema(spark_schema(schema_from_arrow(expected.schema)))
             found = reader.parquet(*files).toArrow()

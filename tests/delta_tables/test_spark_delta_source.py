@@ -9,8 +9,10 @@ from tenacity import retry, retry_if_exception_message, stop_after_attempt
 from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables.arrow import delete_from, write_delta
 from dagster_versioned.delta_tables.read import read_delta
-from dagster_versioned.delta_tables.spark import data_source_tasks, register
+from dagster_versioned.delta_tables.spark import register
 from support.spark import needs_spark
+
+data_source_tasks = pytest.importorskip("dagster_versioned.delta_tables.spark.data_source_tasks")  # not in 3.5
 
 pytestmark = [pytest.mark.spark, needs_spark(4, 2, "data sources in Python with streams that are limited")]
 

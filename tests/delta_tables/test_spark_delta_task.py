@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Add, Cdc, DeletionVector
-from dagster_versioned.delta_tables.spark import data_source_tasks
-from dagster_versioned.delta_tables.spark.data_source import ReadOptions
-from dagster_versioned.delta_tables.spark.data_source_tasks import partitions_of
-from dagster_versioned.delta_tables.spark.log_tail import StreamOptions
 from dagster_versioned.delta_tables.spark.task import Report, packed, unpacked
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import InvalidInput
+
+# What they have of data sources in Python, which PySpark 3.5 lacks.
+data_source = pytest.importorskip("dagster_versioned.delta_tables.spark.data_source")
+data_source_tasks = pytest.importorskip("dagster_versioned.delta_tables.spark.data_source_tasks")
+log_tail = pytest.importorskip("dagster_versioned.delta_tables.spark.log_tail")
 
 POSITIONS = st.lists(st.integers(0, 2**62), max_size=50).map(lambda found: np.sort(np.array(found, np.int64)))
 
@@ -52,24 +53,24 @@ def test_files_of_a_task_come_back():
         ScanFile("a", 5, partition_values={"storage_type": "x"}),
         ScanFile("b", 6, deletion_vector=vector, kept=vector),
     ]
-    (task,) = partitions_of(files)
+    (task,) = data_source_tasks.partitions_of(files)
     found = [data_source_tasks._file(one) for one in task.value]
     assert found == files
 
 
 def test_options_are_parsed_or_refused():
-    asked = ReadOptions.of({"path": "/t", "version": "3", "columns": "a, b"})
+    asked = data_source.ReadOptions.of({"path": "/t", "version": "3", "columns": "a, b"})
     assert (asked.version, asked.columns, asked.feed) == (3, ("a", "b"), None)
-    feed = ReadOptions.of(
+    feed = data_source.ReadOptions.of(
         {"path": "/t", "readChangeFeed": "true", "startingVersion": "1", "endingTimestamp": "2020-01-01Z"}
     )
     assert feed.feed == (1, "2020-01-01Z")
     for options in ({}, {"path": "/t", "startingVersion": "1"}, {"path": "/t", "version": "one"}):
         with pytest.raises(InvalidInput):
-            ReadOptions.of(options)
-    assert StreamOptions.of({"maxBytesPerTrigger": "2MB", "startingVersion": "latest"}) == replace(
+            data_source.ReadOptions.of(options)
+    assert log_tail.StreamOptions.of({"maxBytesPerTrigger": "2MB", "startingVersion": "latest"}) == replace(
         StreamOptions(), max_bytes=2 << 20, starting_version="latest"
     )
     for name, value in {"maxFilesPerTrigger": "few", "ignoreDeletes": "yes", "maxBytesPerTrigger": "k"}.items():
         with pytest.raises(InvalidInput, match=name):
-            StreamOptions.of({name: value})
+            log_tail.StreamOptions.of({name: value})

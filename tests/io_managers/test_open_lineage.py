@@ -57,6 +57,10 @@ FACETS = {
     ),
     "2-0-2/OpenLineage.json#/$defs/DatasetFacet": {},
 }
+# Of clients before 1.51, with what is asked of the newer one.
+FACETS["facets/1-1-0/ParentRunFacet.json#/$defs/ParentRunFacet"] = FACETS[
+    "facets/1-2-0/ParentRunFacet.json#/$defs/ParentRunFacet"
+]
 KEYS = {  # as the facets' own schemas name them
     "columnLineage": "ColumnLineageDatasetFacet",
     "schema": "SchemaDatasetFacet",

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import deltalake
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagster_versioned.bounds import release_of
 from dagster_versioned.delta.files.deletion_vectors import deleted_rows
 from dagster_versioned.delta.log.commits import read_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
@@ -32,7 +34,10 @@ FEATURES = {
 def rows_of(table: Path | str, *columns: str) -> list[dict]:
     """Our reading of a table's rows, in an order of their own, which is the peer's reading where it can read at all."""
     rows = read_delta(str(table)).to_pylist()
-    if load_snapshot(LocalStore(table)).protocol.min_reader_version == 1:
+    casts = release_of(pa.__version__) >= (
+        21,
+    )  # to structs with members that a file lacks, which the peer leaves to it
+    if casts and load_snapshot(LocalStore(table)).protocol.min_reader_version == 1:
         theirs = deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist()
         assert sorted(theirs, key=repr) == sorted(rows, key=repr)
     chosen = [{name: row[name] for name in columns} if columns else row for row in rows]

@@ -14,6 +14,7 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 
+from dagster_versioned.bounds import release_of
 from dagster_versioned.delta.schema.types import parse_schema, schema_from_arrow
 
 
@@ -35,7 +36,10 @@ def by_polars_lazily(folder: Path, version: int | None = None) -> pa.Table:
     return frame.select(reversed(frame.collect_schema().names())).collect().to_arrow()
 
 
-DELTA_READERS = [by_deltalake, by_datafusion, by_polars, by_polars_lazily]
+READS_WITH_POLARS = release_of(pl.__version__) >= (1, 38)
+"""Older ones panic at maps, or skip files whose statistics they take for others."""
+
+DELTA_READERS = [by_deltalake, by_datafusion, *[by_polars, by_polars_lazily] * READS_WITH_POLARS]
 
 
 def types(table: pa.Table) -> dict[str, Any]:

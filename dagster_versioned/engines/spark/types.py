@@ -12,6 +12,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_name
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.engines import conform
+from dagster_versioned.engines.spark.releases import require
 from dagster_versioned.errors import UnsupportedType
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ def stored_schema(
 
 
 def spark_schema(schema: StructType) -> "spark_types.StructType":
-    """The Spark schema to read stored columns with: Delta's schema JSON is Spark's own."""
+    """The Spark schema to read stored columns with: Delta's schema JSON is Spark's own.
+
+    Raises `UnsupportedFeature` for variants where Spark has none.
+    """
     from pyspark.sql import types as spark_types
 
+    if schema.holds("variant"):
+        require((4, 0), "A column of variants", "Read the table's other columns, or read it with Arrow.")
     return spark_types.StructType.fromJson(schema.all_nullable().to_json())
 
 
