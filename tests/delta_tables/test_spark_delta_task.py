@@ -69,7 +69,7 @@ def test_options_are_parsed_or_refused():
         with pytest.raises(InvalidInput):
             data_source.ReadOptions.of(options)
     assert log_tail.StreamOptions.of({"maxBytesPerTrigger": "2MB", "startingVersion": "latest"}) == replace(
-        StreamOptions(), max_bytes=2 << 20, starting_version="latest"
+        log_tail.StreamOptions(), max_bytes=2 << 20, starting_version="latest"
     )
     for name, value in {"maxFilesPerTrigger": "few", "ignoreDeletes": "yes", "maxBytesPerTrigger": "k"}.items():
         with pytest.raises(InvalidInput, match=name):

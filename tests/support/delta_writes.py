@@ -34,9 +34,8 @@ FEATURES = {
 def rows_of(table: Path | str, *columns: str) -> list[dict]:
     """Our reading of a table's rows, in an order of their own, which is the peer's reading where it can read at all."""
     rows = read_delta(str(table)).to_pylist()
-    casts = release_of(pa.__version__) >= (
-        21,
-    )  # to structs with members that a file lacks, which the peer leaves to it
+    # The peer leaves it to pyarrow to cast structs to some with members that a file lacks.
+    casts = release_of(pa.__version__) >= (21,)
     if casts and load_snapshot(LocalStore(table)).protocol.min_reader_version == 1:
         theirs = deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist()
         assert sorted(theirs, key=repr) == sorted(rows, key=repr)
