@@ -45,7 +45,7 @@ class Combination:
 COMBINATIONS = {
     "floor": Combination(
         "the lowest release of everything that pyproject.toml names",
-        overrides=("pyarrow==19.0.0",),  # datom, which the tests read with, names a newer one
+        overrides=("pyarrow==19.0.1",),  # datom, which the tests read with, names a newer one
         flags=("--resolution", "lowest-direct"),
     ),
     "spark-3.5": Combination(

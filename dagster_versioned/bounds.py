@@ -7,7 +7,7 @@ from dagster_versioned.errors import MissingExtra
 BOUNDS = {
     "dagster": ((1, 11, 4), (1, 14)),
     "numpy": ((1, 26), (3,)),
-    "pyarrow": ((19,), (27,)),
+    "pyarrow": ((19, 0, 1), (27,)),
     "pyspark": ((3, 5), (4, 4)),
 }
 """The first release that is taken and the first that is not any more, as in pyproject.toml."""
