@@ -37,13 +37,14 @@ from dagster_versioned.storage.backoff import REQUEST, Backoff
 from dagster_versioned.storage.conditions import HTTP, ConditionCheck, Conditions
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
-from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Client
+
+    from dagster_versioned.storage.location import Location
 
 _WRITE_ID = "write_id"  # Azure's names of metadata are identifiers
 _DELETERS = 16
@@ -68,6 +69,17 @@ class CloudOptions:
     part_bytes: int = 16 * 1024**2
 
 
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A location without its prefix, as executors have it, where pydantic may be missing."""
+
+    type: str
+    name: str
+    account: str | None
+    endpoint_url: str | None
+    uri: str
+
+
 class CloudStore:
     """Objects below a prefix of a bucket (Google Cloud Storage) or of a container (Azure).
 
@@ -80,28 +92,30 @@ class CloudStore:
     a rule of its life cycle.
     """
 
-    def __init__(self, location: Location, *, options: CloudOptions | None = None) -> None:
+    def __init__(self, location: "Location", *, options: CloudOptions | None = None) -> None:
         if location.type not in ("gcs", "azure"):
             raise InvalidInput(f"CloudStore cannot open {location.uri}: it is in neither cloud. Use open_store.")
-        self._location = location
+        uri = location.model_copy(update={"prefix": ""}).bare_uri
+        self._bucket = _Bucket(location.type, location.root, location.account, location.endpoint_url, uri)
+        self._prefix = location.prefix
         self._options = options or CloudOptions()
-        self._connection = _Connection(location, self._options)
+        self._connection = _Connection(self._bucket, self._options)
 
     def __repr__(self) -> str:
         return f"CloudStore({self.uri!r})"
 
     @property
     def uri(self) -> str:
-        return self._location.bare_uri
+        return f"{self._bucket.uri}/{self._prefix}".rstrip("/")
 
     def subfolder(self, path: str) -> Self:
         deeper = object.__new__(type(self))
         deeper.__dict__.update(self.__dict__)
-        deeper._location = self._location.model_copy(update={"prefix": f"{self._location.prefix}{check_key(path)}/"})
+        deeper._prefix = f"{self._prefix}{check_key(path)}/"
         return deeper
 
     def url(self, key: str) -> str:
-        return f"{self._location.model_copy(update={'prefix': ''}).bare_uri}/{self._full(key)}"
+        return f"{self._bucket.uri}/{self._full(key)}"
 
     def local_path(self, key: str) -> None:
         check_key(key)
@@ -138,12 +152,12 @@ class CloudStore:
         check_start(start_after)
         # Azure promises an alphabet, not which one; other servers are not taken at their word.
         listing = self._list(prefix, start_after)
-        in_order = self._location.type == "gcs" and not self._location.endpoint_url
+        in_order = self._bucket.type == "gcs" and not self._bucket.endpoint_url
         return listing if in_order else in_byte_order(listing, prefix)
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         check_folder(prefix)
-        full = self._location.prefix + prefix
+        full = self._prefix + prefix
         with self._translated("list", prefix):
             found = obstore.list_with_delimiter(self._patient, full or None)["common_prefixes"]
         return iter(sorted(filter(is_key, (folder[len(full) :] for folder in found))))
@@ -219,7 +233,7 @@ class CloudStore:
         return self._connection.clients[1]
 
     def _full(self, key: str) -> str:
-        return self._location.prefix + check_key(key)
+        return self._prefix + check_key(key)
 
     def _fetch(self, key: str) -> "tuple[bytes, ObjectMeta, dict[str, str]]":
         full = self._full(key)
@@ -230,10 +244,10 @@ class CloudStore:
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         # obstore lists folders; what a key begins with is looked for in its folder.
         folder = prefix[: prefix.rfind("/") + 1]
-        outer = len(self._location.prefix)
+        outer = len(self._prefix)
         after = max(start_after, prefix[:-1])
-        offset = self._location.prefix + after if after > folder else None
-        full = (self._location.prefix + folder).rstrip("/") or None
+        offset = self._prefix + after if after > folder else None
+        full = (self._prefix + folder).rstrip("/") or None
         with self._translated("list", prefix):
             for batch in obstore.list(self._patient, full, offset=offset and offset.rstrip("/")):
                 for meta in batch:
@@ -280,12 +294,12 @@ class CloudStore:
                     return landed
                 if attempt == self._options.attempts - 1:
                     raise
-            _PAUSES[self._location.type].pause(attempt)
+            _PAUSES[self._bucket.type].pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
     def _mode(self, key: str, etag: str) -> "PutMode | None":
         """The mode of a put that replaces this object alone; ``None`` where it is another one by now."""
-        if self._location.type == "azure":
+        if self._bucket.type == "azure":
             return {"e_tag": etag}
         # Google Cloud Storage compares generations, which a listing does not say: the one with this ETag is looked up.
         full = self._full(key)
@@ -329,15 +343,15 @@ class CloudStore:
             yield
         except (BaseError, FileNotFoundError) as error:
             # A key is not to be taken for what went wrong.
-            message = _ADDRESS.sub("", str(error)).replace(self._location.prefix + key, "")
+            message = _ADDRESS.sub("", str(error)).replace(self._prefix + key, "")
             raise self._from_failure(where, error, message) from None
 
     def _from_failure(self, where: str, error: Exception, message: str) -> Exception:
         status = int(found[1]) if (found := _STATUS.search(message)) else 0
         if _NO_BUCKET.search(message) or (isinstance(error, FileNotFoundError) and self._no_bucket(message)):
-            kind = "container" if self._location.type == "azure" else "bucket"
+            kind = "container" if self._bucket.type == "azure" else "bucket"
             return StorageError(
-                f"{where}: the {kind} {self._location.root!r} does not exist. Nothing was written; check the name, the "
+                f"{where}: the {kind} {self._bucket.name!r} does not exist. Nothing was written; check the name, the "
                 "account and the endpoint."
             )
         if isinstance(error, FileNotFoundError):
@@ -353,8 +367,7 @@ class CloudStore:
             )
         if isinstance(error, UnknownConfigurationKeyError) or _CREDENTIALS.match(message):
             return AccessDenied(
-                f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; "
-                f"{_WAYS[self._location.type]}"
+                f"{where}: no usable credentials ({type(error).__name__}). Nothing was sent; {_WAYS[self._bucket.type]}"
             )
         if status == 0 or status >= 500 or status in (408, 409, 429):
             return StoreUnavailable(
@@ -396,9 +409,9 @@ _began_in: int | None = None
 class _Connection:
     """The clients of a store and its subfolders, made when first needed: one tries again by itself, one never does."""
 
-    def __init__(self, location: Location, options: CloudOptions) -> None:
-        self._pickled = (location, options)
-        self.conditions = ConditionCheck(location.endpoint_url, _CONDITIONS[location.type])
+    def __init__(self, bucket: _Bucket, options: CloudOptions) -> None:
+        self._pickled = (bucket, options)
+        self.conditions = ConditionCheck(bucket.endpoint_url, _CONDITIONS[bucket.type])
         self._made: tuple[Client, Client] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -409,7 +422,7 @@ class _Connection:
         global _began_in
         if _began_in not in (None, os.getpid()):
             raise StorageError(
-                f"{self._pickled[0].bare_uri} cannot be reached from this process, which was forked from one that has "
+                f"{self._pickled[0].uri} cannot be reached from this process, which was forked from one that has "
                 "used Google Cloud Storage or Azure: the threads that talk to them stayed there. Nothing was sent. "
                 "Start processes by 'spawn' or 'forkserver', as Dagster's executors do."
             )
@@ -420,43 +433,43 @@ class _Connection:
         return self._made
 
     def _make(self, attempts: int) -> "Client":
-        location, options = self._pickled
+        bucket, options = self._pickled
         client: ClientConfig = {
             "connect_timeout": timedelta(seconds=options.connect_timeout),
             "timeout": timedelta(seconds=options.timeout),
-            "allow_http": (location.endpoint_url or "").startswith("http://"),
+            "allow_http": (bucket.endpoint_url or "").startswith("http://"),
         }
         retry: RetryConfig = {
             "max_retries": attempts - 1,
             "retry_timeout": timedelta(seconds=options.timeout),
             "backoff": {
-                "init_backoff": timedelta(seconds=_PAUSES[location.type].first),
-                "max_backoff": timedelta(seconds=_PAUSES[location.type].longest),
+                "init_backoff": timedelta(seconds=_PAUSES[bucket.type].first),
+                "max_backoff": timedelta(seconds=_PAUSES[bucket.type].longest),
                 "base": 2,
             },
         }
-        made = partial(_azure, location) if location.type == "azure" else partial(_google, location)
+        made = partial(_azure, bucket) if bucket.type == "azure" else partial(_google, bucket)
         try:
             return made(client, retry)
         except (BaseError, ValueError, OSError) as error:
             name = type(error).__name__
         raise AccessDenied(
-            f"{location.bare_uri} cannot be opened with the settings of this environment ({name}). Nothing was sent; "
-            f"{_WAYS[location.type]}"
+            f"{bucket.uri} cannot be opened with the settings of this environment ({name}). Nothing was sent; "
+            f"{_WAYS[bucket.type]}"
         )
 
 
-def _azure(location: Location, client: "ClientConfig", retry: "RetryConfig") -> "Client":
-    assert location.account is not None  # as the location has checked
-    config: dict[str, Any] = {"account_name": location.account}
-    if location.endpoint_url:
-        config["endpoint"] = location.endpoint_url
-    return AzureStore(location.root, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
+def _azure(bucket: _Bucket, client: "ClientConfig", retry: "RetryConfig") -> "Client":
+    assert bucket.account is not None  # as the location has checked
+    config: dict[str, Any] = {"account_name": bucket.account}
+    if bucket.endpoint_url:
+        config["endpoint"] = bucket.endpoint_url
+    return AzureStore(bucket.name, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
 
 
-def _google(location: Location, client: "ClientConfig", retry: "RetryConfig") -> "Client":
-    config: dict[str, Any] = {"base_url": location.endpoint_url} if location.endpoint_url else {}
-    return GCSStore(location.root, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
+def _google(bucket: _Bucket, client: "ClientConfig", retry: "RetryConfig") -> "Client":
+    config: dict[str, Any] = {"base_url": bucket.endpoint_url} if bucket.endpoint_url else {}
+    return GCSStore(bucket.name, config=config, client_options=client, retry_config=retry)  # pyright: ignore[reportArgumentType] - built above
 
 
 def _info(key: str, meta: "ObjectMeta") -> ObjectInfo:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import boto3
@@ -52,8 +52,10 @@ from dagster_versioned.storage.conditions import ConditionCheck
 from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.keys import check_folder, check_key, check_prefix, check_start, is_key
 from dagster_versioned.storage.listing import in_byte_order
-from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import Durability, ObjectInfo, UnfinishedWrite
+
+if TYPE_CHECKING:  # executors have no pydantic
+    from dagster_versioned.storage.location import Location
 
 _WRITE_ID = "write-id"
 _DELETE_BATCH = 1000  # S3's limit
@@ -88,7 +90,7 @@ class S3Store:
 
     def __init__(
         self,
-        location: Location,
+        location: "Location",
         *,
         profile: str | None = None,
         credentials: CredentialsSource | None = None,
@@ -97,7 +99,7 @@ class S3Store:
         if location.type != "s3":
             raise InvalidInput(f"S3Store cannot open {location.uri}: it is not an S3 location. Use open_store.")
         options = options or S3Options()
-        self._location = location
+        self._bucket, self._prefix, self._endpoint_url = location.root, location.prefix, location.endpoint_url
         self._options = options
         self._connection = _Connection(location.region, location.endpoint_url, profile, options, credentials)
         once = replace(options, attempts=1)
@@ -108,18 +110,16 @@ class S3Store:
 
     @property
     def uri(self) -> str:
-        return f"s3://{self._location.root}/{self._location.prefix}".rstrip("/")
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     def subfolder(self, path: str) -> Self:
         deeper = object.__new__(type(self))
-        deeper._location = self._location.model_copy(update={"prefix": f"{self._location.prefix}{check_key(path)}/"})
-        deeper._options = self._options
-        deeper._connection = self._connection
-        deeper._deletes = self._deletes
+        deeper.__dict__.update(self.__dict__)
+        deeper._prefix = f"{self._prefix}{check_key(path)}/"
         return deeper
 
     def url(self, key: str) -> str:
-        return f"s3://{self._location.root}/{self._full(key)}"
+        return f"s3://{self._bucket}/{self._full(key)}"
 
     def local_path(self, key: str) -> None:
         check_key(key)
@@ -147,11 +147,11 @@ class S3Store:
         check_start(start_after)
         listing = self._list(prefix, start_after)
         # AWS promises the order; other servers are not taken at their word.
-        return in_byte_order(listing, prefix) if self._location.endpoint_url else listing
+        return in_byte_order(listing, prefix) if self._endpoint_url else listing
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         check_folder(prefix)
-        outer = len(self._location.prefix) + len(prefix)
+        outer = len(self._prefix) + len(prefix)
         found = [
             common["Prefix"][outer:-1]
             for page in self._pages(prefix, {"Delimiter": "/"})
@@ -228,7 +228,7 @@ class S3Store:
 
     def shares_server(self, other: "S3Store") -> bool:
         """Whether both are on one server, which then may copy between them by itself (`copy_from`)."""
-        return self._location.endpoint_url == other._location.endpoint_url
+        return self._endpoint_url == other._endpoint_url
 
     def copy_from(self, other: "S3Store", source_key: str, target_key: str, *, found: ObjectInfo) -> ObjectInfo:
         """Create or replace ``target_key`` with the bytes of an object of another store on the same server.
@@ -269,13 +269,13 @@ class S3Store:
 
     def unfinished(self) -> Iterator[UnfinishedWrite]:
         """As the protocol says: multipart uploads that were neither completed nor aborted."""
-        outer = len(self._location.prefix)
+        outer = len(self._prefix)
         with self._translated("unfinished", ""):
             paginator = self._client.get_paginator("list_multipart_uploads")
-            for page in paginator.paginate(Bucket=self._location.root, Prefix=self._location.prefix):
+            for page in paginator.paginate(Bucket=self._bucket, Prefix=self._prefix):
                 for upload in page.get("Uploads", ()):
                     # Some servers take no prefix.
-                    if upload["Key"].startswith(self._location.prefix) and is_key(key := upload["Key"][outer:]):
+                    if upload["Key"].startswith(self._prefix) and is_key(key := upload["Key"][outer:]):
                         yield UnfinishedWrite(upload["UploadId"], upload["Initiated"].astimezone(UTC), key)
 
     def abort(self, writes: Iterable[UnfinishedWrite]) -> None:
@@ -294,10 +294,10 @@ class S3Store:
         return self._connection.client
 
     def _full(self, key: str) -> str:
-        return self._location.prefix + check_key(key)
+        return self._prefix + check_key(key)
 
     def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._location.root, "Key": self._full(key)}
+        return {"Bucket": self._bucket, "Key": self._full(key)}
 
     def _transfer(self, threshold: int) -> TransferConfig:
         part = min(threshold, self._options.part_bytes)
@@ -325,15 +325,13 @@ class S3Store:
     def _pages(self, prefix: str, arguments: dict[str, str]) -> Iterator[dict[str, Any]]:
         with self._translated("list", prefix):
             paginator = self._client.get_paginator("list_objects_v2")
-            yield from paginator.paginate(
-                Bucket=self._location.root, Prefix=self._location.prefix + prefix, **arguments
-            )
+            yield from paginator.paginate(Bucket=self._bucket, Prefix=self._prefix + prefix, **arguments)
 
     def _list(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
-        outer = len(self._location.prefix)
+        outer = len(self._prefix)
         arguments: dict[str, str] = {}
         if start_after.startswith(prefix):
-            arguments["StartAfter"] = self._location.prefix + prefix + _early_start(start_after[len(prefix) :])
+            arguments["StartAfter"] = self._prefix + prefix + _early_start(start_after[len(prefix) :])
         elif start_after > prefix:
             return
         for page in self._pages(prefix, arguments):
@@ -390,7 +388,7 @@ class S3Store:
             try:
                 with self._translated("delete", keys[0]):
                     answer = self._deletes.client.delete_objects(
-                        Bucket=self._location.root, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
+                        Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in full], "Quiet": True}
                     )
             except StoreUnavailable:
                 if final or time.monotonic() - began > _DELETE_RETRIES:
@@ -434,7 +432,7 @@ class S3Store:
         answer = f"{where}: the server answered {status} {code}"
         if code == "NoSuchBucket" or (status == 404 and code != "NoSuchKey" and self._no_bucket()):
             return StorageError(
-                f"{answer}. The bucket {self._location.root!r} does not exist. Nothing was written; check the name, "
+                f"{answer}. The bucket {self._bucket!r} does not exist. Nothing was written; check the name, "
                 "the region and the endpoint."
             )
         if status == 404:
@@ -457,7 +455,7 @@ class S3Store:
     def _no_bucket(self) -> bool:
         """Whether the bucket is missing; an answer to HEAD has no body, so it does not say which 404 it is."""
         try:
-            self._client.head_bucket(Bucket=self._location.root)
+            self._client.head_bucket(Bucket=self._bucket)
         except ClientError as error:
             return _status(error) == 404
         except BotoCoreError:

@@ -224,8 +224,8 @@ def test_plain_spark_reads_the_files_of_every_version(history: TableHistory, spa
         if files:
             reader = spark.read.option("mergeSchema", "true")
             if release() < (4, 0):
-                if "wider_partitions" in str(history.folder):
-                    pytest.skip("Spark 3.5 reads no file as a wider type")
+                if "wider_partitions" in str(history.folder):  # ours does: tests/tables/test_widening.py
+                    pytest.skip("Spark's own reader has no wider types: from PySpark 4.0 on")
                 # Else it refuses old dates of writers that it does not know.
                 reader = reader.option("datetimeRebaseMode", "CORRECTED")
             if "wider_partitions" in str(history.folder):  # types of files alone are not merged, whatever they hold

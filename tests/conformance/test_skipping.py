@@ -145,7 +145,8 @@ def comparisons(column: str) -> list[str]:
     return [f"{operator} {literal(value)}" for value in values for operator in ("=", "<", ">=")]
 
 
-@pytest.mark.skipif(not READS_WITH_POLARS, reason="Polars skips as its own statistics say: from Polars 1.38 on")
+# Older ones fail at infinities and at zero bytes in texts, or pass over files that they need, whoever wrote them.
+@pytest.mark.skipif(not READS_WITH_POLARS, reason="a Polars that reads Delta's statistics: from Polars 1.38 on")
 @pytest.mark.parametrize("column", FLAT)
 def test_polars_skips_no_file_it_needs(tables: tuple[VersionedTable, Path, Path], column: str) -> None:
     table, ours, _ = tables

@@ -1,6 +1,7 @@
 """What travels between Spark's driver and its tasks arrives as it was; options are read as they are written."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from dagster_versioned.delta_tables.spark.task import Report, packed, unpacked
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import InvalidInput
 
-# What they have of data sources in Python, which PySpark 3.5 lacks.
-data_source = pytest.importorskip("dagster_versioned.delta_tables.spark.data_source")
-data_source_tasks = pytest.importorskip("dagster_versioned.delta_tables.spark.data_source_tasks")
-log_tail = pytest.importorskip("dagster_versioned.delta_tables.spark.log_tail")
+pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
+data_source, data_source_tasks, log_tail = (
+    import_module(f"dagster_versioned.delta_tables.spark.{name}")
+    for name in ("data_source", "data_source_tasks", "log_tail")
+)
 
 POSITIONS = st.lists(st.integers(0, 2**62), max_size=50).map(lambda found: np.sort(np.array(found, np.int64)))
 

@@ -16,7 +16,7 @@ from dagster_versioned.engines.spark import part_rows, releases, worker
 from dagster_versioned.engines.spark.by_value import pickled_by_value, self_contained
 from dagster_versioned.engines.sql_functions import rewritings
 from dagster_versioned.features.spark import content_versions
-from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage import LocalStore, open_store
 
 SHIPPED = [
     worker.Task,
@@ -48,7 +48,7 @@ if releases.release() >= (4, 1):
 LOADED = """
 import sys
 
-THERE = {*sys.stdlib_module_names, "pyspark", "py4j", "pandas", "numpy", "pyarrow", "boto3"}
+THERE = {*sys.stdlib_module_names, "pyspark", "py4j", "pandas", "numpy", "pyarrow", "boto3", "obstore"}
 BROUGHT = {"distutils", "setuptools", "_distutils_hack", "pytz", "dateutil", "six", "botocore", "s3transfer"}
 BROUGHT |= {"urllib3", "jmespath", "certifi"}  # by what is there
 
@@ -70,6 +70,18 @@ if callable(loaded) and loaded.__name__ == "run":
     print(loaded(None))
     print([name for name in sys.modules if name.startswith("_dagster_versioned")])
 """
+
+
+STORES = ("s3://bucket/prefix", "gs://bucket/prefix", "az://container/prefix?account=account")
+
+
+@pytest.mark.parametrize("uri", STORES)
+def test_stores_are_opened_where_this_package_is_not(uri):
+    store = open_store(uri).subfolder("deeper")
+    payload = cloudpickle.dumps(self_contained(lambda _: store.uri))
+    done = subprocess.run([sys.executable, "-c", LOADED], input=payload, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-1000:]
+    assert done.stdout.decode().splitlines()[0] == store.uri
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda each: f"{each.__module__}.{each.__qualname__}")

@@ -114,7 +114,7 @@ def dirty(kind: Any, items: list[Any], garbage: Callable[[Any], Any]) -> Any:
     present = [item is not None for item in items]
     filled = [garbage(kind) if item is None else item for item in items]
     bits = pa.py_buffer(np.packbits(np.array(present, bool), bitorder="little").tobytes())
-    bitmap = None if all(present) else bits  # an older pyarrow takes keys of maps with one for keys with nulls
+    bitmap = bits if items else None  # an older pyarrow takes no keys of maps, with one, for keys with nulls
     arrow = arrow_type(kind)
     if isinstance(kind, str):
         clean = pa.array(filled, arrow)

@@ -91,8 +91,9 @@ def connect_server(folder: Path, master: str, python: Path, **environment: str) 
     (port,) = free_ports(1)
     shown = {"spark://master:7077": master, "15002": str(port), "/opt/python/bin/python": str(python)}
     start = blocks(PAGE, "Spark Connect", "bash", shown)[0].splitlines()[1]
-    variable, *command = shlex.split(start)
-    name, _, value = variable.partition("=")
+    words = shlex.split(start)
+    command = words[words.index("spark-submit") :]
+    variables = dict(each.split("=", 1) for each in words[: -len(command)])
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -100,7 +101,7 @@ def connect_server(folder: Path, master: str, python: Path, **environment: str) 
     }
     command[-1:-1] = [word for setting in settings.items() for word in ("--conf", "=".join(setting))]
     log = folder / "connect.log"
-    with _running(command, log, **{name: value}, **environment):
+    with _running(command, log, **variables, **environment):
         _wait_for(lambda: _answers(port), lambda: log.read_text(errors="replace")[-2000:])
         yield f"sc://127.0.0.1:{port}"
 

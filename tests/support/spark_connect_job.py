@@ -111,12 +111,13 @@ def main(spark, folder):
     assert events == [(0, 1, 1), (0, 2, 2), (2, 1, 1), (3, 1, 5), (1, 2, 2), (0, 3, 3)]
 
     # What a task raises arrives as our own error, from a server as well.
-    from dagster_versioned.engines.spark import worker
+    from dagster_versioned.engines.spark import by_value, worker
 
     def unwilling(*_):
         raise StorageError("No room.")
 
     worker._compressed = unwilling
+    by_value._pickled.cache_clear()  # What is shipped is pickled once.
     assert (
         raised(StorageError, lambda: SparkEngine().write(frame, staging_in(folder / "e"), WriteOptions())) == "No room."
     )

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,7 +54,7 @@ def read(scan: Scan, session: "SparkSession", *, check: Check = "size", s3_schem
         paths = _local_paths(scan)
     if scan.mapping == "id" and (named := by_name(scan)) is not None:
         scan = named
-    if scan.mapping == "id" or has_hidden(scan) or (not reads_widened() and _has_narrower(scan)):
+    if scan.mapping == "id" or has_hidden(scan) or not (reads_widened() or _all_footers(scan, _none_narrower)):
         # Spark finds columns by id only where the whole session says so; some files it would pass over without a word;
         # and Spark 3.5 has no values of a narrower type than it is asked for.
         s3_scheme = None
@@ -223,54 +223,46 @@ def _with_files(
 def by_name(scan: Scan) -> Scan | None:
     """The same scan, with columns found by their physical names; ``None`` where that may be another column in a file.
 
-    Writers give columns both, so both are the same in every file but those that were taken over from elsewhere. Each
-    file's footer is read to make sure, if there are not too many.
+    Writers give columns both, so both are the same in every file but those that were taken over from elsewhere.
     """
+    return replace(scan, mapping="name") if _all_footers(scan, _same_by_name) else None
+
+
+def _all_footers(scan: Scan, asked: Callable[[Scan, Sequence[StructField], pa.Schema], bool]) -> bool:
+    """Whether what is asked of a file's columns is so in each file, by its footer; not if there are too many."""
     if len(scan.files) > MANY_FOOTERS:
-        return None
+        return False
     with ThreadPoolExecutor(CHECKERS, thread_name_prefix="footers") as pool:
-        same = pool.map(partial(_same_by_name, scan), scan.files)
-        return replace(scan, mapping="name") if all(same) else None
+        return all(pool.map(partial(_by_footer, scan, asked), scan.files))
 
 
-def _same_by_name(scan: Scan, file: ScanFile) -> bool:
+def _by_footer(scan: Scan, asked: Callable[[Scan, Sequence[StructField], pa.Schema], bool], file: ScanFile) -> bool:
     from dagster_versioned.engines.part_ranges import ranges
 
     wanted = [field for field in scan.schema.fields if field.name not in {*file.partition_values, *scan.tracked}]
     try:
-        stored = pq.read_schema(ranges(scan.store, file))
-        names = stored_names(wanted, stored, "id")
-        types = {name: cast("Any", stored.field(column)).type for name, column in names.items()}
-        return names == stored_names(wanted, stored, "name") and all(
-            logical_type(types[field.name], field.type, "id") == logical_type(types[field.name], field.type, "name")
-            for field in wanted
-            if field.name in names
-        )
+        return asked(scan, wanted, pq.read_schema(ranges(scan.store, file)))
     except (VersionedError, pa.ArrowException, OSError):
         return False  # Whoever reads the file says what is wrong with it.
 
 
-def _has_narrower(scan: Scan) -> bool:
-    """Whether a file has a column of a narrower type than the scan, by its footer; so taken where there are many."""
-    if len(scan.files) > MANY_FOOTERS:
-        return True
-    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="footers") as pool:
-        return any(pool.map(partial(_is_narrower, scan), scan.files))
+def _same_by_name(_: Scan, wanted: Sequence[StructField], stored: pa.Schema) -> bool:
+    names = stored_names(wanted, stored, "id")
+    types = {name: cast("Any", stored.field(column)).type for name, column in names.items()}
+    return names == stored_names(wanted, stored, "name") and all(
+        logical_type(types[field.name], field.type, "id") == logical_type(types[field.name], field.type, "name")
+        for field in wanted
+        if field.name in names
+    )
 
 
-def _is_narrower(scan: Scan, file: ScanFile) -> bool:
-    from dagster_versioned.engines.part_ranges import ranges
-
-    wanted = [field for field in scan.selected.fields if field.name not in {*file.partition_values, *scan.tracked}]
-    try:
-        stored = pq.read_schema(ranges(scan.store, file))
-        types = {
-            name: logical_type(cast("Any", stored.field(column)).type, scan.schema.field(name).type, scan.mapping)
-            for name, column in stored_names(wanted, stored, scan.mapping).items()
-        }
-        return is_wider_within(schema_from_arrow(pa.schema(types)), scan.selected)
-    except (VersionedError, pa.ArrowException, OSError):
-        return False  # Whoever reads the file says what is wrong with it.
+def _none_narrower(scan: Scan, wanted: Sequence[StructField], stored: pa.Schema) -> bool:
+    """Whether no column, at any depth, has a narrower type than the table has by now."""
+    types = {
+        name: logical_type(cast("Any", stored.field(column)).type, scan.schema.field(name).type, scan.mapping)
+        for name, column in stored_names(wanted, stored, scan.mapping).items()
+    }
+    return not is_wider_within(schema_from_arrow(pa.schema(types)), scan.schema)
 
 
 def _bare(uri: str) -> str:
