@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_versioned.bounds import release_of
 from dagster_versioned.identity.digest import BagDigest, SequenceDigest, row_lanes, type_text
 from support import reference_digest
 from support.arrow_types import newer
@@ -104,6 +105,9 @@ def test_the_sequence_digest_tells_orders_apart(table: Table) -> None:
     assert (sequence(batch_of(columns, turned)) == sequence(batch_of(columns, rows))) == same
 
 
+FILTERS_NARROW_DECIMALS = release_of(pa.__version__) >= (20,)
+"""As the digest does; what is written to tables is decimal128 by then."""
+
 VARIANTS = {
     "long": [pa.uint32()],
     "integer": [pa.uint16()],
@@ -115,7 +119,10 @@ VARIANTS = {
     "timestamp_ntz": [pa.timestamp("s"), pa.timestamp("ms"), pa.timestamp("ns")],
     "string": [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
     "binary": [pa.large_binary(), pa.binary_view(), pa.binary(3)],
-    "decimal(5,2)": [*newer(("decimal32", 5, 2), ("decimal64", 5, 2)), pa.decimal256(5, 2)],
+    "decimal(5,2)": [
+        *(newer(("decimal32", 5, 2), ("decimal64", 5, 2)) if FILTERS_NARROW_DECIMALS else ()),
+        pa.decimal256(5, 2),
+    ],
     "decimal(38,10)": [pa.decimal256(38, 10)],
 }
 NARROW: dict[Any, st.SearchStrategy[Any]] = {
