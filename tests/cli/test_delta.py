@@ -6,12 +6,10 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from dagster_versioned.cli.app import app
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.delta_tables.arrow import update_delta, write_delta
-from support.command_line import Outcome
+from support.command_line import Outcome, in_process
 
 
 @pytest.fixture
@@ -28,7 +26,7 @@ def lake(tmp_path):
 @pytest.fixture
 def delta():
     def run(*words, ok=0):
-        result = CliRunner().invoke(app, ["delta", *map(str, words)])
+        result = in_process("delta", *map(str, words))
         outcome = Outcome(result.exit_code, result.stdout, result.stderr)
         assert outcome.code == ok, outcome
         return outcome

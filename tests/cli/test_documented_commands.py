@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from typer.testing import CliRunner
 
 from dagster_versioned import Project
 from dagster_versioned.cli.app import app
+from support.command_line import in_process
 from support.spark import spark as spark
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def follow(page, names, monkeypatch):
             if program == "export":
                 monkeypatch.setenv(*words[0].split("=", 1))
                 continue
-            result = CliRunner().invoke(app, words)
+            result = in_process(*words)
             assert (program, result.exit_code) == ("dagster-versioned", 0), (line, result.stderr)
             said = result.stdout
     return script, said

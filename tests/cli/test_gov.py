@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 from dagster_versioned import Project
-from dagster_versioned.cli.app import app
 from dagster_versioned.governance.fence import fence_of
-from support.command_line import Cli, Outcome
+from support.command_line import Cli, Outcome, in_process
 
 VERBS = ("init", "register", "attach", "status", "list", "ref", "dispatch", "migrate", "decommission", "pull", "mirror")
 
@@ -94,7 +92,7 @@ def test_init_makes_a_registry_once(tmp_path):
 
 def test_a_registry_that_git_would_execute_is_refused(tmp_path):
     url = f"ext::sh -c 'touch {tmp_path}/owned'"
-    outcome = CliRunner().invoke(app, ["--registry", url, "--governance", str(tmp_path / "g"), "gov", "init"])
+    outcome = in_process("--registry", url, "--governance", str(tmp_path / "g"), "gov", "init")
     assert (outcome.exit_code, outcome.stdout, "owned" in outcome.stderr) == (2, "", False)
     assert not (tmp_path / "owned").exists()
 
@@ -108,7 +106,7 @@ def test_what_is_missing_is_said_in_words(tmp_path):
         (["--governance", str(tmp_path), "--role", "developer", "gov", "list"], "DAGSTER_VERSIONED_CLONE"),
         (["--governance", str(tmp_path), "ls"], "DAGSTER_VERSIONED_PROJECT"),
     ):
-        result = CliRunner().invoke(app, args)
+        result = in_process(*args)
         assert (result.exit_code, result.stdout) == (2, ""), args
         assert words in result.stderr, args
 
@@ -421,12 +419,12 @@ def test_settings_come_from_the_environment_and_an_empty_option_sets_them_aside(
     monkeypatch.setenv("DAGSTER_VERSIONED_PROJECT", "NYC")
     for role in ("developer", "reader"):
         monkeypatch.setenv("DAGSTER_VERSIONED_ROLE", role)
-        listed = CliRunner().invoke(app, ["gov", "list", "--json"])
+        listed = in_process("gov", "list", "--json")
         assert json.loads(listed.stdout)["role"] == role
-        assert CliRunner().invoke(app, ["history", "flights"]).exit_code == 0
+        assert in_process("history", "flights").exit_code == 0
     copy = ["--location", str(tmp_path / "nowhere")]
-    assert CliRunner().invoke(app, [*copy, "ls"]).exit_code == 4  # a place that the project never had
-    assert CliRunner().invoke(app, [*copy, "--governance", "", "ls"]).exit_code == 0
+    assert in_process(*copy, "ls").exit_code == 4  # a place that the project never had
+    assert in_process(*copy, "--governance", "", "ls").exit_code == 0
 
 
 # The git mirror
@@ -467,7 +465,7 @@ def test_mirror_verifies_a_table_that_is_gone(governed, solo, tmp_path):
 
 @pytest.mark.parametrize("name", VERBS)
 def test_help_of_every_verb_has_examples_and_the_common_options(name):
-    result = CliRunner().invoke(app, ["gov", name, "--help"], env={"COLUMNS": "120"})
+    result = in_process("gov", name, "--help", env={"COLUMNS": "120"})
     assert result.exit_code == 0
     assert f"dagster-versioned gov {name}" in result.stdout.split("Examples")[1]
     for option in ("--governance", "--registry", "--role", "--json", "--quiet", "--debug"):
@@ -475,7 +473,7 @@ def test_help_of_every_verb_has_examples_and_the_common_options(name):
 
 
 def test_these_are_the_verbs():
-    listed = CliRunner().invoke(app, ["gov", "--help"]).stdout
+    listed = in_process("gov", "--help").stdout
     assert [name for name in VERBS if f"│ {name} " not in listed] == []
 
 

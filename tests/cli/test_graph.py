@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from dagster_versioned.cli.app import app
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.features.snapshots import GraphHistory
-from support.command_line import PROGRAM
+from support.command_line import PROGRAM, in_process
 
 FEATURES = """
 from dagster_versioned.features.definitions import Feature, Field, FieldDep
@@ -282,7 +280,7 @@ def test_the_page_works_as_it_is_written(tmp_path, monkeypatch):
                 for setting in words:
                     monkeypatch.setenv(*setting.split("=", 1))
                 continue
-            done = CliRunner().invoke(app, words)
+            done = in_process(*words)
             assert (done.exit_code, done.stderr) == (0, ""), line
             said = outputs[line.removeprefix("dagster-versioned ")] = done.stdout
     del sys.modules["features"]

@@ -1,9 +1,11 @@
 """Two ways to run the command line: in this process, and as a process of its own."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,25 @@ from typer.testing import CliRunner
 from dagster_versioned.cli.app import app
 
 PROGRAM = (sys.executable, "-c", "from dagster_versioned.cli import main; main()")
+
+
+class _Runner(CliRunner):
+    """Typer's. That of an older click keeps stderr apart where it is asked, and has of it what was flushed."""
+
+    def __init__(self):
+        older = "mix_stderr" in inspect.signature(CliRunner).parameters
+        super().__init__(**({"mix_stderr": False} if older else {}))
+
+    @contextmanager
+    def isolation(self, *args, **options):
+        with super().isolation(*args, **options) as streams:
+            sys.stderr.reconfigure(write_through=True)
+            yield streams
+
+
+def in_process(*arguments, **options):
+    """Run the command line in this process; what typer's runner returns."""
+    return _Runner().invoke(app, list(map(str, arguments)), **options)
 
 
 @dataclass
@@ -36,7 +57,7 @@ class Cli:
         return ("--project", "NYC", "--location", str(self.location))
 
     def __call__(self, *args, stdin=None, ok=None):
-        result = CliRunner().invoke(app, [*self.where, *map(str, args)], input=stdin)
+        result = in_process(*self.where, *args, input=stdin)
         outcome = Outcome(result.exit_code, result.stdout, result.stderr)
         assert ok is None or outcome.code == ok, outcome
         return outcome

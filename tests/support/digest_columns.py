@@ -114,7 +114,7 @@ def dirty(kind: Any, items: list[Any], garbage: Callable[[Any], Any]) -> Any:
     present = [item is not None for item in items]
     filled = [garbage(kind) if item is None else item for item in items]
     bits = pa.py_buffer(np.packbits(np.array(present, bool), bitorder="little").tobytes())
-    bitmap = bits if items else None  # an older pyarrow takes no keys of maps, with one, for keys with nulls
+    bitmap = bits if items else None
     arrow = arrow_type(kind)
     if isinstance(kind, str):
         clean = pa.array(filled, arrow)
@@ -127,7 +127,8 @@ def dirty(kind: Any, items: list[Any], garbage: Callable[[Any], Any]) -> Any:
     if kind[0] == "array":
         child = dirty(kind[1], flat, garbage)
     else:
-        keys = dirty(kind[1], [key for key, _ in flat], garbage)
+        # Keys have no nulls; an older pyarrow takes any that have a bitmap for keys that do.
+        keys = pa.array([key for key, _ in flat], arrow.key_type)
         child = pa.StructArray.from_arrays(
             [keys, dirty(kind[2], [item for _, item in flat], garbage)], fields=[arrow.key_field, arrow.item_field]
         )

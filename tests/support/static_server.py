@@ -26,7 +26,7 @@ def static_server(folder: Path, log: Path | None = None) -> Iterator[str]:
             assert port, f"no server: {said!r}"
             yield f"http://127.0.0.1:{port[1]}"
         finally:
-            server.terminate()
+            server.kill()
 
 
 class Request(BaseHTTPRequestHandler):

@@ -64,16 +64,14 @@ def spark_schema(schema: StructType) -> "spark_types.StructType":
 
     Raises `UnsupportedFeature` for variants where Spark has none.
     """
-    from pyspark.sql import types as spark_types
-
-    if schema.holds("variant"):
-        require((4, 0), "A column of variants", "Read the table's other columns, or read it with Arrow.")
-    return spark_types.StructType.fromJson(schema.all_nullable().to_json())
+    return _parsed(schema.all_nullable())
 
 
 def file_schema(schema: StructType, mapping: ColumnMapping) -> "spark_types.StructType":
-    """The Spark schema to read columns from files with: those of ``schema``, at every depth by their names there."""
-    from pyspark.sql import types as spark_types
+    """The Spark schema to read columns from files with: those of ``schema``, at every depth by their names there.
+
+    Raises `UnsupportedFeature` for variants where Spark has none.
+    """
 
     def mapped(data_type: DataType) -> DataType:
         match data_type:
@@ -86,7 +84,15 @@ def file_schema(schema: StructType, mapping: ColumnMapping) -> "spark_types.Stru
             case _:
                 return data_type
 
-    return spark_types.StructType.fromJson(cast("StructType", mapped(schema)).to_json())
+    return _parsed(cast("StructType", mapped(schema)))
+
+
+def _parsed(schema: StructType) -> "spark_types.StructType":
+    from pyspark.sql import types as spark_types
+
+    if schema.holds("variant"):
+        require((4, 0), "A column of variants", "Read the table's other columns, or read it with Arrow.")
+    return spark_types.StructType.fromJson(schema.to_json())
 
 
 def _from_spark(data_type: Any, path: str) -> pa.DataType:
