@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagster_versioned.bounds import release_of
 from dagster_versioned.errors import UnsupportedType
 from dagster_versioned.odf.identity.arrow0 import ArrayDigest, Arrow0
 from support.arrow_types import newer
@@ -156,9 +157,11 @@ def test_batches_offsets_and_files_do_not_show(rows: list[dict[str, Any]], cuts:
     ends = sorted({0, *(min(cut, len(rows)) for cut in cuts), len(rows)})
     parts = [table.slice(start, end - start) for start, end in pairwise(ends)]
     assert records(table.slice(0, 0), *parts) == digest
+    if release_of(pa.__version__) < (20,):  # which reads no null among lists of one size from a file
+        table = table.drop_columns("pair")
     stored = pa.BufferOutputStream()
     pq.write_table(table, stored)
-    assert records(pq.read_table(pa.BufferReader(stored.getvalue()))) == digest
+    assert records(pq.read_table(pa.BufferReader(stored.getvalue()))) == records(table)
 
 
 @given(st.lists(st.none() | st.lists(ITEMS, max_size=3), max_size=8), st.integers(0, 4))

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from dagster_versioned.delta.commit.checkpoint import checkpoint_key, hint_of_size
+from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY
 from dagster_versioned.errors import StoreUnavailable
 from dagster_versioned.storage import ObjectStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
@@ -59,6 +62,38 @@ def test_every_derived_document_is_rebuilt_byte_for_byte(project: Project, monke
         table.repair()
         assert table.verify().ok
     assert derived(project) == before
+
+
+def test_how_a_checkpoint_is_encoded_is_no_finding_and_what_it_holds_is(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another release of pyarrow encodes it otherwise."""
+    monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", 4)
+    table = project.table("t")
+    for n in range(5):
+        table.write(numbered(n))
+    key, store = checkpoint_key(4), table.store
+    file = pq.ParquetFile(pa.BufferReader(store.get(key)))
+    rows, notes = file.read(), file.metadata.metadata
+
+    def put(rows: pa.Table, notes: dict[bytes, bytes]) -> None:
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, rows.schema, compression="gzip", store_schema=False) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata(notes)
+        store.put(key, sink.getvalue().to_pybytes())
+        store.put(LAST_CHECKPOINT_KEY, hint_of_size(store.get(LAST_CHECKPOINT_KEY), store.head(key).size))
+
+    before = store.get(key)
+    put(rows, notes)
+    assert store.get(key) != before
+    assert project.table("t").verify().ok
+    for others in ((rows.slice(1), notes), (rows, {**notes, next(iter(notes)): b"other"})):
+        put(*others)
+        assert key in {finding.where for finding in project.table("t").verify().findings}
+    table.repair()
+    assert store.get(key) == before
+    assert project.table("t").verify().ok
 
 
 def test_a_table_opens_without_its_checkpoints_and_index(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_lineage_constraints_and_columns_go_with_the_rows(project: Project) -> N
         )
     table.repartition(MONTHS, "day", dry_run=False)
     head = table.version(partition="2026-10-01")
-    assert [parent.partition for parent in head.identity.parents] == ["2026-10-01", "2026-10-02"]
+    assert sorted(str(parent.partition) for parent in head.identity.parents) == ["2026-10-01", "2026-10-02"]
     assert table.state.snapshot.partition_columns == ("where",)
     with pytest.raises(InvalidInput, match="small"):
         table.write(

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from dagster_versioned.delta.actions import Action, Add, DomainMetadata, Remove, encode_action
 from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.features import writer_features
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.file_actions import ADD, REMOVE, TEXT_MAP, in_order
 from dagster_versioned.delta.files.partition_values import typed_columns
 from dagster_versioned.delta.files.struct_statistics import statistics_type, to_struct
@@ -29,7 +30,7 @@ from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.storage.object_store import ObjectStore
 
-__all__ = ["checkpoint_bytes", "checkpoint_key", "read_checkpoint", "write_checkpoint"]
+__all__ = ["checkpoint_bytes", "checkpoint_key", "hint_of_size", "read_checkpoint", "same_rows", "write_checkpoint"]
 
 _CHECKPOINT_METADATA = pa.struct([("version", pa.int64()), ("tags", TEXT_MAP)])
 _SIDECAR = pa.struct(
@@ -78,12 +79,32 @@ def write_checkpoint(
 def checkpoint_bytes(snapshot: Snapshot, notes: Mapping[str, str] | None = None) -> tuple[bytes, bytes]:
     """The bytes of a snapshot's classic V1 checkpoint, and of the ``_last_checkpoint`` that names it.
 
-    They depend on the log, and on the ``notes`` for its Parquet footer, alone: rows are sorted, and tombstones expire
-    by the snapshot's own timestamp, not by a clock.
+    They depend on the log, on the ``notes`` for its Parquet footer, and on the release of pyarrow, alone: rows are
+    sorted, and tombstones expire by the snapshot's own timestamp, not by a clock.
     """
     form = _Form.of(snapshot)
     data, rows = _encode(_few(snapshot) + list(_file_actions(snapshot, form)), form, notes=notes)
     return data, _last_checkpoint(snapshot, rows, len(data))
+
+
+def same_rows(checkpoint: bytes, other: bytes) -> bool:
+    """Whether two V1 checkpoints differ in nothing but how some release of pyarrow encoded them."""
+    try:
+        return _decoded(checkpoint) == _decoded(other)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _decoded(checkpoint: bytes) -> tuple[pa.Table, dict[bytes, bytes]]:
+    file = pq.ParquetFile(arrow_reader(checkpoint))
+    return file.read().replace_schema_metadata(), file.metadata.metadata or {}
+
+
+def hint_of_size(hint: bytes, size: int) -> bytes:
+    """The ``_last_checkpoint`` that names the same checkpoint where that has another size in bytes."""
+    members: dict[str, object] = {**orjson.loads(hint), "sizeInBytes": size}
+    del members["checksum"]
+    return orjson.dumps({**members, "checksum": json_checksum(members)})
 
 
 def _exists(store: ObjectStore, version: int) -> bool:

@@ -1,8 +1,9 @@
 """Documents that are derived from the log: heads, the datom documents, the manifest, checkpoints, the version index.
 
-Each is a function of the log alone, so any of them can be deleted and comes back byte for byte. None is on the
-commit path: a crash before they are written loses nothing, and whoever publishes next brings them up to date. So a put
-of one need not wait for the disk (ten of a commit's sixteen fsyncs): what a power failure does, `repair` mends.
+Each is a function of the log alone, so any of them can be deleted and comes back byte for byte (a checkpoint, which is
+Parquet, with the same release of pyarrow). None is on the commit path: a crash before they are written loses nothing,
+and whoever publishes next brings them up to date. So a put of one need not wait for the disk (ten of a commit's sixteen
+fsyncs): what a power failure does, `repair` mends.
 The exceptions: checkpoints and their index, which other programs and this one load a table from.
 """
 
@@ -10,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from dagster_versioned.delta.commit.checkpoint import checkpoint_bytes, checkpoint_key, write_checkpoint
+from dagster_versioned.delta.commit.checkpoint import (
+    checkpoint_bytes,
+    checkpoint_key,
+    hint_of_size,
+    same_rows,
+    write_checkpoint,
+)
 from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, VersionedError
@@ -115,23 +122,22 @@ class Publisher:
         """What must hold of the checkpoints, and of what names the last of them.
 
         One that is not named may be missing, since whoever opens the table begins at an older one; and one may note
-        nothing, as those that earlier versions of the package wrote.
+        nothing, as those that earlier versions of the package wrote. Another release of pyarrow encodes it otherwise.
         """
         hints: list[bytes] = []
         last, named = 0, last_checkpoint_version(self._store)
         for one in _checkpoints(commits):
             last = one.version
-            allowed = (one.noted, one.plain, *([] if named == one.version else [None]))
-            yield checkpoint_key(one.version), lambda data, allowed=allowed: data in allowed
-            if self._exists(checkpoint_key(one.version)):
-                hints += (one.hint, one.plain_hint)
+            yield checkpoint_key(one.version), one.check(may_lack=named != one.version)
+            if (size := self._size(checkpoint_key(one.version))) is not None:
+                hints += (one.hint, one.plain_hint, hint_of_size(one.hint, size))
         if hints and not self._names_foreign(last):
             yield LAST_CHECKPOINT_KEY, lambda data: data in hints
 
     def _names_foreign(self, log_version: int) -> bool:
         """Whether ``_last_checkpoint`` names one after a log version, which another program wrote."""
         named = last_checkpoint_version(self._store)
-        return named is not None and named > log_version and self._exists(checkpoint_key(named))
+        return named is not None and named > log_version and self._size(checkpoint_key(named)) is not None
 
     def extra_indexes(self, state: TableState) -> list[str]:
         """Segments of the version index that were stored, but that no publisher would have left."""
@@ -208,12 +214,11 @@ class Publisher:
         except ObjectNotFound:
             return None
 
-    def _exists(self, key: str) -> bool:
+    def _size(self, key: str) -> int | None:
         try:
-            self._store.head(key)
+            return self._store.head(key).size
         except ObjectNotFound:
-            return False
-        return True
+            return None
 
 
 def checkpoint_versions(log_version: int) -> range:
@@ -230,6 +235,17 @@ class _Expected:
     hint: bytes
     plain: bytes
     plain_hint: bytes
+
+    def check(self, *, may_lack: bool) -> Check:
+        """Whether what is stored is this checkpoint."""
+        both = self.noted, self.plain
+
+        def check(data: bytes | None) -> bool:
+            if data is None:
+                return may_lack
+            return data in both or any(same_rows(data, one) for one in both)
+
+        return check
 
 
 def _checkpoints(commits: Sequence[Commit]) -> Iterator[_Expected]:

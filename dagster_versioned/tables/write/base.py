@@ -44,21 +44,25 @@ class WriteBase:
         found = self._foreign
         return found if head is not None and found is not None and found.log_version > head.log_version else None
 
-    def parts_of_equal_version(self, pending: PendingWrite) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same as a pending, if they are all still there."""
-        return next((adds for adds in self._equal(pending) if not self._lacks(adds)), None)
+    def parts_of_equal_version(self, pending: PendingWrite, own: Version | None) -> tuple[Add, ...] | None:
+        """The parts of the newest version that says the same as a pending, if they are all still there.
+
+        ``own`` is what an earlier attempt committed, however long ago.
+        """
+        return next((adds for adds in self._equal(pending, own) if not self._lacks(adds)), None)
 
     def _lacks(self, adds: tuple[Add, ...]) -> bool:
         if all(add.identity in self._looked_at for add in adds):
             return any(add.identity in self._missing for add in adds)
         return bool(missing_parts(self._store, adds))
 
-    def _equal(self, pending: PendingWrite) -> Iterator[tuple[Add, ...]]:
+    def _equal(self, pending: PendingWrite, own: Version | None = None) -> Iterator[tuple[Add, ...]]:
         """The parts of each recent version that says the same, newest first."""
         if self._state is None:
             return
         digest = pending.contents.digest.text
-        for version in self._recent[pending.partition]:
+        recent = self._recent[pending.partition]
+        for version in recent if own is None or own in recent else (*recent, own):
             if version.digest == digest and _says_the_same(version, pending):
                 is_head = version == self._state.history.heads.get(pending.partition)
                 try:

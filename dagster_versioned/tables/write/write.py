@@ -330,7 +330,7 @@ class TableWrite:
             return WritePlan(pending, unchanged=own, repetition=repetition)
         properties = configuration(state.snapshot.metadata if state else None, self._options.properties, None)
         kept = pending.onto(HeadParts(head, current, foreign, properties))
-        adds = base.parts_of_equal_version(pending) if kept is None else None
+        adds = base.parts_of_equal_version(pending, own) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
             written = tuple(add_of(part, pending.partition, timestamp) for part in pending.parts())
