@@ -195,6 +195,9 @@ def verb(
                 name: value for name in _EVERYWHERE if (value := given.pop(name)) not in (None, False)
             }
             session = replace(before, **{name: value for name, value in after.items() if value not in (None, False)})
+            # Typer before 0.20 passes over what is missing where click is 8.3 or newer.
+            for missing in (one for one in ctx.command.params if one.required and given[str(one.name)] is None):
+                ctx.fail(f"Missing {missing.param_type_name} {missing.opts[0]!r}.")
             with reported(debug=session.debug):
                 code = command(session, **given)
                 sys.stdout.flush()
