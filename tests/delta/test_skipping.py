@@ -19,7 +19,7 @@ from hypothesis import given
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.files.partition_values import encode
-from dagster_versioned.delta.files.predicate import parse_predicate
+from dagster_versioned.delta.files.predicate import And, Not, Or, Predicate, parse_predicate
 from dagster_versioned.delta.files.skipping import candidates, certain, row_groups
 from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_json
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
@@ -441,6 +441,12 @@ def test_counts_of_nulls_that_are_neither_none_nor_all_say_nothing_with_wide_bou
     assert kept(adds, "l is null") == [1, 2, 3]
     assert kept(adds, "l is not null") == [0, 1, 2]
     assert kept(adds, "l > 0") == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("predicate", "expected"), [(And(()), 3), (Or(()), 0), (Not(Or(())), 3), (Not(And(())), 0)])
+def test_of_no_conditions_all_are_true_and_none_is(predicate: Predicate, expected: int) -> None:
+    table = adds_table([add(n, {}, numRecords=1) for n in range(3)])
+    assert candidates(table, predicate, SCHEMA, "none", ()).num_rows == expected
 
 
 def test_many_files_are_judged_at_once() -> None:

@@ -186,6 +186,18 @@ def test_merges_of_every_kind(spark, tmp_path):
     assert counts == {"Inserted": 1, "Updated": 3, "Deleted": 0}
 
 
+@pytest.mark.parametrize(("source", "inserted"), [("1 = 0", 0), ("1 = 1", 2)], ids=["no rows", "keys that are null"])
+def test_what_a_merge_brings_without_keys_meets_no_row(spark, tmp_path, source, inserted):
+    uri = str(tmp_path / "table")
+    on_spark.write_delta(spark, uri, spark.range(3).selectExpr("id", "'t' as w"))
+    rows = spark.range(2).selectExpr("cast(null as bigint) as id", "'s' as w").where(source)
+    clauses = [WhenMatched("delete"), WhenNotMatched()]
+    done = on_spark.merge_delta(spark, uri, rows, "target.id = source.id", clauses)
+    assert (done.metrics["numTargetRowsInserted"], done.metrics["numTargetRowsDeleted"]) == (inserted, 0)
+    assert [row["w"] for row in rows_of(uri)].count("t") == 3
+    assert [row["w"] for row in rows_of(uri)].count("s") == inserted
+
+
 def test_overwriting_partitions_and_schemas(spark, tmp_path):
     uri = str(tmp_path / "table")
     frame = spark.range(6).selectExpr("id", "cast(id % 3 as string) as p")

@@ -46,7 +46,7 @@ HISTORY: list[list[Action]] = [
     [Add("f2", {}, 8, 8, False), Remove("./a%20b", True, 10**15), Txn("app", 2)],
 ]
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 
 def put(folder: Path, *more: list[Action]) -> LocalStore:
@@ -56,7 +56,10 @@ def put(folder: Path, *more: list[Action]) -> LocalStore:
     return store
 
 
-@pytest.mark.parametrize("form", ["none", "classic", "sidecars"])
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize("form", [pytest.param("none", marks=slow), pytest.param("classic", marks=slow), "sidecars"])
 def test_spark_and_arrow_agree(spark, tmp_path, monkeypatch, form):
     store = put(tmp_path)
     monkeypatch.setattr(log_plan, "_COMMITS_PER_TASK", 2)
@@ -71,6 +74,7 @@ def test_spark_and_arrow_agree(spark, tmp_path, monkeypatch, form):
         assert content(plan_log(spark, store, version).collected()) == content(load_snapshot(store, version))
 
 
+@slow
 def test_only_large_checkpoints_are_planned(spark, tmp_path, monkeypatch):
     store = put(tmp_path)
     assert plan_if_large(spark, store, large=0) is None  # without a checkpoint there is nothing large
@@ -85,6 +89,7 @@ def test_only_large_checkpoints_are_planned(spark, tmp_path, monkeypatch):
         plan_if_large(spark, store)
 
 
+@slow
 def test_a_log_that_a_checksum_contradicts_is_refused(spark, tmp_path):
     store = put(tmp_path)
     write_checkpoint(store, load_snapshot(store, 1))
@@ -96,6 +101,7 @@ def test_a_log_that_a_checksum_contradicts_is_refused(spark, tmp_path):
         plan_log(spark, store)
 
 
+@slow
 def test_what_is_wrong_is_refused_in_the_same_words(spark, tmp_path):
     for number, (bad, error, words) in enumerate(
         [
@@ -111,6 +117,7 @@ def test_what_is_wrong_is_refused_in_the_same_words(spark, tmp_path):
             plan_log(spark, store)
 
 
+@slow
 def test_a_file_twice_in_a_checkpoint_is_refused(spark, tmp_path, monkeypatch):
     store = put(tmp_path)
     before = load_snapshot(store, 1)
@@ -122,6 +129,7 @@ def test_a_file_twice_in_a_checkpoint_is_refused(spark, tmp_path, monkeypatch):
         plan_log(spark, store)
 
 
+@slow
 def test_a_path_that_leaves_the_folder_is_refused(spark, tmp_path):
     store = put(tmp_path, [Add("../outside", {}, 1, 1, True)], [Remove("../outside", True, 10**15)])
     with pytest.raises(LogCorrupt, match="leaves the table's folder"):

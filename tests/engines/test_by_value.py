@@ -1,13 +1,16 @@
 """What Spark's tasks are made of reaches executors that do not have this package."""
 
+import ast
 import fnmatch
 import subprocess
 import sys
 from dataclasses import asdict, fields, replace
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 
+from dagster_versioned.delta.actions import Add, Metadata, Protocol
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_to_arrow
 from dagster_versioned.delta_tables.spark import log_plan, planned_rows, row_locations_source
 from dagster_versioned.delta_tables.spark import task as delta_task
@@ -17,6 +20,7 @@ from dagster_versioned.engines.spark.by_value import pickled_by_value, self_cont
 from dagster_versioned.engines.sql_functions import rewritings
 from dagster_versioned.features.spark import content_versions
 from dagster_versioned.storage import LocalStore, open_store
+from support.delta_logs import SCHEMA, put_commit
 
 SHIPPED = [
     worker.Task,
@@ -62,7 +66,8 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 import numpy
-vars(numpy).pop("bool", None)  # numpy 1 calls it bool_ alone
+if not sys.argv[1:]:
+    vars(numpy).pop("bool", None)  # numpy 1 calls it bool_ alone
 from pyspark import cloudpickle
 loaded = cloudpickle.loads(sys.stdin.buffer.read())
 cloudpickle.dumps(loaded)  # what plans a read hands on to what reads
@@ -94,6 +99,23 @@ def test_what_is_shipped_is_loaded_where_this_package_is_not(shipped):
     assert others or b"numpy._" not in payload, "numpy 1 has other private modules than numpy 2"
     done = subprocess.run([sys.executable, "-c", LOADED, *others], input=payload, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-1000:]
+
+
+def test_a_log_is_replayed_where_this_package_is_not(tmp_path):
+    store = LocalStore(tmp_path)
+    put_commit(store, 0, [Protocol(1, 2), Metadata("id", SCHEMA), Add("f", {}, 1, 1, True)])
+    read = log_plan._reader(store, (log_plan._CommitsTask(range(1)),), log_plan._ROWS)
+    numbers = pa.record_batch({"task": [0]})
+    found = self_contained(
+        lambda _: [(row["path"], row["headers"]) for batch in read(iter([numbers])) for row in batch.to_pylist()]
+    )
+    command = [sys.executable, "-c", LOADED, "others"]
+    done = subprocess.run(command, input=cloudpickle.dumps(found), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-1000:]
+    rows = ast.literal_eval(done.stdout.decode().splitlines()[0])
+    assert [path for path, headers in rows if headers is None] == ["f"]
+    ((header,),) = [log_plan._headers(headers) for _, headers in rows if headers is not None]
+    assert (header.version, [type(action) for action in header.actions]) == (0, [Protocol, Metadata])
 
 
 FIELDS = """

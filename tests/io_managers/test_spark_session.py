@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -273,6 +274,24 @@ except VersionedError as error:
     assert re.search(r"needs Java \d+ or newer\. Nothing was read or written\.", printed)
     printed = run(program, JAVA_HOME=str(tmp_path / "none"))
     assert re.match(r"Spark needs Java \d+ or newer, and no Java was found in JAVA_HOME", printed)
+
+
+@pytest.mark.spark
+def test_a_server_of_connect_that_is_not_there_is_named_at_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    program = """
+from dagster_versioned.engines.spark.session import default_session
+from dagster_versioned.errors import VersionedError
+try:
+    default_session()
+except VersionedError as error:
+    print(error)
+"""
+    said = run(program, SPARK_REMOTE=f"sc://127.0.0.1:{port}/;token=SECRET")
+    assert said.startswith(f"No Spark Connect server is at 127.0.0.1:{port}, which SPARK_REMOTE names: ")
+    assert "Nothing was read or written" in said
+    assert "SECRET" not in said
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """What a publisher could not put is owed: the head says so, until somebody has put it."""
 
+import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +12,10 @@ from dagster_versioned.errors import StorageError
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call, Fault, FaultStore
 from dagster_versioned.tables.documents.head import TableHead
+from dagster_versioned.tables.table import VersionedTable
 from support.crashes import table_in
 from support.hooked_store import HookedStore
+from support.interleaving import Stepped
 
 VERSIONS = 7
 HISTORY = ".metadata/version_history.json"
@@ -51,6 +55,31 @@ def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) 
     other.write(rows(VERSIONS + 1))
     table_in(store).write(rows(VERSIONS + 2))
     table_in(store).verify().require_ok()
+
+
+@pytest.mark.parametrize(
+    "overtake",
+    [lambda table: table.write(rows(VERSIONS)), lambda table: table.expire(keep_last=2, dry_run=False)],
+    ids=["write", "expire"],
+)
+def test_a_repair_that_is_overtaken_at_some_call_leaves_the_newest_documents(
+    store: LocalStore, tmp_path: Path, overtake: Callable[[VersionedTable], object]
+) -> None:
+    for at in itertools.count(1):
+        copy = LocalStore(tmp_path / f"copy {at}")
+        shutil.copytree(tmp_path / "store", tmp_path / f"copy {at}")
+        other, stepped = table_in(copy), Stepped(copy)
+        repairing = table_in(stepped)
+
+        def look(call: Call, at: int = at, other: VersionedTable = other) -> None:
+            if call.number == at:
+                overtake(other)
+
+        stepped.shared["before"] = look
+        repairing.repair()
+        if at > stepped.shared["number"]:
+            break
+        table_in(copy).verify().require_ok()
 
 
 @pytest.mark.parametrize("number", range(12))

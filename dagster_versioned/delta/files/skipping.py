@@ -155,10 +155,10 @@ def _judge(predicate: Predicate, bounds: Mapping[Path, Bounds], count: int) -> _
                 judged = judge(child)
                 return _Judged(judged.false, judged.true, judged.null)
             case And(children=children):
-                return _all([judge(child) for child in children])
+                return _all([judge(child) for child in children] or [constant(True, False, False)])
             case Or(children=children):
                 flipped = [judge(Not(child)) for child in children]
-                judged = _all(flipped)
+                judged = _all(flipped or [constant(True, False, False)])
                 return _Judged(judged.false, judged.true, judged.null)
             case _:
                 known = bounds.get(node.path)

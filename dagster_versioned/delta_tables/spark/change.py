@@ -299,8 +299,9 @@ class _MergePlan:
         predicates: list[Predicate] = []
         for place, (ours, _) in enumerate(equal):
             low, high = row[2 * place], row[2 * place + 1]
-            if low is not None:
-                predicates += [Comparison((ours,), ">=", low, low), Comparison((ours,), "<=", high, high)]
+            if low is None:  # the source has nothing there that equals anything
+                return count, []
+            predicates += [Comparison((ours,), ">=", low, low), Comparison((ours,), "<=", high, high)]
         snapshot = self._target.snapshot
         table = candidates(
             adds_table(files),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dagster_versioned.delta.actions import Action, Metadata, Protocol
+from dagster_versioned.delta.actions import Action, Metadata, Protocol, encode_action, parse_line
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, identities
@@ -230,9 +230,7 @@ def _begin(
     actions, tasks = _checkpoint_tasks(store, segment.checkpoint) if segment.checkpoint else ((), [])
     commits = _frame(session, store, _commit_tasks(segment)).persist()
     with translate_spark_errors():
-        headers = [
-            pickle.loads(bytes(row[0])) for row in commits.where("headers is not null").select("headers").collect()
-        ]
+        headers = [_headers(bytes(row[0])) for row in commits.where("headers is not null").select("headers").collect()]
     return snapshot_head(store, segment, actions, _in_order(headers)), actions, tasks, commits
 
 
@@ -325,18 +323,21 @@ def _frame(
     """What the tasks read, one task of Spark's for each."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    rows = [(pickle.dumps(task),) for task in tasks]
+    # What a task is travels with the code that reads it: its class in a worker is not the one that its name leads to.
+    rows = [(number,) for number in range(len(tasks))]
     schema = pa.schema(cast("Any", [_ROWS.field("identity"), _ROWS.field("live")])) if identities_only else _ROWS
-    frame = session.createDataFrame(rows, "task binary").repartition(max(len(rows), 1))
-    return frame.mapInArrow(self_contained(_reader(store, schema)), from_arrow_schema(schema))
+    frame = session.createDataFrame(rows, "task int").repartition(max(len(rows), 1))
+    return frame.mapInArrow(self_contained(_reader(store, tuple(tasks), schema)), from_arrow_schema(schema))
 
 
-def _reader(store: ObjectStore, schema: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _reader(
+    store: ObjectStore, tasks: tuple[_Task, ...], schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     # A plain function, because Spark asks for its argument count and wants no other callable.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for task in cast("list[bytes]", batch.column("task").to_pylist()):
-                for table in _read(store, pickle.loads(task)):
+            for number in cast("list[int]", batch.column("task").to_pylist()):
+                for table in _read(store, tasks[number]):
                     yield from table.select(schema.names).to_batches(_ROWS_PER_BATCH)
 
     return run
@@ -349,7 +350,7 @@ def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
     else:
         changes = read_changes(store, task.versions)
         files, tombstones, version = changes.adds, changes.removes, task.versions[-1]
-        yield _rows(pa.table({"headers": pa.array([pickle.dumps(changes.headers)], pa.binary())}))
+        yield _rows(pa.table({"headers": pa.array([_plain(changes.headers)], pa.binary())}))
     for table, live in ((files, True), (tombstones, False)):
         count = table.num_rows
         columns: list[tuple[str, Any]] = [
@@ -361,6 +362,38 @@ def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
         for name, values in columns:
             table = table.append_column(cast("Any", _ROWS.field(name)), values)
         yield _rows(table)
+
+
+def _plain(headers: Sequence[Header]) -> bytes:
+    """Headers without classes of ours, which have no names in a worker."""
+    return pickle.dumps(
+        [
+            (
+                each.version,
+                each.timestamp_ms,
+                each.stamped,
+                each.sha256,
+                list(map(encode_action, each.actions)),
+                each.first,
+            )
+            for each in headers
+        ]
+    )
+
+
+def _headers(plain: bytes) -> tuple[Header, ...]:
+    """What `_plain` was made of."""
+    found: list[tuple[int, int, bool, str | None, list[bytes], int]] = pickle.loads(plain)
+    return tuple(
+        Header(version, timestamp_ms, stamped, sha256, tuple(map(_action, lines)), first)
+        for version, timestamp_ms, stamped, sha256, lines, first in found
+    )
+
+
+def _action(line: bytes) -> Action:
+    action = parse_line(line, "a header")
+    assert action is not None  # it was encoded from one
+    return action
 
 
 def _refusals(paths: Column, reach: ExternalFiles) -> "pa.Array[Any]":

@@ -2,13 +2,17 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.executors import choose_python
@@ -31,6 +35,9 @@ EMBEDDED_DEFAULTS = {
     "spark.driver.memory": "2g",
 }
 
+
+_CONNECT_PORT = 15002
+"""Of a URL of Spark Connect that names none."""
 
 _MAY_COALESCE = "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
 
@@ -57,8 +64,8 @@ def session_from(session: "Callable[[], SparkSession]") -> Generator[None]:
 def default_session() -> "SparkSession":
     """The session that was given (`session_from`), else the active one, classic or Connect, else a new embedded one.
 
-    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java that starts one, and
-    `MissingExtra` without PySpark, or with one that is too old or too new.
+    That is on all cores. Raises `VersionedError` where there is neither a session nor a Java that starts one, or where
+    no server is at SPARK_REMOTE, and `MissingExtra` without PySpark, or with one that is too old or too new.
     """
     is_remote = "SPARK_REMOTE" in os.environ
     needs = ("connect", "A session of Spark Connect") if is_remote else ("spark", "A session of Spark")
@@ -75,7 +82,11 @@ def default_session() -> "SparkSession":
             return choose_python(given())
     if session is not None:
         return choose_python(session)
-    if not is_remote and _java() is None:
+    if is_remote:
+        with requiring(*needs):
+            import_module("pyspark.sql.connect.session")
+        _require_server(os.environ["SPARK_REMOTE"])
+    elif _java() is None:
         raise VersionedError(_NO_JAVA)
     builder = SparkSession.builder.appName("dagster-versioned")
     if not is_remote:
@@ -151,6 +162,23 @@ def _starting() -> Generator[None]:
             f"Spark did not start: {java} is {version}, and PySpark {pyspark} needs Java {needed} or "
             "newer. Nothing was read or written. What Java wrote on stderr has the reason; another Java is named by "
             "JAVA_HOME."
+        ) from error
+
+
+def _require_server(remote: str) -> None:
+    """Raise `VersionedError` where no server is at the URL of a Connect session, to which PySpark goes on for minutes.
+
+    Behind a proxy nobody but the proxy can see that.
+    """
+    url = urlsplit(remote)
+    if url.scheme != "sc" or url.hostname is None or getproxies():
+        return
+    try:
+        socket.create_connection((url.hostname, url.port or _CONNECT_PORT), timeout=10).close()
+    except OSError as error:
+        raise VersionedError(
+            f"No Spark Connect server is at {url.hostname}:{url.port or _CONNECT_PORT}, which SPARK_REMOTE names: "
+            f"{error}. Nothing was read or written. Start it (`start-connect-server.sh`), or correct SPARK_REMOTE."
         ) from error
 
 

@@ -67,7 +67,9 @@ class Publisher:
         Documents other than heads are put without a condition, so an older publisher may overwrite a newer one's;
         therefore one that finds the head beyond its state publishes what is current.
         """
-        since = self._head.last_seen().published
+        self._publish_since(self._head.last_seen().published, cache, state)
+
+    def _publish_since(self, since: int, cache: StateCache, state: TableState) -> None:
         while since <= state.log_version:
             failed: VersionedError | None = None
             is_shared = False
@@ -78,15 +80,18 @@ class Publisher:
             before = self._publish_head(state, since, is_owed=failed is not None)
             if failed is not None:
                 raise failed
-            if before <= state.log_version or not is_shared:
+            if before.log_version <= state.log_version or not is_shared:
                 return
             state = cache.require()
 
     def rebuild(self, cache: StateCache) -> None:
         """Write every derived document again from the commits alone, whatever is there now."""
-        stored = self._head.read()  # before the log: see `TableHead.publish`
-        state, commits = cache.replay()
-        self._publish_head(state, -1, ahead=stored, is_owed=True)
+        while True:
+            stored = self._head.read()  # before the log: see `TableHead.publish`
+            state, commits = cache.replay()
+            before = self._publish_head(state, -1, ahead=stored, is_owed=True)
+            if before.log_version <= state.log_version or before == stored:
+                break  # else somebody else was faster, and the head does not say that anything is owed
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         self._datom.clear()
         self._datom.put_all(state.history)
@@ -102,7 +107,7 @@ class Publisher:
         self._store.delete(self.extra_indexes(state))
         self._publish_head(state, -1)
         if (newest := cache.require()).log_version > state.log_version:
-            self.publish(cache, newest)
+            self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
 
     def withdraw(self) -> None:
         """Take away what datom readers see of the table, which has left for another name."""
@@ -155,12 +160,12 @@ class Publisher:
 
     def _publish_head(
         self, state: TableState, since: int, *, is_owed: bool = False, ahead: HeadDocument | None = None
-    ) -> int:
+    ) -> HeadDocument:
         """Publish the table's head, once what the commits after ``since`` call for was put, or is owed.
 
-        ``ahead`` was read before the log. Returns the log version that was there.
+        ``ahead`` was read before the log. Returns the head that was there.
         """
-        before = self._head.publish(
+        return self._head.publish(
             table_head(self._table, state),
             state.log_version,
             ahead=ahead,
@@ -168,7 +173,6 @@ class Publisher:
             put_after=state.log_version if is_owed else since,
             owed_since=since if is_owed else None,
         )
-        return before.log_version
 
     def _publish_others(self, state: TableState, since: int) -> bool:
         """Publish all but the heads; whether any of it might be taken back by who is slower."""

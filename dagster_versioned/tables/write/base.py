@@ -45,7 +45,7 @@ class WriteBase:
         return found if head is not None and found is not None and found.log_version > head.log_version else None
 
     def parts_of_equal_version(self, pending: PendingWrite, own: Version | None) -> tuple[Add, ...] | None:
-        """The parts of the newest version that says the same as a pending, if they are all still there.
+        """The parts of the newest version that a pending write repeats, if they are all still there.
 
         ``own`` is what an earlier attempt committed, however long ago.
         """

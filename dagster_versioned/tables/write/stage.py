@@ -110,7 +110,7 @@ def stage(
     pinned: ExitStack,
     table_schema: Callable[[], StructType | None] = lambda: None,
 ) -> PendingWrite:
-    """The frame as a pending, which can be used until ``pinned`` is closed.
+    """The frame as a pending write, which can be used until ``pinned`` is closed.
 
     ``table_schema`` gives the table's, for columns of the frame that have no type.
     """
