@@ -158,9 +158,8 @@ def reference_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.spark
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("engine", ["arrow", "spark"])
+@pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)])
 def test_the_reference_reads_every_version_and_appends(
     request: pytest.FixtureRequest, reference_python: Path, tmp_path: Path, engine: str
 ) -> None:

@@ -388,7 +388,7 @@ def test_random_histories_equal_the_model() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3_000)
 def test_many_long_random_histories_equal_the_model() -> None:
-    walk(Thorough, 150, 30)
+    walk(Thorough, 60, 30)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dagster_versioned.storage import LocalStore, ObjectStore
+from dagster_versioned.storage.s3 import S3Store
 from support.azurite import AzureServer
 from support.gcs_server import GcsServer
 from support.s3_server import S3Server
@@ -53,10 +54,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_sixteen_processes_lose_no_version(store: ObjectStore) -> None:
-    made = at_once(replace_whole, store, WRITERS, WRITES)
+    writes = WRITES if isinstance(store, (LocalStore, S3Store)) else WRITES // 3  # Azure's emulator takes minutes
+    made = at_once(replace_whole, store, WRITERS, writes)
     table = table_in(store)
     history = table.history()
-    assert [version.log_version for version in history] == list(range(WRITERS * WRITES))[::-1]
+    assert [version.log_version for version in history] == list(range(WRITERS * writes))[::-1]
     assert {sha for one in made for sha in one} == {version.metadata_sha for version in history}
     for writer, shas in enumerate(made):
         for number, sha in enumerate(shas):

@@ -1,6 +1,7 @@
 """A process killed, or a call that failed, at every storage call, on servers of S3, Azure and Google."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAMES = ("create", "full", "metadata_only", "partitions", "revert", "expire", "vacuum", "purge")
 """The operations that differ in their calls of the store; the others are ended on a local one."""
+
+CALLS = {"s3": slice(None), "azure": slice(0, None, 2), "gcs": slice(1, None, 2)}
+"""Those at which an operation ends. Azure and Google have one implementation, so that each has half of them."""
 
 
 @pytest.fixture(
@@ -51,7 +55,8 @@ def case(
     request: pytest.FixtureRequest, bucket: ObjectStore, killer: Undertaker, tmp_path_factory: pytest.TempPathFactory
 ) -> Case:
     place = BucketPlace(bucket.subfolder(request.param), tmp_path_factory.mktemp("copies"))
-    return prepared(request.param, OPERATIONS[request.param], killer, place)
+    whole = prepared(request.param, OPERATIONS[request.param], killer, place)
+    return replace(whole, numbers=whole.numbers[CALLS[request.node.callspec.params["bucket"]]])
 
 
 def test_killed_at_every_call(case: Case, killer: Undertaker) -> None:
