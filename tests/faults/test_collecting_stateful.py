@@ -222,5 +222,6 @@ TestCollecting.settings = settings(max_examples=6, stateful_step_count=12)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 class TestCollectingAtLength(Collecting.TestCase):
     settings = settings(max_examples=200, stateful_step_count=20)
