@@ -292,6 +292,9 @@ except VersionedError as error:
     assert said.startswith(f"No Spark Connect server is at 127.0.0.1:{port}, which SPARK_REMOTE names: ")
     assert "Nothing was read or written" in said
     assert "SECRET" not in said
+    said = run(program, SPARK_REMOTE="sc://127.0.0.1:x;token=SECRET")
+    assert said.startswith("SPARK_REMOTE is no URL of Spark Connect, such as sc://server:15002. Nothing was read.")
+    assert "SECRET" not in said
 
 
 @pytest.mark.slow

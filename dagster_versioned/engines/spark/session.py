@@ -170,15 +170,21 @@ def _require_server(remote: str) -> None:
 
     Behind a proxy nobody but the proxy can see that.
     """
-    url = urlsplit(remote)
+    try:
+        url = urlsplit(remote)
+        port = url.port or _CONNECT_PORT
+    except ValueError:  # whose text may hold a token
+        raise VersionedError(
+            f"SPARK_REMOTE is no URL of Spark Connect, such as sc://server:{_CONNECT_PORT}. Nothing was read."
+        ) from None
     if url.scheme != "sc" or url.hostname is None or getproxies():
         return
     try:
-        socket.create_connection((url.hostname, url.port or _CONNECT_PORT), timeout=10).close()
+        socket.create_connection((url.hostname, port), timeout=10).close()
     except OSError as error:
         raise VersionedError(
-            f"No Spark Connect server is at {url.hostname}:{url.port or _CONNECT_PORT}, which SPARK_REMOTE names: "
-            f"{error}. Nothing was read or written. Start it (`start-connect-server.sh`), or correct SPARK_REMOTE."
+            f"No Spark Connect server is at {url.hostname}:{port}, which SPARK_REMOTE names: {error}. Nothing was read "
+            "or written. Start it (`start-connect-server.sh`), or correct SPARK_REMOTE."
         ) from error
 
 
