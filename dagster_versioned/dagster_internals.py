@@ -62,9 +62,19 @@ __all__ = [
     "UpstreamPartitionsResult",
     "partition_loading_context",
     "partition_of",
+    "set_data_version",
 ]
 
 
 def partition_of(evaluation: dg.AssetCheckEvaluation) -> str | None:
     """The partition that a check judged; ``None`` for all of the asset, which is all that checks know before 1.12."""
     return getattr(evaluation, "partition", None)
+
+
+def set_data_version(asset_key: dg.AssetKey, sha: str) -> None:
+    """Make ``sha`` the data version of the materialization that the running step is about to log.
+
+    The method is not public. A version that the asset returns itself (``Output(data_version=…)``) wins. Only inside a
+    step.
+    """
+    dg.AssetExecutionContext.get().set_data_version(asset_key, dg.DataVersion(sha))

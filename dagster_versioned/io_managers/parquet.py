@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.dagster_internals import set_data_version
 from dagster_versioned.engines.dispatch import is_spark_frame
 from dagster_versioned.engines.spark.session import session_from
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
@@ -21,7 +22,6 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import note, run_of
 from dagster_versioned.io_managers.column_lineage import as_source, column_lineage
-from dagster_versioned.io_managers.data_version import set_data_version
 from dagster_versioned.io_managers.event_histories import event_time_of, projected, refuse_times
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,

@@ -6,7 +6,7 @@ import dagster as dg
 import pytest
 from dagster._core.execution.plan.outputs import StepOutputHandle
 
-from dagster_versioned.io_managers.data_version import set_data_version
+from dagster_versioned.dagster_internals import set_data_version
 
 
 class Probe(dg.IOManager):
