@@ -89,6 +89,18 @@ MISSING = {
     "openlineage": OPEN_LINEAGE,
 }
 
+WITHOUT_EXTRAS = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {
+            "boto3", "cryptography", "dagster_pyspark", "flatbuffers", "grpc", "obstore", "openlineage", "pandas",
+            "polars", "py4j", "pyspark",
+        }:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
 CONNECT_WITHOUT_GRPC = """
 import sys
 class Absent:
@@ -208,6 +220,11 @@ def test_spark_needs_no_other_extra(wheel: Path, tmp_path: Path, tmp_path_factor
     assert run(python, "-c", ON_SPARK, cwd=tmp_path) == "full ['A', 'B', 'C']\n"
 
 
+def test_without_extras_every_public_name_is_imported_and_a_table_is_written_and_read(tmp_path: Path):
+    program = WITHOUT_EXTRAS + BASE
+    assert run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(ROOT)) == "full\n"
+
+
 @pytest.mark.parametrize(
     ("absent", "code", "who"),
     [
@@ -250,8 +267,8 @@ def test_what_spark_connect_lacks_beside_pyspark_is_named():
 def test_it_resolves_beside_what_teams_run(wheel: Path, extras: str, beside: str) -> None:
     chosen = resolved(f"{wheel}[{extras}]", beside)
     assert {"dagster-versioned", "dagster", "pyarrow", beside} <= chosen.keys()
-    # databricks-connect is a pyspark itself, and another one beside it breaks both.
-    assert ("pyspark" in chosen) == ("spark" in extras)
+    # databricks-connect is a pyspark itself, and another one beside it breaks both; dagster-databricks requires it.
+    assert ("pyspark" in chosen) == ("spark" in extras or beside == "dagster-databricks")
 
 
 @pytest.mark.slow

@@ -5,18 +5,14 @@ Connect does not. What they are relied on for is written down in ``tests/test_up
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
-
-from py4j.protocol import Py4JError, Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
 
 from dagster_versioned.engines.spark.releases import release
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-JavaError = Py4JError
-"""What a call into the JVM raises that PySpark has no error of its own for."""
 
 Json: TypeAlias = Mapping[str, Any]
 Plan: TypeAlias = Any
@@ -24,9 +20,24 @@ Plan: TypeAlias = Any
 Expression: TypeAlias = Any
 
 
+def java_errors() -> tuple[type[Exception], ...]:
+    """What a call into the JVM raises that PySpark has no error of its own for; none where there is no Py4J."""
+    if "py4j" not in sys.modules:  # then nothing of it was raised
+        return ()
+    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
+
+    return (Py4JError,)
+
+
 def spark_errors() -> tuple[type[Exception], ...]:
     """What PySpark raises for what Spark refuses; Py4J's error stays where it knows no better, in 3.5 most of all."""
+    if "pyspark" not in sys.modules:
+        return ()
     from pyspark.errors import PySparkException
+
+    if "py4j" not in sys.modules:  # the client of Spark Connect has none
+        return (PySparkException,)
+    from py4j.protocol import Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]
 
     return PySparkException, Py4JJavaError
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from dagster_versioned.engines.spark.catalyst import JavaError, Json, nodes_of, plan_of
+from dagster_versioned.engines.spark.catalyst import Json, java_errors, nodes_of, plan_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +51,7 @@ def column_lineage(frame: "DataFrame") -> dict[str, list[Origin]]:
     try:
         tree, _ = _node(nodes_of(plan_of(frame)), 0)
         return _Lineage(tree).of_columns()
-    except (AttributeError, IndexError, JavaError, KeyError, RecursionError, TypeError, ValueError):
+    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError, *java_errors()):
         return {}
 
 

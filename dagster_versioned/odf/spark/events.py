@@ -10,7 +10,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.spark.by_value import self_contained
-from dagster_versioned.engines.spark.catalyst import JavaError
+from dagster_versioned.engines.spark.catalyst import java_errors
 from dagster_versioned.engines.spark.executors import run_by_executors
 from dagster_versioned.engines.spark.samples import column
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
@@ -178,7 +178,7 @@ def _nulls(like: "DataFrame") -> "DataFrame":
 def _rows(observed: "Observation") -> int:
     try:
         return observed.get["rows"]
-    except JavaError:
+    except java_errors():
         return 0  # It is left out of the plan where there is nothing to count.
 
 
