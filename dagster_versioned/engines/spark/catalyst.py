@@ -21,25 +21,16 @@ Expression: TypeAlias = Any
 
 
 def java_errors() -> tuple[type[Exception], ...]:
-    """What a call into the JVM raises that PySpark has no error of its own for; none where there is no Py4J."""
-    if "py4j" not in sys.modules:  # then nothing of it was raised
-        return ()
-    from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]  (py4j has none)
-
-    return (Py4JError,)
+    """What a call into the JVM raises that PySpark has no error of its own for; none where Py4J is not loaded."""
+    protocol = sys.modules.get("py4j.protocol")  # the client of Spark Connect has none
+    return () if protocol is None else (protocol.Py4JError,)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
     """What PySpark raises for what Spark refuses; Py4J's error stays where it knows no better, in 3.5 most of all."""
-    if "pyspark" not in sys.modules:
-        return ()
-    from pyspark.errors import PySparkException
-
-    if "py4j" not in sys.modules:  # the client of Spark Connect has none
-        return (PySparkException,)
-    from py4j.protocol import Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]
-
-    return PySparkException, Py4JJavaError
+    errors, protocol = sys.modules.get("pyspark.errors"), sys.modules.get("py4j.protocol")
+    found = () if errors is None else (errors.PySparkException,)
+    return found if protocol is None else (*found, protocol.Py4JJavaError)
 
 
 def is_classic(frame_type: type) -> bool:
