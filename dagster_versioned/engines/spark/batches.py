@@ -37,8 +37,6 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     ``None`` where that is unknown or would not help: columns that are neither strings nor of fixed size (a binary
     is wide as a rule), a session that sets the limit itself, Spark Connect, a release without the limit.
     """
-    from pyspark.sql import functions as sf
-
     session = rows.sparkSession
     if not limits_batch_bytes() or not is_classic(type(rows)) or not _pinned_threads():
         return None
@@ -50,9 +48,10 @@ def narrow(rows: "DataFrame", schema: StructType) -> "DataFrame | None":
     if batch_rows <= 0 or any(schema.fields[rows.columns.index(name)].type != "string" for name in strings):
         return None
     room = BATCH_BYTES // batch_rows - sum(size for size in sizes if size is not None)
-    lengths = [sf.coalesce(sf.octet_length(name), sf.lit(0)).cast("long") for name in strings]
-    flagged = rows.withColumn("_wide", sum(lengths, sf.lit(0)) > room)
-    return flagged.withColumns({name: sf.when(~sf.col("_wide"), sf.col(name)) for name in strings})
+    # As text: each function of PySpark's is several calls to the JVM. The names are `_c0`, `_c1`, …
+    wide = " + ".join(["0L", *(f"coalesce(CAST(octet_length({name}) AS BIGINT), 0L)" for name in strings)])
+    kept = [f"CASE WHEN NOT _wide THEN {name} END AS {name}" if name in strings else name for name in rows.columns]
+    return rows.selectExpr("*", f"{wide} > {room}L AS _wide").selectExpr(*kept, "_wide")
 
 
 def takes_all_batches(result: "DataFrame") -> bool:
