@@ -89,6 +89,7 @@ def test_executors_of_a_cluster_upload_their_parts_and_read_through_the_data_sou
 
 
 @pytest.mark.slow
+@needs_spark(4, 0, "a server of Spark Connect without a JAR")
 def test_connect_does_all_that_a_classic_session_does(tmp_path):
     run_job("spark_connect_job", str(tmp_path))
 
