@@ -288,7 +288,7 @@ class TestSpark:
         halved = build.above(catalyst.plan_of(session.range(9).where("id < 3")), [below])
         assert halved.nodeName() == "Filter"
 
-    @needs_spark(4, 0, "scripts in SQL")
+    @needs_spark(4, 1, "scripts in SQL")
     def test_a_command_is_analysed_and_does_not_run(self, session: Any) -> None:
         from pyspark.errors import PySparkException
 

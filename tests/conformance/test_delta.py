@@ -92,7 +92,8 @@ def test_both_engines_have_the_rows_of_delta_spark(spark: Any, tmp_path: Path, n
     again = spark.read.schema(frame.schema).parquet(str(tmp_path / "arrow.parquet"))
     spark.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        for found in (frame, again):
+        # A variant in a struct whose fields may be null is read from 4.1 on.
+        for found in (frame, again) if "variant" not in name or release() >= (4, 1) else (frame,):
             hashed = found.selectExpr("sum(cast(xxhash64(to_json(struct(*))) as decimal(38, 0)))", "count(*)").first()
             assert (str(hashed[0] or 0), hashed[1]) == (str(EXPECTED[name]["rows_hash"]), EXPECTED[name]["rows"])
     finally:

@@ -14,9 +14,8 @@ from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.errors import InvalidInput
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
-data_source, data_source_tasks, log_tail = (
-    import_module(f"dagster_versioned.delta_tables.spark.{name}")
-    for name in ("data_source", "data_source_tasks", "log_tail")
+data_source, data_source_tasks = (
+    import_module(f"dagster_versioned.delta_tables.spark.{name}") for name in ("data_source", "data_source_tasks")
 )
 
 POSITIONS = st.lists(st.integers(0, 2**62), max_size=50).map(lambda found: np.sort(np.array(found, np.int64)))
@@ -70,6 +69,11 @@ def test_options_are_parsed_or_refused():
     for options in ({}, {"path": "/t", "startingVersion": "1"}, {"path": "/t", "version": "one"}):
         with pytest.raises(InvalidInput):
             data_source.ReadOptions.of(options)
+
+
+def test_options_of_a_stream_are_parsed_or_refused():
+    pytest.importorskip("pyspark.sql.streaming.datasource", reason="streams that are limited: from PySpark 4.2 on")
+    log_tail = import_module("dagster_versioned.delta_tables.spark.log_tail")
     assert log_tail.StreamOptions.of({"maxBytesPerTrigger": "2MB", "startingVersion": "latest"}) == replace(
         log_tail.StreamOptions(), max_bytes=2 << 20, starting_version="latest"
     )

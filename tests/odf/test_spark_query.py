@@ -101,7 +101,7 @@ def analysed(own, *queries):
 )
 def test_a_query_that_could_have_another_result_is_refused_by_the_expression(own, query, named):
     # What an older Spark does not know is refused as that.
-    older = "|(?i:syntax error|cannot resolve function)" if release() < (4, 1) else ""
+    older = "|(?i:syntax error|cannot resolve (?:function|routine)|sql scripting)" if release() < (4, 1) else ""
     with pytest.raises(InvalidInput, match=rf"is refused: .*(?:{named}{older}).*\. Nothing was run"):
         analysed(own, query)
 

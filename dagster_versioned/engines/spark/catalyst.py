@@ -85,7 +85,7 @@ def optimized_text(frame: "DataFrame") -> str:
 
 
 def parsed(session: "SparkSession", text: str) -> Plan:
-    """The plan of a statement as it is written. Raises PySpark's own error for what is none."""
+    """The plan of a statement as it is written. Raises one of `spark_errors` for what is none."""
     return cast("Any", session)._jsparkSession.sessionState().sqlParser().parsePlan(text)
 
 

@@ -21,6 +21,7 @@ from dagster_versioned.engines.spark.catalyst import (
     has_plans,
     nodes_of,
     parsed,
+    spark_errors,
 )
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.odf.transform_query import QueryKind, TransformQuery
@@ -167,8 +168,6 @@ def analyse(session: "SparkSession", query: TransformQuery) -> AnalysedQuery:
 
 
 def _analysed(session: "SparkSession", text: str) -> Any:
-    from pyspark.errors import PySparkException
-
     try:
         plan = parsed(session, text)
         # These would run as they are analysed.
@@ -176,8 +175,9 @@ def _analysed(session: "SparkSession", text: str) -> Any:
             raise _refused(text, "it is a script", "Write a query: SELECT …")
         _refuse_computed_early(text)
         return analysed(session, plan)
-    except PySparkException as error:
-        message = " ".join(str(error).partition("\n\n==")[0].partition("JVM stacktrace")[0].split())
+    except spark_errors() as error:
+        sentence = re.split(r"\n\n==|JVM stacktrace|\n\tat ", str(error), maxsplit=1)[0]
+        message = " ".join(sentence.split())
         raise _refused(
             text,
             f"Spark cannot analyse it: {message:.600}",
