@@ -288,7 +288,7 @@ class TestSpark:
         halved = build.above(catalyst.plan_of(session.range(9).where("id < 3")), [below])
         assert halved.nodeName() == "Filter"
 
-    @needs_spark(4, 1, "scripts in SQL")
+    @needs_spark(4, 0, "scripts in SQL")
     def test_a_command_is_analysed_and_does_not_run(self, session: Any) -> None:
         from pyspark.errors import PySparkException
 
@@ -296,7 +296,10 @@ class TestSpark:
 
         catalyst.analysed(session, catalyst.parsed(session, "CREATE TEMPORARY VIEW never AS SELECT 1"))
         assert not session.catalog.tableExists("never")
-        assert catalyst.parsed(session, "BEGIN SELECT 1; END").nodeName() == "CompoundBody"
+        from dagster_versioned.engines.spark.releases import release
+
+        if release() >= (4, 1):  # 4.0 has scripts behind a setting
+            assert catalyst.parsed(session, "BEGIN SELECT 1; END").nodeName() == "CompoundBody"
         assert "ExecuteImmediate" in catalyst.parsed(session, "EXECUTE IMMEDIATE 'SELECT 1'").nodeName()
         with pytest.raises(PySparkException):
             catalyst.parsed(session, "SELEKT 1")
