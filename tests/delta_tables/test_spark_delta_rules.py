@@ -1,5 +1,6 @@
 """What a table asks of its rows is judged by Spark in the pass that writes them; rows that break it write nothing."""
 
+import time
 from decimal import Decimal
 
 import pyarrow as pa
@@ -9,7 +10,9 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as on_spark
+from dagster_versioned.delta_tables.data_files import DeltaFiles
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
+from dagster_versioned.engines.spark import by_value
 from dagster_versioned.engines.spark.releases import release
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.storage import LocalStore
@@ -141,6 +144,30 @@ def test_changes_that_break_a_rule_change_nothing(spark, ruled):
     on_spark.add_constraint(spark, ruled, "few", "id < 9")
     with pytest.raises(InvalidInput, match="3 rows of the table do not satisfy"):
         on_spark.add_constraint(spark, ruled, "none", "id > 2")
+
+
+def test_a_task_that_outlives_a_failed_change_leaves_no_file(spark, ruled, monkeypatch):
+    for first in (0, 1):  # a file each, and with it a task
+        on_spark.write_delta(spark, ruled, spark.range(first, first + 1).selectExpr("id", "cast(id as int) as v"))
+    before = files_in(ruled)
+    written = DeltaFiles.data
+
+    def late(self, *arguments, **options):
+        import time
+
+        time.sleep(1)  # long after the other task failed, and before Spark kills this one
+        return written(self, *arguments, **options)
+
+    monkeypatch.setattr(DeltaFiles, "data", late)
+    by_value._pickled.cache_clear()
+    try:
+        with pytest.raises(InvalidInput, match="no"):
+            on_spark.update_delta(spark, ruled, {"v": "if(id = 1, raise_error('no'), 5)"})
+    finally:
+        by_value._pickled.cache_clear()
+    left = files_in(ruled)
+    time.sleep(2)
+    assert (left, files_in(ruled)) == (before, before)
 
 
 def test_values_are_cast_as_far_as_nothing_is_lost(spark, tmp_path):

@@ -47,6 +47,16 @@ def has_plans(session: "SparkSession") -> bool:
     return hasattr(session, "_jsparkSession")
 
 
+def running_tasks(session: "SparkSession", tag: str) -> int:
+    """How many tasks run of the jobs with a tag, and how many of the jobs; a job that failed may have tasks still."""
+    tagged: list[int] = list(cast("Any", session.sparkContext)._jsc.sc().statusTracker().getJobIdsForTag(tag))
+    tracker = session.sparkContext.statusTracker()
+    jobs = [job for number in tagged if (job := tracker.getJobInfo(number)) is not None]
+    stages = [tracker.getStageInfo(number) for job in jobs for number in cast("Any", job.stageIds)]
+    running = sum(job.status == "RUNNING" for job in jobs)
+    return running + sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
 # --- whole plans -----------------------------------------------------------------------------------------------------
 
 

@@ -3,19 +3,24 @@
 import os
 import shutil
 import sys
+import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from dagster_versioned.engines.spark.by_value import self_contained
-from dagster_versioned.engines.spark.catalyst import spark_errors
+from dagster_versioned.engines.spark.catalyst import running_tasks, spark_errors
 from dagster_versioned.engines.spark.task_errors import OLDEST_ARROW, lacking, own_error, too_old
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LATE_SECONDS = 30
+"""How long at most a failure waits for tasks that run still, as on a machine that is no longer there."""
 
 _asked: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 """The Python that was found to have everything, by what has the executors."""
@@ -61,15 +66,42 @@ def plans_here(session: "SparkSession") -> bool:
 
 @contextmanager
 def run_by_executors(session: "SparkSession") -> Generator[None]:
-    """Within it, what functions raise in tasks is raised here.
+    """Within it, what functions raise in tasks is raised here, once no other task can write a file any more.
 
     Raises `MissingExtra`, in one sentence, where the executors cannot run our code.
     """
     require_python(session)
     try:
-        yield
+        with _no_task_after(session):
+            yield
     except spark_errors() as error:
         raise own_error(error) or error from error
+
+
+@contextmanager
+def _no_task_after(session: "SparkSession") -> Generator[None]:
+    """Within it, what fails ends only when all tasks of its jobs have ended.
+
+    Spark reports a job as failed with its first task, and stops the others in the two seconds that follow; meanwhile
+    they go on, and a file that one of them writes after a clean-up stays. What the server of a Connect session runs
+    cannot be seen.
+    """
+    if not is_classic_session(session):
+        yield
+        return
+    tag = f"dagster-versioned-{uuid4()}"
+    session.sparkContext.addJobTag(tag)
+    try:
+        yield
+    except BaseException:
+        until = time.monotonic() + _LATE_SECONDS
+        with suppress(Exception):  # of a JVM that has ended, and all tasks with it
+            while running_tasks(session, tag) and time.monotonic() < until:
+                time.sleep(0.05)
+        raise
+    finally:
+        with suppress(Exception):
+            session.sparkContext.removeJobTag(tag)
 
 
 def require_python(session: "SparkSession") -> None:
