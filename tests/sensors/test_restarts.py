@@ -14,7 +14,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.sensors import heads as heads_module
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import CountingStore, StoreWrapper
+from dagster_versioned.storage.wrappers import StoreWrapper
 from support.died_writers import die_at
 
 ABC = dg.StaticPartitionsDefinition(["a", "b", "c"])
@@ -296,11 +296,39 @@ def test_a_mapping_of_the_users_own_that_does_something_else_now_is_seen_after_a
     assert sorted(parted.tick()) == ["a", "b", "c"]
 
 
-def test_a_restart_where_nothing_changed_reads_no_head(place):
-    store = CountingStore(LocalStore(place.folder))
-    heads = ProjectHeads(Project("HOUSE", store))
-    heads.listing()
-    assert store.count("get") == 0
-    place.load()
-    assert place.tick() == []
-    assert "current versions" not in (place.cursor or "")
+def sensor():
+    return build_version_sensor("keep_current", dg.AssetSelection.assets("delays"))
+
+
+def test_a_pin_that_moved_between_two_processes_is_seen_after_a_restart(daemon):
+    old = daemon.write("flights", frame(0)).version.metadata_sha
+    daemon.write("flights", frame(1))
+    daemon.project.pin("approved", "flights", old)
+
+    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "pin:approved"})})
+    def delays(flights) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.settle() == []
+    daemon.project.unpin("approved")
+    daemon.project.pin("approved", "flights")
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+
+
+def test_a_partition_that_was_added_between_two_processes_is_seen_after_a_restart(daemon):
+    daemon.instance.add_dynamic_partitions("cities", ["rome"])
+    daemon.write("flights", frame(0))
+
+    @dg.asset(partitions_def=dg.DynamicPartitionsDefinition(name="cities"))
+    def delays(flights) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", "rome")]
+    assert daemon.settle() == []
+    daemon.instance.add_dynamic_partitions("cities", ["oslo"])
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", "oslo")]

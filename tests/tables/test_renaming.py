@@ -68,6 +68,27 @@ def test_who_knows_the_old_name_reads_the_table_and_writes_nothing(
     assert contents(project.store) == before
 
 
+def test_a_version_that_is_pinned_by_the_old_name_is_kept_where_a_rename_died_before_its_pins_moved(
+    project: Project, rows: pa.Table, more: pa.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = project.table("flights")
+    table.write(rows)
+    table.write(more)
+    project.pin("audit", "flights", "@0")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Project, "move_pins", die)
+        with pytest.raises(KeyboardInterrupt):
+            table.rename("journeys", dry_run=False)
+    fresh = Project("NYC", project.store)
+    renamed = fresh.table("journeys")
+    assert list(renamed.expire(keep_last=1, dry_run=False).kept) == [renamed.version("pin:audit").short]
+    assert renamed.read("pin:audit").equals(rows)
+
+
 def test_what_was_built_from_it_is_not_stale_and_keeps_its_parents(
     project: Project, renamed: VersionedTable, rows: pa.Table
 ) -> None:
