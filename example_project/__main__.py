@@ -110,9 +110,11 @@ def main(
     else:
         changed = sorted(dict(stored[0].items() ^ stored[1].items()))
         faults.append(f"run 2 was to leave the store as it was, but these objects changed: {changed}")
+    oldest = project.table("weather").history()[-1].short
+    before_the_move = _ask(oldest) if location is None else None
     faults += _show_old_versions(project, location or governed.LOCATION)
-    if location is None:
-        faults += _show_a_move(project)
+    if before_the_move:
+        faults += _show_a_move(oldest, before_the_move)
     console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")
     end_with(console, faults)
 
@@ -219,27 +221,35 @@ DeltaTable("{uri}", version={oldest.log_version}).to_pyarrow_table().num_rows  #
     return [] if fewer else [f"reading the weather of run 1 gave {rows} rows, and the head has {head}"]
 
 
-def _show_a_move(project: Project) -> list[str]:
+def _show_a_move(oldest: str, asking: subprocess.Popen[str]) -> list[str]:
     """Another folder for the whole project, and a script that neither knows nor notices."""
-    oldest = project.table("weather").history()[-1]
-    before = _ask(oldest.short)
+    before = _answer(asking)
     report = governed.move()
-    after = _ask(oldest.short)
+    asking = _ask(oldest)
     console.rule("The project moves to another folder", align="left")
     _show("the script of a user", Path(ask.__file__).read_text().rstrip())
-    console.print(f"$ python -m example_project.ask {oldest.short}\n{before}", highlight=False)
+    console.print(f"$ python -m example_project.ask {oldest}\n{before}", highlight=False)
     moved = f"{report.objects} objects, {report.bytes / 1e6:.0f} MB, {report.tables} tables"
     console.print(f"[dim]moved: {moved}, verified by {report.verified}[/]\n{report.source.uri} -> {report.target.uri}")
-    console.print(f"$ python -m example_project.ask {oldest.short}\n{after}", highlight=False)
+    after = _answer(asking)
+    console.print(f"$ python -m example_project.ask {oldest}\n{after}", highlight=False)
     console.print("[dim]what the registry recorded[/]")
     if show_command(console, ["git", "-C", str(governed.REGISTRY), "log", "--reverse", "--format=%h %s"]):
         return ["the registry's log cannot be read"]
     return [] if before == after else [f"the script printed {before!r} before the move and {after!r} after it"]
 
 
-def _ask(version: str) -> str:
-    command = [sys.executable, "-m", "example_project.ask", version]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+def _ask(version: str) -> subprocess.Popen[str]:
+    """The user's script, started; it is a process of its own, so this one goes on meanwhile."""
+    return subprocess.Popen([sys.executable, "-m", "example_project.ask", version], stdout=subprocess.PIPE, text=True)
+
+
+def _answer(asking: subprocess.Popen[str]) -> str:
+    """What the script printed, once it has ended; raises what subprocess does if it failed."""
+    printed, _ = asking.communicate()
+    if asking.returncode:
+        raise subprocess.CalledProcessError(asking.returncode, asking.args)
+    return printed.strip()
 
 
 def _show(title: str, code: str, language: str = "python") -> None:
