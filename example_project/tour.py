@@ -1,12 +1,18 @@
 """All three examples in one process, which starts Spark once: ``python -m example_project.tour``."""
 
+import threading
 import time
 
-import typer
-from rich.console import Console
+from example_project.session import start_spark
 
-from example_project import __main__ as flights
-from example_project import features, history
+# Spark takes seconds to start, in a process of its own: long enough for all that is imported here.
+threading.Thread(target=start_spark, daemon=True).start()
+
+import typer  # noqa: E402
+from rich.console import Console  # noqa: E402
+
+from example_project import __main__ as flights  # noqa: E402
+from example_project import features, history  # noqa: E402
 
 
 def main() -> None:

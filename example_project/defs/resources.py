@@ -1,6 +1,5 @@
 """Where the data comes from, and where versions go."""
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -9,6 +8,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field
 
 from dagster_versioned import GovernanceResource, ProjectResource, VersionedParquetIOManager
+from example_project.session import SPARK_CONFIG
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,20 +42,6 @@ class FlightData(dg.ConfigurableResource):
         if source == "weather":
             frame = frame[frame["month"] <= self.weather_months].reset_index(drop=True)
         return frame
-
-
-SPARK_CONFIG = {
-    "spark.master": os.environ.get("SPARK_MASTER", "local[*]"),
-    "spark.app.name": "example",
-    "spark.driver.memory": "2g",
-    # Such small data is through before the JVM's optimizing compiler pays: half the time. Leave it out for more.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 def spark(settings: Mapping[str, str] | None = None) -> LazyPySparkResource:

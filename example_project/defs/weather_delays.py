@@ -2,10 +2,21 @@
 
 import dagster as dg
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 MONTHS = dg.MonthlyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
+
+CONDITIONS = pa.schema(
+    [
+        ("origin", pa.string()),
+        ("wind", pa.string()),
+        ("flights", pa.int64()),
+        ("mean_delay", pa.float64()),
+        ("rain", pa.decimal128(19, 2)),
+    ]
+)
 
 
 @dg.asset(group_name="weather", kinds={"pyspark", "deltalake"})
@@ -25,7 +36,7 @@ def flight_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
     partitions_def=MONTHS,
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
-def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: DataFrame) -> dict[str, DataFrame]:
+def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: DataFrame) -> dict[str, pa.Table]:
     """Delays by rain and wind, one partition per month; a run over several writes them in one commit."""
     # Rain comes in hundredths of an inch: as decimals their sum is the same in any order, as floats it is not.
     conditions = flight_weather.groupBy("month", "origin", _wind().alias("wind")).agg(
@@ -33,11 +44,10 @@ def monthly_weather_delays(context: dg.AssetExecutionContext, flight_weather: Da
         sf.avg("dep_delay").alias("mean_delay"),
         sf.sum(sf.col("precip").cast("decimal(9,2)")).alias("rain"),
     )
-    conditions = conditions.coalesce(1).cache()  # a few rows: computed once, written by month
-    return {
-        key: conditions.where(sf.col("month") == pd.Timestamp(key).month).drop("month")
-        for key in context.partition_keys
-    }
+    # A few rows: computed once, and shared out by month without Spark. Those of an Arrow table have an order.
+    rows = [row.asDict() for row in conditions.orderBy("month", "origin", "wind").collect()]
+    by_month = {key: [row for row in rows if row["month"] == int(key[5:7])] for key in context.partition_keys}
+    return {key: pa.Table.from_pylist(month, CONDITIONS) for key, month in by_month.items()}
 
 
 @dg.asset(group_name="weather", kinds={"pandas", "deltalake"})
