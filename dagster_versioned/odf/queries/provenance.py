@@ -111,10 +111,10 @@ def explain(
 
 
 def _origin(run: QueryRun, event: pa.Table, columns: EventColumns, session: "SparkSession") -> RowOrigin:
+    from dagster_versioned.engines.spark.releases import from_arrow
     from dagster_versioned.odf.spark.provenance import row_origin
 
-    data = event.drop_columns(list(columns.given))
-    row = session.createDataFrame(cast("Any", data))
+    row = from_arrow(session, event.drop_columns(list(columns.given)))
     query, histories = query_of(run.transform), run.histories(session)
     with running("the query of a row"):
         return row_origin(session, query, histories, columns, row, compare=run.compares)
