@@ -3,21 +3,20 @@
 import threading
 import time
 
+import typer
+from rich.console import Console
+
 from example_project.session import start_spark
-
-# Spark takes seconds to start, in a process of its own: long enough for all that is imported here.
-threading.Thread(target=start_spark, daemon=True).start()
-
-import typer  # noqa: E402
-from rich.console import Console  # noqa: E402
-
-from example_project import __main__ as flights  # noqa: E402
-from example_project import features, history  # noqa: E402
 
 
 def main() -> None:
     """Run every example; ends with the exit code 1 where one was not as expected, after the others."""
     began, code = time.monotonic(), 0
+    # Spark takes seconds to start, in a process of its own: long enough for all that the examples import.
+    threading.Thread(target=start_spark, daemon=True).start()
+    from example_project import __main__ as flights
+    from example_project import features, history
+
     for example in (flights.main, features.main, history.main):
         try:
             example()
