@@ -3,9 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from dagster_versioned.delta.actions import Metadata
 from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.delta.actions import Metadata
+
+CHANGE_FEED = "delta.enableChangeDataFeed"
 
 _UNITS = {
     "week": timedelta(weeks=1),
@@ -19,7 +24,7 @@ _UNITS = {
 _INTERVAL = re.compile(r"(?:interval\s+)?((?:\d{1,9}\s+[a-z]+\s*)+)", re.ASCII)
 
 
-def interval_ms(metadata: Metadata, key: str) -> int | None:
+def interval_ms(metadata: "Metadata", key: str) -> int | None:
     """A duration such as ``interval 30 days 12 hours`` in milliseconds; ``None`` where it is unset or unreadable.
 
     Months and years have no fixed length and are unreadable here, as they are to the reference.
@@ -64,7 +69,7 @@ _VALUES: dict[str, tuple[str, Callable[[str], bool]]] = {
     "delta.appendOnly": _FLAG,
     "delta.checkpoint.writeStatsAsJson": _FLAG,
     "delta.checkpoint.writeStatsAsStruct": _FLAG,
-    "delta.enableChangeDataFeed": _FLAG,
+    CHANGE_FEED: _FLAG,
     "delta.enableDeletionVectors": _FLAG,
     "delta.enableExpiredLogCleanup": _FLAG,
     "delta.enableIcebergCompatV1": _FLAG,

@@ -19,10 +19,10 @@ from dagster_versioned.storage.credentials import CredentialsSource
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
-from dagster_versioned.tables.project import Project
 
 if TYPE_CHECKING:  # a reader needs no git
     from dagster_versioned.governance.registry import Registry
+    from dagster_versioned.tables.project import Project
 
 logger = logging.getLogger("dagster_versioned")
 
@@ -124,7 +124,7 @@ class Governance:
         author: str | None = None,
         profile: str | None = None,
         credentials: CredentialsSource | None = None,
-    ) -> Project:
+    ) -> "Project":
         """The project, opened where it is now.
 
         ``location`` is where the caller believes it to be: a place that it has left is warned of and not used.
@@ -139,8 +139,10 @@ class Governance:
 
     def project_at(
         self, name: str, place: Location, *, author: str | None = None, access: Access | None = None
-    ) -> Project:
+    ) -> "Project":
         """The project at the place that `documents` named; nothing is asked again before it writes."""
+        from dagster_versioned.tables.project import Project
+
         placement_authority = GovernedPlacement(self, name, place, access or self.access)
         return Project(
             name, placement_authority.access.open(place), author=author, placement_authority=placement_authority

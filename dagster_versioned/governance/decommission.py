@@ -11,10 +11,10 @@ from dagster_versioned.governance.documents import project_name
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import clear, objects
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.identity.names import DATA_FOLDER
 from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.project import DATA_FOLDER
 
 OpenStore = Callable[[Location], ObjectStore]
 

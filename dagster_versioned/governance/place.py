@@ -8,9 +8,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import DATA_FOLDER
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
-from dagster_versioned.tables.project import DATA_FOLDER
 
 _BATCH = 1000
 # Governance storage may have the root of a project's data.

@@ -1,4 +1,4 @@
-"""Names of tables and partitions, and what they are in a path."""
+"""Names of projects, tables and partitions, and what they are in a path."""
 
 import re
 from collections.abc import Sequence
@@ -6,6 +6,9 @@ from typing import Self
 from urllib.parse import quote, unquote_to_bytes
 
 from dagster_versioned.errors import InvalidName
+
+DATA_FOLDER = "datom"
+"""The folder of a project that has its tables."""
 
 RESERVED = frozenset({".metadata", ".datom", "input_files", "datom", ".git", ".gitignore", "renv"})
 """Folder names that datom keeps for itself, in lower case."""
@@ -56,6 +59,13 @@ def table_name_of(asset_key: Sequence[str]) -> TableName:
         return TableName("__".join(asset_key))
     except InvalidName as error:
         raise InvalidName(f"The asset key {list(asset_key)!a:.200} gives no table name. {error}") from None
+
+
+def check_project_name(name: str) -> str:
+    """The name itself, if a project can have it: not empty, no slash, no spaces around it. Raises `InvalidName`."""
+    if not name or "/" in name or name != name.strip():
+        raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
+    return name
 
 
 def check_partition_key(key: str) -> str:

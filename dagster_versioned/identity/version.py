@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast, get_args
 
 import orjson
 
@@ -18,6 +18,9 @@ Change = Literal["full", "metadata_only"]
 """What a version changed against the one before: its data, or only what describes it."""
 
 TableType = Literal["imported", "derived"]
+
+On = Literal["metadata_sha", "data_sha"]
+"""What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""
 
 RowOrder = Literal["significant", "ignored"]
 
@@ -31,6 +34,12 @@ _CREATED_AT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{6}Z", re.ASCI
 
 EXTERNAL = "external:delta"
 """The ``source`` of a parent that is a Delta table of no project; no project can have this name."""
+
+
+def require_on(on: str, unmade: str) -> None:
+    """Raise `InvalidInput` for what is no `On`."""
+    if on not in get_args(On):
+        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No {unmade} was made.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,22 @@ NOTE_KEY = "dagster_versioned/read"
 _noted: "WeakKeyDictionary[StepExecutionContext, Versions]" = WeakKeyDictionary()
 
 
+def step_of(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
+    """The running step; there is none in unit tests and where an asset's value is loaded outside of a run."""
+    try:
+        return context.step_context
+    except dg.DagsterInvariantViolationError:
+        return None
+
+
+def input_text(context: dg.InputContext) -> str:
+    """What is to be read, for a sentence; it has no name outside of a run."""
+    try:
+        return f"input {context.name!r}"
+    except dg.DagsterInvariantViolationError:
+        return "value"
+
+
 def note(step: "StepExecutionContext", asset_key: dg.AssetKey, versions: Iterable[Upstream]) -> None:
     """Remember that the attempt read these versions of an asset, or made them for a later output of the same step.
 

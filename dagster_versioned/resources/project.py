@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
 from dagster_versioned.extras import requiring
+from dagster_versioned.identity.names import check_project_name
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.storage.location import Location
-from dagster_versioned.storage.opening import open_store
-from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.project import Project
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.external import ExternalTable
+    from dagster_versioned.tables.project import Project
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
@@ -55,13 +57,13 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
     author: str | None = Field(default=None, description="Recorded with every version.")
 
-    _project: Project | None = PrivateAttr(default=None)
+    _project: "Project | None" = PrivateAttr(default=None)
 
     @field_validator("name", mode="wrap")
     @classmethod
     def _a_name(cls, name: Any, parse: ValidatorFunctionWrapHandler) -> Any:
         if not is_variable(name):
-            Project.open(parse(name), ".")  # whose constructor knows what a name is; nothing is read yet
+            check_project_name(parse(name))
         return name
 
     @field_validator("profile", "author", mode="wrap")
@@ -80,14 +82,16 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             raise ValueError("a project without governance needs a location")
         return location
 
-    def project(self) -> Project:
+    def project(self) -> "Project":
         """The project; opened once per resource. Raises `InvalidInput`, and `GovernanceError` for a governed one."""
         if self._project is None:
             self._project = self._opened()
         return self._project
 
-    def external(self, uri: str, name: str) -> ExternalTable:
+    def external(self, uri: str, name: str) -> "ExternalTable":
         """A Delta table of no project, reached with the keys of this one. Raises `InvalidInput`."""
+        from dagster_versioned.tables.external import ExternalTable
+
         credentials = self.credentials.credentials if self.credentials else None
         return ExternalTable(uri, name, profile=self.profile, credentials=credentials)
 
@@ -97,7 +101,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         with requiring(self.default_engine, f"default_engine={self.default_engine!r} of a project"):
             return getattr(import_module(module), name)
 
-    def _opened(self) -> Project:
+    def _opened(self) -> "Project":
         name, location = value_of("name", self.name), value_of("location", self.location)
         profile, author = value_of("profile", self.profile), value_of("author", self.author)
         credentials = self.credentials.credentials if self.credentials else None
@@ -105,5 +109,8 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return self.governance.governance().project(
                 name, location=location, author=author, profile=profile, credentials=credentials
             )
+        from dagster_versioned.storage.opening import open_store
+        from dagster_versioned.tables.project import Project
+
         assert location is not None  # the validator of a project without governance
         return Project(name, open_store(location, profile=profile, credentials=credentials), author=author)

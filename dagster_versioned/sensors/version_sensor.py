@@ -1,51 +1,21 @@
 """`build_version_sensor`: a run for whatever is not built from the current versions of its upstreams."""
 
-import hashlib
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-import orjson
 
 from dagster_versioned.dagster_internals import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    PARTITION_NAME_TAG,
     BaseAssetGraph,
     CoercibleToAssetSelection,
     RequiredNeighborsAssetSelection,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.sensors.blocking_checks import BlockingChecks
-from dagster_versioned.sensors.graph import Unit, units_of
-from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
-from dagster_versioned.sensors.runs import (
-    STATE_CHARACTERS,
-    STATES_TAG,
-    TARGET_TAG,
-    WHY_TAG,
-    RunsInProgress,
-    RunsTried,
-)
-from dagster_versioned.sensors.watch import Seen, Watch
-from dagster_versioned.tables.staleness import On, StaleCell, require_on
+from dagster_versioned.identity.version import On, require_on
 
-LONGEST_RANGE = 1000
-"""Partitions in one ranged run: their states travel in its tags."""
-SHOWN = 5
-
-_SAYS: Mapping[Standing, str] = {
-    "ready": "left for the next tick",
-    "waiting": "waiting for an upstream that is about to change",
-    "running": "being built by a run in progress",
-    "tried": "built from older versions; a run for just this state has ended, and the next change requests another",
-    "unchecked": "waiting for a blocking check of what it would read",
-    "absent": "waiting for an upstream that has no version",
-    "held": "held",
-    "unreadable": "not judged, because heads cannot be read",
-}
+if TYPE_CHECKING:
+    from dagster_versioned.sensors.tick import Trigger
 
 
 def build_version_sensor(
@@ -84,11 +54,19 @@ def build_version_sensor(
         raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
     require_on(on, "sensor")
     selection = dg.AssetSelection.from_coercible(target)
-    checks = BlockingChecks() if wait_for_checks else None
-    trigger = _Trigger(selection, on, on_code_version, checks, max_runs_per_tick, dict(run_tags or {}))
+
+    @cache
+    def trigger() -> "Trigger":
+        from dagster_versioned.sensors.tick import Trigger
+
+        return Trigger(selection, on, on_code_version, wait_for_checks, max_runs_per_tick, dict(run_tags or {}))
+
+    def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return trigger().tick(context)
+
     return dg.SensorDefinition(
         name=name,
-        evaluation_fn=trigger.tick,
+        evaluation_fn=tick,
         asset_selection=_WithNeighbors(child=selection),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
@@ -105,168 +83,3 @@ class _WithNeighbors(RequiredNeighborsAssetSelection):
         if self.child.resolve(asset_graph) == keys:
             return self.child.to_serializable_asset_selection(asset_graph)
         return dg.AssetSelection.assets(*sorted(keys))
-
-
-class _Trigger:
-    """The sensor's evaluation, and what it remembers between ticks of one process: a cache."""
-
-    def __init__(
-        self,
-        selection: dg.AssetSelection,
-        on: On,
-        on_code_version: bool,
-        checks: BlockingChecks | None,
-        max_runs: int,
-        run_tags: Mapping[str, str],
-    ) -> None:
-        self._selection = selection
-        self._on: On = on
-        self._on_code_version = on_code_version
-        self._checks = checks
-        self._max_runs = max_runs
-        self._run_tags = run_tags
-        self._repository: dg.RepositoryDefinition | None = None
-        self._watch: Watch | None = None
-        self._tried = RunsTried()
-        self._lock = threading.Lock()  # a tick that ran into its time limit may still be going on
-
-    def tick(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        """One evaluation."""
-        repository = context.repository_def
-        if repository is None:
-            raise InvalidInput(
-                "The sensor needs the definitions: build_sensor_context(definitions=…). Nothing was requested."
-            )
-        with self._lock:
-            watch = self._watching(repository)
-            runs = RunsInProgress(context.instance, repository)  # before the heads, see there
-            seen = watch.look(context.instance, _settled(context.cursor))
-            if watch.is_settled:
-                cursor = orjson.dumps({"settled": seen.digest} if seen.digest else {}).decode()
-                return dg.SensorResult(
-                    skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
-                )
-            findings = dict(watch.findings())
-            self._tried.begin(_oldest(findings))
-
-            def tried(cell: Cell, finding: StaleCell) -> str | None:
-                return self._tried.tried(context.instance, cell[0], finding.state)
-
-            decisions = watch.decide(runs, tried, self._checks)
-            requests = [
-                one for _, one in zip(range(self._max_runs), self._requests(watch, findings, decisions), strict=False)
-            ]
-        if requests:
-            context.log.info(_checked(seen))
-            for request in requests:
-                context.log.info(f"Requested {_covered(request)}, because of {request.tags[WHY_TAG]}.")
-            return dg.SensorResult(run_requests=requests, cursor="{}")
-        return dg.SensorResult(skip_reason=f"{_checked(seen)} {_summary(decisions)}", cursor="{}")
-
-    def _watching(self, repository: dg.RepositoryDefinition) -> Watch:
-        if self._watch is None or self._repository is not repository:
-            graph = repository.asset_graph
-            units = units_of(graph, self._selection.resolve(graph))
-            self._watch = Watch(units, self._on, on_code_version=self._on_code_version)
-            self._repository = repository
-        return self._watch
-
-    def _requests(
-        self, watch: Watch, findings: Mapping[Cell, StaleCell], decisions: Mapping[Cell, Decision]
-    ) -> Iterator[dg.RunRequest]:
-        ready: dict[str, list[str | None]] = {}
-        for (name, partition), decision in decisions.items():
-            if decision.standing == "ready":
-                ready.setdefault(name, []).append(partition)
-        for name, partitions in ready.items():
-            unit = watch.unit(name)
-            keys = [key for key in partitions if key is not None]
-            if not keys:
-                yield self._request(unit, [None], [findings[name, None]])
-            longest = LONGEST_RANGE if _takes_ranges(unit) else 1
-            for run in runs_of(keys, watch.order(name), longest):
-                yield self._request(unit, run, [findings[name, key] for key in run])
-
-    def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell]) -> dg.RunRequest:
-        states = [finding.state for finding in findings]
-        first, last = partitions[0], partitions[-1]
-        is_range = len(partitions) > 1
-        tags: dict[str, Any] = {
-            **self._run_tags,
-            TARGET_TAG: unit.name,
-            STATES_TAG: " ".join(state[:STATE_CHARACTERS] for state in states),
-            WHY_TAG: findings[0].why + (f"; and {len(findings) - 1} more partitions" if is_range else ""),
-        }
-        if is_range:
-            tags |= {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
-        elif first is not None and not _is_product(unit):
-            tags[PARTITION_NAME_TAG] = first  # else Dagster looks for the key among all keys, for each request
-        return dg.RunRequest(
-            run_key=states[0] if not is_range else hashlib.sha256(" ".join(states).encode()).hexdigest(),
-            asset_selection=list(unit.keys),
-            partition_key=None if is_range else first,
-            tags=tags,
-        )
-
-
-def _takes_ranges(unit: Unit) -> bool:
-    """Whether one run may cover several partitions. In a product of dimensions, a range is not what lies in a row."""
-    return unit.is_single_run and not unit.is_self_dependent and not _is_product(unit)
-
-
-def _is_product(unit: Unit) -> bool:
-    return unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
-
-
-def _oldest(findings: Mapping[Cell, StaleCell]) -> dict[str, str]:
-    """Since when the oldest state of each unit is."""
-    since: dict[str, str] = {}
-    for (name, _), finding in findings.items():
-        since[name] = min(since.get(name, finding.since), finding.since)
-    return since
-
-
-def _settled(cursor: str | None) -> str | None:
-    """What the cursor says was settled; whatever else it holds says nothing."""
-    try:
-        value: Any = orjson.loads(cursor or "{}")
-    except orjson.JSONDecodeError:
-        return None
-    settled = cast("dict[str, Any]", value).get("settled") if isinstance(value, dict) else None
-    return settled if isinstance(settled, str) else None
-
-
-def _checked(seen: Seen) -> str:
-    new = "1 document was new" if seen.reads == 1 else f"{seen.reads} documents were new"
-    news = new if seen.reads else "nothing new since the last tick"
-    text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."
-    if seen.pending:
-        text += f" A commit is under way on {_some(seen.pending)}."
-    return text
-
-
-def _covered(request: dg.RunRequest) -> str:
-    """The target of a run, with its partitions."""
-    first = request.partition_key or request.tags.get(ASSET_PARTITION_RANGE_START_TAG)
-    last = request.tags.get(ASSET_PARTITION_RANGE_END_TAG)
-    partitions = f"[{first}...{last}]" if last else f"[{first}]" if first else ""
-    return f"{request.tags[TARGET_TAG]}{partitions}"
-
-
-def _summary(decisions: Mapping[Cell, Decision]) -> str:
-    """How many cells stand how, with some of each and why."""
-    counts: Counter[Standing] = Counter(decision.standing for decision in decisions.values())
-    parts: list[str] = []
-    for standing, count in counts.items():
-        those = [
-            f"{name if partition is None else f'{name}[{partition}]'} ({decision.because})"
-            for (name, partition), decision in decisions.items()
-            if decision.standing == standing
-        ]
-        parts.append(f"{count} {_SAYS[standing]}: {_some(those)}.")
-    return " ".join(parts)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:SHOWN])
-    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

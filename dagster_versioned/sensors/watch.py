@@ -15,6 +15,7 @@ import orjson
 from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.version import On
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
@@ -22,7 +23,7 @@ from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
 from dagster_versioned.tables.project import Pin
-from dagster_versioned.tables.staleness import Need, On, StaleCell, TableHeads, find
+from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 FORM = 2
 """Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""

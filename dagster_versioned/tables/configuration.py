@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from dagster_versioned.delta.actions import Metadata
-from dagster_versioned.delta.log.change_feed import ENABLED as CHANGE_FEED
-from dagster_versioned.delta.properties import require_values
+from dagster_versioned.delta.properties import CHANGE_FEED, require_values
+
+if TYPE_CHECKING:
+    from dagster_versioned.delta.actions import Metadata
 
 CONSTRAINT = "delta.constraints."
 """Prefix of the properties that hold a constraint's SQL. Protocol: *CHECK Constraints*."""
@@ -37,7 +39,7 @@ SETTABLE = frozenset(
 
 
 def configuration(
-    known: Metadata | None, properties: Mapping[str, str], constraints: Mapping[str, str] | None
+    known: "Metadata | None", properties: Mapping[str, str], constraints: Mapping[str, str] | None
 ) -> dict[str, str]:
     """The table's properties once these are set; constraints of ``None`` are those that the table has.
 

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from dagster_versioned.engines.parts import MEBIBYTE, RowOrder, WriteOptions
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import RowOrder
 from dagster_versioned.tables.configuration import SETTABLE
 from dagster_versioned.tables.event_history import EventHistory
+
+if TYPE_CHECKING:
+    from dagster_versioned.engines.parts import WriteOptions
 
 METADATA_KEY = "dagster_versioned/options"
 """The asset metadata key under which options travel."""
@@ -43,9 +46,9 @@ class TableOptions(BaseModel):
     """Keep a version in one file, so that datom readers can open it."""
     allow_empty: bool = False
     """Write a frame without rows; by default it is refused, as most often it is a mistake."""
-    target_part_bytes: int = Field(default=256 * MEBIBYTE, gt=0)
+    target_part_bytes: int = Field(default=256 * 1024 * 1024, gt=0)
     """The size of a part at which another one is begun, in bytes."""
-    row_group_bytes: int = Field(default=128 * MEBIBYTE, gt=0)
+    row_group_bytes: int = Field(default=128 * 1024 * 1024, gt=0)
     """The size of a row group of a part, in bytes before compression."""
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
     """How the pages of parts are compressed."""
@@ -139,8 +142,10 @@ class TableOptions(BaseModel):
                 "Nothing was written. Build them with TableOptions(...).as_metadata()."
             ) from error
 
-    def write_options(self, partition: str | None) -> WriteOptions:
+    def write_options(self, partition: str | None) -> "WriteOptions":
         """What an engine needs of the options to write one partition, or a whole table."""
+        from dagster_versioned.engines.parts import WriteOptions
+
         return WriteOptions(
             row_order="ignored" if self._is_a_set else self.row_order,
             partition_columns=self.partition_columns,

@@ -16,7 +16,7 @@ from dagster_versioned.errors import (
     ObjectNotFound,
     VersionNotFound,
 )
-from dagster_versioned.identity.names import TableName, table_name, table_name_of
+from dagster_versioned.identity.names import DATA_FOLDER, TableName, check_project_name, table_name, table_name_of
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
@@ -27,7 +27,6 @@ from dagster_versioned.tables.relocation.placement_authority import PlacementAut
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
 from dagster_versioned.tables.table import VersionedTable
 
-DATA_FOLDER = "datom"
 PINS_KEY = ".metadata/pins.json"
 _SHA = re.compile(r"[0-9a-f]{64}")
 _LOG = re.compile(r".*/_delta_log/\d{20}\.(?:json|checkpoint\..+)", re.ASCII)
@@ -60,9 +59,7 @@ class Project:
         author: str | None = None,
         placement_authority: PlacementAuthority | None = None,
     ) -> None:
-        if not name or "/" in name or name != name.strip():
-            raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
-        self.name = name
+        self.name = check_project_name(name)
         self.store = store
         self.author = author
         self.placement_authority = placement_authority

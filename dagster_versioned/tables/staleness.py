@@ -8,11 +8,11 @@ happened between two looks can escape it.
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import orjson
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import On
 from dagster_versioned.tables.documents.head import Head, Held, partition_head
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.table_record import TableRecord
@@ -20,16 +20,6 @@ from dagster_versioned.tables.table_record import TableRecord
 if TYPE_CHECKING:
     from dagster_versioned.tables.choose import VersionLike
     from dagster_versioned.tables.table import VersionedTable
-
-On = Literal["metadata_sha", "data_sha"]
-"""What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""
-
-
-def require_on(on: str, unmade: str) -> None:
-    """Raise `InvalidInput` for what is no `On`."""
-    if on not in get_args(On):
-        raise InvalidInput(f"on is {on!r:.100}; it is 'metadata_sha' or 'data_sha'. No {unmade} was made.")
-
 
 Missing = Literal["fails", "allowed", "unread"]
 """What a partition without a version does to the run that maps to it: the input cannot be loaded, it is loaded without

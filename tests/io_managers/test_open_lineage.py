@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from dagster_versioned import OpenLineageResource, ProjectResource, VersionedParquetIOManager, versioned_source
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.open_lineage import OWN_FACET, PRODUCER, dataset_of
+from dagster_versioned.io_managers.open_lineage_events import OWN_FACET, PRODUCER, dataset_of
 
 # What OpenLineage 2-0-2 requires of a run event, and its facets of the versions below of themselves, in JSON Schema's
 # words. A facet's _schemaURL says which of these it follows; one of our own follows that of any facet.

@@ -33,7 +33,7 @@ from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
 from dagster_versioned.delta.files.statistics import parse as parse_statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.properties import require_values
+from dagster_versioned.delta.properties import CHANGE_FEED, require_values
 from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
 from dagster_versioned.delta.schema.clustering import clustering_columns, clustering_domain
 from dagster_versioned.delta.schema.column_mapping import physical_path
@@ -49,7 +49,6 @@ Column = str | Sequence[str]
 
 DEFAULT = "CURRENT_DEFAULT"
 GENERATED = "delta.generationExpression"
-CHANGE_FEED = "delta.enableChangeDataFeed"
 CHANGE_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 CONSTRAINT = "delta.constraints."
 

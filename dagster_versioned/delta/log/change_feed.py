@@ -17,14 +17,13 @@ from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.log.commits import Commit, commit_key, list_log, read_commits
 from dagster_versioned.delta.log.history import listed_commits, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.properties import CHANGE_FEED
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME, ColumnMapping, physical_name
 from dagster_versioned.delta.schema.mapped_columns import columns_back
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema
 from dagster_versioned.delta.schema.widening import is_wider
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
-
-ENABLED = "delta.enableChangeDataFeed"
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 """The columns that a change has beside those of its row."""
@@ -150,10 +149,10 @@ def _require_feed(at_start: Snapshot, commits: list[Commit]) -> None:
     states: list[tuple[int, Metadata]] = [(at_start.version, at_start.metadata)]
     states += [(commit.version, commit.metadata) for commit in commits if commit.metadata]
     for version, metadata in states:
-        if not metadata.is_set(ENABLED):
+        if not metadata.is_set(CHANGE_FEED):
             raise InvalidInput(
-                f"The changes of version {version} were not recorded: {ENABLED} was not set. Nothing was read; begin"
-                " with a later version."
+                f"The changes of version {version} were not recorded: {CHANGE_FEED} was not set. Nothing was read; "
+                "begin with a later version."
             )
 
 

@@ -1,0 +1,174 @@
+"""What a step reads: the exact version that its input is to see, as the type that it is annotated with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
+from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.features.feature_table import UpstreamFiles
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.io_managers.attempt import input_text, note, step_of
+from dagster_versioned.io_managers.column_lineage import as_source
+from dagster_versioned.io_managers.event_histories import projected, refuse_times
+from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
+from dagster_versioned.io_managers.output_partitions import some
+from dagster_versioned.io_managers.parents import is_read_whole
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.table import VersionedTable
+
+if TYPE_CHECKING:
+    from dagster_versioned.dagster_internals import StepExecutionContext
+
+PIN_TAG = "dagster_versioned/pin/"
+"""Prefix of a run tag that pins a table, whose name follows, to a version."""
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What an input is to be: its annotation, or without one the project's default type; perhaps a dict of it by
+    partition, perhaps ``None`` where there is nothing yet."""
+
+    frame_type: Any
+    by_partition: bool
+    is_optional: bool
+    is_annotated: bool
+
+    def of_nothing(self) -> Any:
+        """What it is where there is nothing yet, and no columns are known."""
+        if self.is_optional or not (self.by_partition or self.is_annotated):
+            return None
+        return {} if self.by_partition else no_columns(self.frame_type)
+
+
+def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str]) -> Any:
+    """The version of the upstream asset that the input is to see, as the type it is annotated with.
+
+    Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
+    """
+    if (uri := _uri(context)) is not None:
+        return _external(context, external_table(uri, context.asset_key, project), project, pins)
+    table = project.project().table(context.asset_key.path)
+    step = step_of(context)
+    wish = _wish(context, project)
+    files = _files(context, table, step, pins)
+    is_empty = files is None or (not files.versions and not files.whole)
+    if step:
+        note(step, context.asset_key, [] if files is None or is_empty else table.upstream_of(files))
+    if wish.frame_type is UpstreamFiles and files is not None:
+        return UpstreamFiles(table, files)
+    if files is None or (is_empty and (wish.is_optional or wish.by_partition)):
+        return wish.of_nothing()
+    if table.state.is_history:
+        if wish.by_partition:
+            raise InvalidInput(
+                f"The {input_text(context)} wants rows by partition, but {table.name} is a history of events, "
+                "which has none. Nothing was read. Annotate it with a frame."
+            )
+        return as_source(projected(context, table, files, wish.frame_type), context.asset_key)
+    refuse_times(context)
+    if not wish.by_partition:
+        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+    return {
+        partition: as_source(table.read_files(one, wish.frame_type), context.asset_key)
+        for partition, one in files.by_partition()
+    }
+
+
+def _external(context: dg.InputContext, table: ExternalTable, project: ProjectResource, pins: Mapping[str, str]) -> Any:
+    """The rows of a Delta table of no project, at the version that the input is to see."""
+    step = step_of(context)
+    wish = _wish(context, project)
+    if wish.by_partition or wish.frame_type is UpstreamFiles:
+        raise InvalidInput(
+            f"The {input_text(context)} is the Delta table at {table.uri}, which has neither partitions nor "
+            "samples here. Nothing was read. Annotate it with a frame."
+        )
+    columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
+    files = table.files(_pin(context, table.name, step, pins), columns=columns)
+    if step:
+        note(step, context.asset_key, table.upstream_of(files.version))
+    return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+
+
+def _files(
+    context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None", pins: Mapping[str, str]
+) -> VersionFiles | None:
+    """The files of the version and the partitions that the input is to see; ``None`` if it may do without a table.
+
+    Those of no partition have the columns that the table has.
+    """
+    # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
+    wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
+    version = _pin(context, table.name, step, pins)
+    columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
+    try:
+        if table.state.is_history:
+            events = table.files(version)  # which are those of no partition, and need all columns to be known
+            return events.of_no_partition() if wanted == [] else events
+        chosen = table.choose(version)
+    except TableNotFound:
+        if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
+            return None
+        raise TableNotFound(_never_materialized(context, table, [])) from None
+    if wanted is None:
+        return table.files_of(chosen, columns=columns)
+    known = {one.partition for one in chosen.versions}
+    present = [key for key in wanted if key in known]
+    missing = [key for key in wanted if key not in known]
+    if missing and not may_lack(context, step, missing):
+        raise VersionNotFound(_never_materialized(context, table, missing))
+    if not present:
+        return table.files_of(chosen, columns=columns).of_no_partition()
+    if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
+        chosen = chosen.only(present)
+    return table.files_of(chosen, columns=columns)
+
+
+def _pin(
+    context: dg.InputContext, table: TableName, step: "StepExecutionContext | None", pins: Mapping[str, str]
+) -> str | int | None:
+    """What the input is pinned to; ``None`` for the head."""
+    tagged = step.dagster_run.tags.get(PIN_TAG + table) if step else None
+    return tagged or pins.get(table) or plain(context.definition_metadata, VERSION_KEY)
+
+
+def _wish(context: dg.InputContext, project: ProjectResource) -> _Wish:
+    annotation, is_optional = without_none(_annotation(context))
+    by_partition = get_origin(annotation) in (dict, Mapping)
+    if by_partition:
+        annotation = get_args(annotation)[1]
+    frame_type = project.frame_type() if annotation is Any else annotation
+    return _Wish(frame_type, by_partition, is_optional, annotation is not Any)
+
+
+def _annotation(context: dg.InputContext) -> Any:
+    """As what the input is annotated; anything, where a test or a notebook does not say."""
+    try:
+        return context.dagster_type.typing_type
+    except dg.DagsterInvariantViolationError:
+        return Any
+
+
+def _never_materialized(context: dg.InputContext, table: VersionedTable, partitions: Sequence[str]) -> str:
+    asset = context.asset_key.to_user_string()
+    which = f"Partition {some(partitions)} of the asset {asset}" if partitions else f"The asset {asset}"
+    option = f" --partition '{partitions[0]}'" if partitions else ""
+    allow = f", or let the input do without: AssetIn(metadata={{'{ALLOW_MISSING_KEY}': True}})" if partitions else ""
+    return (
+        f"{which} has no version in project {table.project.name} ({table.store.uri}), so the {input_text(context)} "
+        f"cannot be read. Nothing was changed. Materialize it first, in the UI or with `dagster asset materialize "
+        f"--select 'key:\"{asset}\"'{option}`{allow}."
+    )
+
+
+def _uri(context: dg.InputContext) -> str | None:
+    """Where the Delta table is that an input loads, if it is one of no project."""
+    above = context.upstream_output
+    uri = plain(above.definition_metadata, URI_KEY) if above is not None else None
+    return None if uri is None else str(uri)

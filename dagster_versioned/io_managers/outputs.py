@@ -1,0 +1,214 @@
+"""What a step writes: the versions that its output becomes, and what Dagster shows of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.dagster_internals import set_data_version
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.identity.version import partitions_sha
+from dagster_versioned.io_managers.attempt import note, run_of, step_of
+from dagster_versioned.io_managers.column_lineage import column_lineage
+from dagster_versioned.io_managers.event_histories import event_time_of
+from dagster_versioned.io_managers.materialization import (
+    OTHER_DEFINITION_KEY,
+    PREVIEWED_PARTITIONS,
+    other_writer,
+    outcome_text,
+    replay_text,
+    table_metadata,
+    version_metadata,
+)
+from dagster_versioned.io_managers.omissions import Omissions
+from dagster_versioned.io_managers.open_lineage import OpenLineageResource
+from dagster_versioned.io_managers.output_partitions import frames_by_partition
+from dagster_versioned.io_managers.parents import parents_of
+from dagster_versioned.io_managers.transform_run import run_metadata
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.queries.transform import Derivation
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.lineage import upstream_of_version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.write import WriteResult
+
+if TYPE_CHECKING:
+    from dagster_versioned.dagster_internals import StepExecutionContext
+
+MESSAGE_TAG = "dagster_versioned/message"
+"""Run tag with a message that becomes part of the identity of what the run writes."""
+
+
+def store(
+    context: dg.OutputContext,
+    obj: Any,
+    project: ProjectResource,
+    open_lineage: OpenLineageResource | None,
+    preview_rows: int,
+) -> None:
+    """Make the value the current version of the asset's table, or of the run's partitions of it.
+
+    Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
+    """
+    table = project.project().table(context.asset_key.path)
+    step = step_of(context)
+    if open_lineage is None:
+        _store(context, step, table, obj, preview_rows)
+        return
+    with open_lineage.reporting(table, context.asset_key, step, context.log) as output:
+        output.results, output.lineage = _store(context, step, table, obj, preview_rows)
+
+
+def _store(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    obj: Any,
+    preview_rows: int,
+) -> tuple[Sequence[WriteResult], dg.TableColumnLineage | None]:
+    """Commit the value, and show in Dagster what was written, and where its columns come from."""
+    asset_key = context.asset_key
+    options = TableOptions.from_metadata(context.definition_metadata)
+    if isinstance(obj, Derivation):
+        derived = obj.write(table, options=options, **_described(step, table, asset_key))
+        _report(context, step, table, [derived.result], None, preview_rows, lambda: run_metadata(obj, derived))
+        return [derived.result], None
+    if options.history is not None:
+        lineage = column_lineage(obj)
+        result = _append_events(context, step, table, obj, options)
+        _report(context, step, table, [result], lineage, preview_rows)
+        return [result], lineage
+    with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
+        lineage = column_lineage(next(iter(frames.values()))) if frames else None
+        partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
+        results = _write(step, table, asset_key, frames, options, partitioning)
+    _report(context, step, table, results, lineage, preview_rows)
+    return results, lineage
+
+
+def store_updates(
+    context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate], project: ProjectResource
+) -> Sequence[WriteResult]:
+    """Commit updates of the asset's table before its output is handled, by partition, described as this will be.
+
+    Raises what `VersionedTable.write` does.
+    """
+    asset_key = context.asset_key
+    options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
+    table = project.project().table(asset_key.path)
+    definition = context.assets_def.partitions_def if context.has_partition_key_range else None
+    partitioning = partitioning_of(definition) if definition is not None else None
+    return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
+
+
+def _report(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    results: Sequence[WriteResult],
+    lineage: dg.TableColumnLineage | None,
+    preview_rows: int,
+    more: Callable[[], dict[str, Any]] | None = None,
+) -> None:
+    """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
+    asset_key = context.asset_key
+    if step is not None:
+        versions = [result.version for result in results]
+        shas = {one.partition: one.entry.metadata_sha for one in versions}
+        by_key = {key: sha for key, sha in shas.items() if key is not None}
+        set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
+        if len(context.step_context.op_def.output_defs) > 1:
+            note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
+    context.log.info(outcome_text(table.name, results))
+    if (text := replay_text(table.name, results)) is not None:
+        context.log.warning(text)
+    omissions = Omissions()
+    with omissions.leave_out("what is known of the table"):
+        context.add_output_metadata(table_metadata(table, results[0].version, lineage))
+    if more is not None:
+        with omissions.leave_out("how it was computed"):
+            context.add_output_metadata(more())
+    history, before = None, None
+    with omissions.leave_out("the history"):
+        history = table.state.history
+        before = history.before([result.version for result in results])
+    other = None
+    with omissions.leave_out("which definition wrote before"):
+        other = other_writer(history, results)
+    if other is not None:
+        context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
+        context.add_output_metadata({OTHER_DEFINITION_KEY: other})
+    for number, result in enumerate(results):
+        with omissions.leave_out("what is known of the version"):
+            rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
+            metadata = version_metadata(table, history, result, rows, omissions, before)
+            if len(results) == 1:
+                context.add_output_metadata(metadata)
+            elif step:
+                step.add_asset_metadata(metadata, asset_key, result.version.partition)
+    omissions.log(context.log, table.name)
+
+
+def _write(
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    asset_key: dg.AssetKey,
+    frames: Mapping[str | None, Any],
+    options: TableOptions,
+    partitioning: Partitioning | None,
+) -> list[WriteResult]:
+    """Make the frames current, with all that the step knows of how they came about."""
+    return table.write_partitions(
+        frames,
+        asset_key=list(asset_key.path),
+        parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
+        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        options=options,
+        run=run_of(step, adds_rows=options.mode == "append") if step else None,
+        partitioning=partitioning,
+    )
+
+
+def _described(step: "StepExecutionContext | None", table: VersionedTable, asset_key: dg.AssetKey) -> dict[str, Any]:
+    """What the step knows of how the table came about, for one that has no partitions."""
+    return {
+        "asset_key": list(asset_key.path),
+        "parents": parents_of(step, asset_key, [None], table.project).get(None, ()) if step else (),
+        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        "run": run_of(step) if step else None,
+    }
+
+
+def _append_events(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    table: VersionedTable,
+    frame: Any,
+    options: TableOptions,
+) -> WriteResult:
+    """Append what became of the frame to the asset's history, with all that the step knows of how it came about."""
+    asset_key = context.asset_key
+    if frame is None:
+        raise InvalidInput(
+            f"The asset {asset_key.to_user_string()} returned None, which is no table. Nothing was written. Return a "
+            "frame, or annotate the function with -> None, so that it is not asked for one."
+        )
+    partitions = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else [None]
+    event_time = event_time_of(context)
+    parents = parents_of(step, asset_key, partitions, table.project) if step else {}
+    return EventTable(table, options.history).write(
+        frame,
+        event_time=event_time,
+        asset_key=list(asset_key.path),
+        parents=[parent for of_one in parents.values() for parent in of_one],
+        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        options=options,
+        run=run_of(step, adds_rows=True) if step else None,
+    )
