@@ -31,8 +31,9 @@ from rounds import numbered, ratio
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.upstream_files import UpstreamFiles
 
 FIELDS = ("audio", "frames", "text", "thumbnail")
 CHANGED_FIELDS = FIELDS[:2]
@@ -72,7 +73,9 @@ class Ours:
         with self._video.resolve_samples(self._frame("before")) as found:
             self._video.table.write(found.finish(), options=self.options)
         with self._resolve() as found:
-            self._crop.table.write(found.finish(_ids(found.increment.changed)), options=self.options)
+            rows = _ids(found.increment.changed)
+            # As a run of Dagster records what a step has read.
+            self._crop.table.write(found.finish(rows), options=self.options, parents=self._video.table.upstream())
 
     def change(self) -> None:
         """Every tenth sample of the upstream is another."""

@@ -12,8 +12,8 @@ from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, plain
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field
-from dagster_versioned.features.feature_table import UpstreamFiles
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.upstream_files import UpstreamFiles
 
 _INCREMENT = "increment"
 _CONTEXT = ("context", "_context")

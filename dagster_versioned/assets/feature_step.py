@@ -13,10 +13,11 @@ from dagster_versioned.assets.graph.mapping import upstream_partitions
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable, Resolved
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.feature_table import UpstreamFiles
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.odf.queries.transform import Derivation, InputAt
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery

@@ -1,6 +1,6 @@
 """A feature over its versioned table: what is stale of it, and what comes of what was computed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -17,6 +17,7 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SYSTEM_COLUMNS,
     SYSTEM_PREFIX,
+    Counts,
     SampleChanges,
     SampleHash,
     SamplePlan,
@@ -34,45 +35,11 @@ from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment, SampleRows, SamplesToCompute
 from dagster_versioned.features.resolve import Pin, Resolver, sample_plan
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
-from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.sample_schema import updated_schema
 from dagster_versioned.tables.table import VersionedTable
-
-
-@dataclass(frozen=True)
-class UpstreamFiles:
-    """The exact files of a table that a feature is computed from; none of them is read yet."""
-
-    table: VersionedTable
-    files: VersionFiles
-
-    @property
-    def schema(self) -> StructType:
-        """The columns of the files."""
-        return self.files.scan.schema
-
-    def read(self, frame_type: type, columns: Sequence[str] | None = None) -> Any:
-        """The rows as a frame."""
-        scan = self.files.scan if columns is None else replace(self.files.scan, columns=tuple(columns))
-        return self.table.read_files(replace(self.files, scan=scan), frame_type)
-
-    def of(self, partitions: Iterable[str]) -> "UpstreamFiles":
-        """The same version of some of the partitions; of those that it has."""
-        known = {version.partition for version in self.files.versions}
-        wanted = sorted(key for key in partitions if key in known)
-        if not wanted:
-            return UpstreamFiles(self.table, self.files.of_no_partition())
-        return UpstreamFiles(self.table, self.table.files(self.files.log_version, partitions=wanted))
-
-    def digests(self) -> dict[str, str] | None:
-        """The field digests of the rows; ``None`` where a version does not record them."""
-        records = [
-            None if version.is_foreign else FeatureRecord.of(version.identity.custom) for version in self.files.versions
-        ]
-        known = [record.digests for record in records if record is not None]
-        return digests_together(known) if known and len(known) == len(records) else None
 
 
 class FeatureTable:
@@ -107,7 +74,7 @@ class FeatureTable:
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}
         way = _sample_engine(as_type)
-        frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
+        digests = self._upstream_digests(given)
         types = {
             new: field.type
             for each in self.plan.upstreams
@@ -115,15 +82,22 @@ class FeatureTable:
                 each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
             )
         }
-        current = self._current(head, way, full, types)
-
-        def rows(units: Any, *, every: bool) -> Any:
-            reads = {name: _reading(files) for name, files in given.items()}
-            return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
-
-        digests = self._upstream_digests(given)
         with ExitStack() as pinned:
-            changes = way.resolver.resolve(_light(self.plan, given), frames, current, way.pin(pinned))
+            pin = way.pin(pinned)
+            narrowed = None if full or head is None else self._narrowed(head, given, digests, way, pin, types)
+            if narrowed is not None:
+                given, frames, current = narrowed
+            else:
+                frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
+                current = self._current(head, way, full, types)
+            changes = way.resolver.resolve(_light(self.plan, given), frames, current, pin)
+            if narrowed is not None:
+                changes = replace(changes, counts=_of_all(changes.counts, head))
+            reads = {name: _reading(files) for name, files in given.items()}
+
+            def rows(units: Any, *, every: bool) -> Any:
+                return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
+
             return self._resolved(
                 changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all()
             )
@@ -233,11 +207,87 @@ class FeatureTable:
         full = full or (record is not None and record.full and record.left > 0)
         return UpstreamFiles(self.table, self.table.files(version.metadata_sha, partition=partition)), full
 
+    def _changed(
+        self, head: UpstreamFiles, given: Mapping[str, UpstreamFiles], digests: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, tuple[UpstreamFiles, UpstreamFiles]] | None:
+        """What lies in no file of both versions of an upstream: that of which the head was computed, and the given one.
+
+        By upstream, without those that say the same of all fields that count. ``None`` where it is not known, so that
+        all samples are to be compared: the head has not all that it was to have, was computed in another way, from
+        versions that are gone or that nobody recorded; or units are matched by other columns than their ids.
+        """
+        version = head.files.versions[0]
+        record = FeatureRecord.of(version.identity.custom)
+        if record is None or record.left or record.full or record.fields != self.field_versions():
+            return None
+        if not all(digests.values()) or digests.keys() != record.upstreams.keys():
+            return None
+        found: dict[str, tuple[UpstreamFiles, UpstreamFiles]] = {}
+        for each in self.plan.upstreams:
+            ids = {*self.graph[each.name].id_columns}
+            if (
+                not {*self.plan.ids} == {*self.plan.units} == {*each.on} == {*each.ids} == ids
+                or each.filter is not None
+            ):
+                return None
+            if digests[each.name] == record.upstreams[each.name]:
+                continue
+            now = given[each.name]
+            before = now.before(version)
+            if before is None or self._used(each, before.digests()) != record.upstreams[each.name]:
+                return None
+            found[each.name] = before.without(now), now.without(before)
+        return found
+
+    def _narrowed(
+        self,
+        head: UpstreamFiles,
+        given: Mapping[str, UpstreamFiles],
+        digests: Mapping[str, Mapping[str, str]],
+        way: "_SampleEngine",
+        pin: Pin,
+        types: Mapping[str, DataType],
+    ) -> tuple[dict[str, UpstreamFiles], dict[str, Any], Any] | None:
+        """Of the upstreams, their versions and what is stored that alone which may have changed; ``None``: all may."""
+        changed = self._changed(head, given, digests)
+        if changed is None:
+            return None
+        if not changed:
+            nothing = {name: files.of_none() for name, files in given.items()}
+            frames = {each.name: self._versions(each, nothing[each.name], way) for each in self.plan.upstreams}
+            return nothing, frames, self._current(head.of_none(), way, False, types)
+        frames: dict[str, Any] = {}
+        touched: Any = None
+        for each in self.plan.upstreams:
+            if each.name in changed:
+                before, now = (self._versions(each, files, way) for files in changed[each.name])
+                units = way.rows.differing(self.plan, each.fields, before, now)
+                touched = units if touched is None else way.rows.together(touched, units)
+                frames[each.name] = now
+            else:
+                frames[each.name] = self._versions(each, given[each.name], way)
+        touched = pin(touched)
+        given = {name: changed[name][1] if name in changed else files for name, files in given.items()}
+        frames = {name: way.rows.within(self.plan, frame, touched) for name, frame in frames.items()}
+
+        def some(frame: Any) -> Any:
+            return pin(way.rows.within(self.plan, frame, touched))
+
+        return given, frames, self._current(head, way, False, types, some)
+
     def _current(
-        self, head: UpstreamFiles | None, way: "_SampleEngine", full: bool, types: Mapping[str, DataType]
+        self,
+        head: UpstreamFiles | None,
+        way: "_SampleEngine",
+        full: bool,
+        types: Mapping[str, DataType],
+        some: Callable[[Any], Any] = lambda frame: frame,
     ) -> Any:
-        """What is compared of the samples that are stored; ``None`` where there are none, or where all are to be
-        computed and have other ids, or ids of other ``types`` (by column), so that all that are stored go."""
+        """What is compared of ``some`` of the samples that are stored.
+
+        ``None`` where there are none, or where all are to be computed and have other ids, or ids of other ``types`` (by
+        column), so that all that are stored go.
+        """
         if head is None:
             return None
         names = head.schema.names
@@ -252,7 +302,7 @@ class FeatureTable:
             *self.plan.ids,
             *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
         ]
-        return way.rows.stored(self.plan, head.read(way.frame_type, columns), stale=full)
+        return way.rows.stored(self.plan, some(head.read(way.frame_type, columns)), stale=full)
 
     def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
         """Refuse what would fail once rows are read: before anything is computed."""
@@ -299,16 +349,24 @@ class FeatureTable:
         found: dict[str, dict[str, str]] = {}
         for each in self.plan.upstreams:
             by_ids = each.filter is None and {*each.on} <= {*each.ids}
-            digests = upstreams[each.name].digests() if by_ids else None
-            used = {
-                ref.field
-                for field in self.feature.fields
-                for ref in self.graph.parents(self.feature.key, field.key)
-                if ref.feature == each.name
-            }
-            known = digests is not None and used <= digests.keys()
-            found[each.name] = {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
+            found[each.name] = self._used(each, upstreams[each.name].digests() if by_ids else None)
         return found
+
+    def _used(self, upstream: UpstreamSamples, digests: Mapping[str, str] | None) -> dict[str, str]:
+        """Of an upstream's field digests those that the feature is computed from; none where one is not known."""
+        used = {
+            ref.field
+            for field in self.feature.fields
+            for ref in self.graph.parents(self.feature.key, field.key)
+            if ref.feature == upstream.name
+        }
+        known = digests is not None and used <= digests.keys()
+        return {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
+
+    def field_versions(self) -> dict[str, tuple[str, str]]:
+        """By field, the static version and the code version."""
+        versions = self.graph.versions(self.feature.key).fields
+        return {field.key: (versions[field.key], field.code_version) for field in self.feature.fields}
 
 
 class Resolved:
@@ -398,7 +456,7 @@ class Resolved:
         digests = rows_of_frame.digests(plan, frame) if whole else self._digests(part, frame, after)
         record = FeatureRecord(
             feature.feature.id_columns,
-            self._fields(),
+            feature.field_versions(),
             (plan.hash.algorithm, plan.hash.length),
             {field.key: digests[field.member] for field in feature.feature.fields},
             self._upstreams,
@@ -484,11 +542,6 @@ class Resolved:
             return False
         return True
 
-    def _fields(self) -> dict[str, tuple[str, str]]:
-        feature = self.feature.feature
-        versions = self.feature.graph.versions(feature.key).fields
-        return {field.key: (versions[field.key], field.code_version) for field in feature.fields}
-
 
 @dataclass(frozen=True)
 class _SampleEngine:
@@ -511,6 +564,12 @@ def _sample_engine(frame_type: type) -> _SampleEngine:
     from dagster_versioned.features.spark import sample_rows
 
     return _SampleEngine(samples, sample_rows, frame_type)
+
+
+def _of_all(counts: Counts, head: UpstreamFiles | None) -> Counts:
+    """Counts of the units that may have changed, with all others of a head as unchanged."""
+    stored = sum(version.identity.nrow for version in head.files.versions) if head is not None else 0
+    return replace(counts, unchanged=stored - counts.stale - counts.orphaned)
 
 
 def _light(plan: SamplePlan, upstreams: Mapping[str, UpstreamFiles]) -> SamplePlan:

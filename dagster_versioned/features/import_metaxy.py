@@ -19,10 +19,11 @@ from dagster_versioned.engines.sql import arrow_rows, database
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import quoted
-from dagster_versioned.features.feature_table import FeatureTable, Resolved, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable, Resolved
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.metaxy_store import MetaxyStore
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project

@@ -80,6 +80,10 @@ class SampleRows(Protocol):
         """Those of the rows that are of some units."""
         ...
 
+    def differing(self, plan: SamplePlan, members: Sequence[str], before: Any, now: Any) -> Any:
+        """The units that have other data versions of some ``members`` in one frame than in another, or none there."""
+        ...
+
     def units_of(self, plan: SamplePlan, rows: Any) -> Any:
         """The units of rows with their provenance, each once."""
         ...

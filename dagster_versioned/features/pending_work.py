@@ -26,10 +26,11 @@ from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import filtered, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.resolve import sample_plan
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
-from dagster_versioned.features.feature_table import UpstreamFiles
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.io_managers.attempt import input_text, note, step_of
 from dagster_versioned.io_managers.column_lineage import as_source

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from dagster_versioned import Project
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.upstream_files import UpstreamFiles
 
 VIDEO = Feature("video", ["id"], [Field(name, columns=[name]) for name in ("sound", "image", "place")], [])
 FIELDS = {"crop": ("sound", "image"), "face": ("faces",), "words": ("text",), "both": ("told",), "group": ("all",)}

@@ -18,8 +18,9 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.errors import CommitConflict, EmptyTable, ExpiredVersion, InvalidInput, UnsupportedType
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FeatureRecord
 from support.crashes import append_as_another_program
 from support.feature_tables import BASE, VIDEO, Tables, counted, graph_of, loud, videos, words

@@ -12,11 +12,12 @@ from dagster_versioned import Project
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.import_metaxy import TakenOver, import_metaxy
 from dagster_versioned.features.metaxy_store import MetaxyStore
 from dagster_versioned.features.pending_work import pending_work
+from dagster_versioned.features.upstream_files import UpstreamFiles
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "import-from-metaxy.md"
 

@@ -7,9 +7,10 @@ from conformance.metaxy.scenarios import scenario
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD, PROVENANCE_BY_FIELD
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.pending_work import PendingWork, pending_work
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from support.crashes import append_as_another_program
 from support.stores import contents
 

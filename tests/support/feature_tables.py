@@ -6,8 +6,9 @@ import pyarrow.compute as pc
 from dagster_versioned import Project
 from dagster_versioned.engines.samples import SYSTEM_COLUMNS
 from dagster_versioned.features.definitions import Feature, Field, FieldDep
-from dagster_versioned.features.feature_table import FeatureTable, UpstreamFiles
+from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.options import TableOptions
 
 VIDEO = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
@@ -61,13 +62,14 @@ class Tables:
     def write_plain(self, key, rows):
         return self.table(key).write(rows, options=TableOptions(allow_empty=True))
 
-    def root(self, graph, key, samples, **options):
+    def root(self, graph, key, samples, *, written=None, **options):
         table = self.table(key)
         if self.spark:
             samples = self.spark.createDataFrame(samples)
         with FeatureTable(graph, key, table).resolve_samples(samples, **options) as resolved:
             increment = resolved.increment
-            return table.write(resolved.finish(increment.changed if increment.todo else None)), increment
+            update = resolved.finish(increment.changed if increment.todo else None)
+            return table.write(update, options=written or TableOptions()), increment
 
     def resolve(self, graph, key, *, how=None, **options):
         upstreams = {dep.feature: self.upstream(dep.feature) for dep in graph[key].deps}
@@ -80,6 +82,14 @@ class Tables:
             increment = resolved.increment
             rows = body(self.arrow(increment.changed)) if increment.todo else None
             return self.table(key).write(resolved.finish(rows)), increment
+
+    def follow(self, graph, key, body, **options):
+        """As `step`, with the versions that it is computed from as parents, as a run of Dagster records them."""
+        parents = [one for dep in graph[key].deps for one in self.table(dep.feature).upstream()]
+        with self.resolve(graph, key, **options) as resolved:
+            increment = resolved.increment
+            rows = body(self.arrow(increment.changed)) if increment.todo else None
+            return self.table(key).write(resolved.finish(rows), parents=parents), increment
 
     def rows(self, key):
         rows = self.table(key).read().to_pylist()

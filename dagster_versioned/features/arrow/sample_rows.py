@@ -156,6 +156,22 @@ def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
         return _semi_joined(connection, rows, plan.units)
 
 
+def differing(plan: SamplePlan, members: Sequence[str], before: pa.Table, now: pa.Table) -> pa.Table:
+    """The units that have other data versions of some ``members`` in one table than in another, or none there."""
+    with database() as connection:
+        for name, frame in (("before", before), ("now", now)):
+            table = frame.select(list(plan.units)).append_column(_ROW, pa.repeat(True, frame.num_rows))
+            for place, member in enumerate(members):
+                table = table.append_column(f"{_ROW}{place}", member_of(frame, DATA_VERSION_BY_FIELD, member))
+            connection.register(name, table)
+        compared = [_ROW, *(f"{_ROW}{place}" for place in range(len(members)))]
+        differs = " OR ".join(f"before.{name} IS DISTINCT FROM now.{name}" for name in compared)
+        units = ", ".join(map(quoted, plan.units))
+        return arrow_rows(
+            connection.execute(f"SELECT {units} FROM before FULL JOIN now USING ({units}) WHERE {differs}")
+        )
+
+
 def units_of(plan: SamplePlan, rows: pa.Table) -> pa.Table:
     """The units of rows with their provenance, each once."""
     table = rows.select([*plan.units, PROVENANCE_BY_FIELD, PROVENANCE])
@@ -228,7 +244,7 @@ def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReade
     with database() as connection:
         if units is not None:
             connection.register("units", units.select(keys))
-        for batch in rows:
+        for batch in rows if units is None or units.num_rows else ():
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
                 table = filtered(upstream, table)

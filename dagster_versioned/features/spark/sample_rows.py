@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _PIECE, _ROWS, _ASKED, _OTHERS = "metaxy_piece", "metaxy_rows", "metaxy_asked", "metaxy_others"
+_BEFORE, _NOW = "metaxy_before", "metaxy_now"
 
 
 def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
@@ -151,6 +152,17 @@ def samples_of(plan: SamplePlan, samples: "DataFrame", units: "DataFrame", *, ev
 def within(plan: SamplePlan, rows: "DataFrame", units: "DataFrame") -> "DataFrame":
     """Those of the rows that are of some units."""
     return rows.join(select(units, plan.units), list(plan.units), "left_semi")
+
+
+def differing(plan: SamplePlan, members: Sequence[str], before: "DataFrame", now: "DataFrame") -> "DataFrame":
+    """The units that have other data versions of some ``members`` in one frame than in another, or none there."""
+
+    def compared(frame: "DataFrame", side: str) -> "DataFrame":
+        versions = [column(DATA_VERSION_BY_FIELD)[member].cast("string") for member in members]
+        return frame.select(*map(column, plan.units), sf.struct(sf.lit(1), *versions).alias(side))
+
+    sides = compared(before, _BEFORE).join(compared(now, _NOW), list(plan.units), "full")
+    return sides.where(~column(_BEFORE).eqNullSafe(column(_NOW))).select(*map(column, plan.units))
 
 
 def units_of(plan: SamplePlan, rows: "DataFrame") -> "DataFrame":
