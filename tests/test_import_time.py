@@ -5,7 +5,16 @@ import sys
 
 import pytest
 
-HEAVY = ("boto3", "dagster", "pandas", "polars", "pyarrow", "pyspark")
+HEAVY = ("boto3", "dagster", "numpy", "pandas", "polars", "pyarrow", "pyspark")
+
+OF_A_CODE_LOCATION = (
+    "GovernanceResource",
+    "ProjectResource",
+    "TableOptions",
+    "VersionedParquetIOManager",
+    "build_version_sensor",
+)
+"""What every code location names when it loads, before it does anything."""
 
 PROBE = """
 import sys, time
@@ -36,6 +45,12 @@ def test_importing_everything_public_imports_neither_spark_nor_a_frame_library()
     seconds, heavy = probe("dagster_versioned; from dagster_versioned import *")
     print(f"from dagster_versioned import *: {seconds * 1000:.0f} ms")
     assert not {"pandas", "polars", "pyspark"} & set(heavy)
+
+
+def test_a_code_location_loads_no_data_library():
+    seconds, heavy = probe(f"dagster_versioned; from dagster_versioned import {', '.join(OF_A_CODE_LOCATION)}")
+    print(f"what a code location names: {seconds * 1000:.0f} ms, dagster with it")
+    assert heavy == ["dagster"]
 
 
 @pytest.mark.slow
