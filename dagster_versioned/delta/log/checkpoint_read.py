@@ -1,6 +1,6 @@
 """Checkpoints, read: a snapshot's actions in one place, so that a reader need not replay the whole log."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -103,10 +103,9 @@ def read_checkpoint(store: ObjectStore, checkpoint: CheckpointFiles) -> Checkpoi
     Only the needed columns are read. Raises `LogCorrupt`, naming the file, where it cannot be read, lacks a required
     value, or holds one logical file twice. Protocol: *Checkpoints*.
     """
-    with ThreadPoolExecutor(READERS) as pool:
-        pieces = list(pool.map(partial(_read_file, store), checkpoint.keys))
-        sidecars = [SIDECARS + name for piece in pieces for name in piece.sidecars]
-        pieces += pool.map(partial(_read_parquet, store, of_sidecar=True), sidecars)
+    pieces = _each(partial(_read_file, store), checkpoint.keys)
+    sidecars = [SIDECARS + name for piece in pieces for name in piece.sidecars]
+    pieces += _each(partial(_read_parquet, store, of_sidecar=True), sidecars)
     adds = pa.concat_tables([piece.adds for piece in pieces])
     paths = adds["path"]
     keys = keys_of(paths)
@@ -148,6 +147,14 @@ def sidecar_names(store: ObjectStore, key: str) -> list[str]:
         return _read_json(store, key).sidecars
     columns, _ = _columns(store, key, {"sidecar": _SIDECAR})
     return _names(columns["sidecar"], key)
+
+
+def _each(read: Callable[[str], "_Piece"], keys: Sequence[str]) -> "list[_Piece]":
+    """Several files are read at once; for one, a thread would take longer than reading a small checkpoint does."""
+    if len(keys) < 2:
+        return [read(key) for key in keys]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(read, keys))
 
 
 def _distinct(texts: Column) -> bool:

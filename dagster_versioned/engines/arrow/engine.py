@@ -28,6 +28,9 @@ from dagster_versioned.identity.digest import BagDigest, SequenceDigest
 BATCH_ROWS = ROW_GROUP_ROWS
 """Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
 
+_WORTH_A_THREAD = 256 * 1024
+"""Bytes of a batch from which on another thread digests it; fewer are through before a thread has begun."""
+
 
 class ArrowEngine:
     """Writes and reads pyarrow tables and record batch readers, pandas frames, Polars eager and lazy frames."""
@@ -196,6 +199,10 @@ def _write_and_tally(
     waiting_bytes = 0
     with ThreadPoolExecutor(1, thread_name_prefix="digest") as thread:
         for batch in batches:
+            if not waiting and batch.nbytes < _WORTH_A_THREAD:
+                tally.update(batch)
+                writer.write(batch)
+                continue
             waiting.append((thread.submit(tally.update, batch), batch.nbytes))
             waiting_bytes += batch.nbytes
             writer.write(batch)
