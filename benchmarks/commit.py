@@ -94,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer commits, 3 rounds: ends in less than 50 seconds")
     quick = parser.parse_args().quick
-    rounds = 3 if quick else 5
+    rounds = 3 if quick else 7
     single = 40 if quick else 200
     each = 4 if quick else 10
     one = measure("one writer", alone, single, single, rounds)

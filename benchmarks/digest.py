@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and 3 rounds: ends in less than 50 seconds")
     quick = parser.parse_args().quick
-    count, rounds = (1_000_000, 3) if quick else (3_000_000, 5)
+    count, rounds = (1_000_000, 3) if quick else (3_000_000, 7)
     table = rows(count)
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")

@@ -12,21 +12,19 @@ interrupted goes on with it.
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from frame_of_seven import spark_session
-from rounds import numbered, ratio
+from rounds import descendants, numbered, peak_memory, ratio
 
 from dagster_versioned import Project, TableOptions
 from dagster_versioned.engines.samples import PROVENANCE_BY_FIELD, SampleHash
@@ -197,42 +195,6 @@ class Metaxy:
                 "memory left)."
             )
         return json.loads(line)
-
-
-@contextmanager
-def peak_memory(pids: Callable[[], list[int]]) -> Iterator[Callable[[], str]]:
-    """The most memory that processes had together within the block, sampled ten times a second."""
-    most, ended = 0, threading.Event()
-
-    def watch() -> None:
-        nonlocal most
-        while not ended.wait(0.1):
-            most = max(most, sum(map(_resident, pids())))
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield lambda: f"{most / 2**30:.1f} GiB"
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and those that it started."""
-    found = [pid]
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since
-            for child in task.read_text().split():
-                found += descendants(int(child))
-    return found
 
 
 def once(folder: Path, who: str, what: str, do: Callable[[], None]) -> None:

@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows, up to 3 rounds: ends in less than 50 seconds")
     quick = parser.parse_args().quick
-    rows, rounds = (500_000, 3) if quick else (3_000_000, 5)
+    rows, rounds = (500_000, 3) if quick else (3_000_000, 7)
     with tempfile.TemporaryDirectory(dir=".") as root, spark_session() as session:
         write_rows(session, rows, Path(root, "rows"))
         frame = session.read.parquet(f"{root}/rows")

@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half the rows, up to 3 rounds: under 50 s")
     quick = parser.parse_args().quick
-    rounds, rows = (3, 1_500_000) if quick else (5, 3_000_000)
+    rounds, rows = (3, 1_500_000) if quick else (7, 3_000_000)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name, spark_session() as session:
         write_rows(session, rows, Path(name, "source"))
         scan = written_scan(session.read.parquet(str(Path(name, "source"))), Path(name, "table"))

@@ -1,6 +1,7 @@
 """Writing a frame as parts, with digest and SHA-256, against plain Parquet and deltalake from the same frame."""
 
 import argparse
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 from frame_of_seven import spark_session, write_rows
-from rounds import alternate, print_ratios, ratio
+from rounds import alternate, descendants, peak_memory, print_ratios, ratio
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.parts import WriteOptions
@@ -67,14 +68,37 @@ def arrow_half(table: pa.Table, folder: Path, rounds: int, *, quick: bool) -> tu
     return (ratio("arrow_write_vs_parquet", seconds["arrow: ours"], seconds["arrow: pq.write_table"]),)
 
 
+def large(folder: Path, rounds: int, rows: int) -> str:
+    """Rows beyond memory, and the most that all processes of the session take together (resident)."""
+    with spark_session() as session:
+        write_rows(session, rows, folder / "source")
+        frame = session.read.parquet(str(folder / "source"))
+        with peak_memory(lambda: descendants(os.getpid())) as peak:
+            seconds = alternate(
+                {
+                    "spark: ours": lambda: write_parts(SparkEngine(), frame, folder / "ours"),
+                    "spark: df.write.parquet": lambda: frame.write.parquet(str(emptied(folder / "plain"))),
+                },
+                rounds,
+            )
+    print(f"{rows:,} rows, at most {peak()} in all processes together (resident)")
+    return ratio("spark_write_vs_parquet", seconds["spark: ours"], seconds["spark: df.write.parquet"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half the rows, up to 3 rounds: under 50 s")
-    quick = parser.parse_args().quick
+    parser.add_argument("--rows", type=int, help="Spark alone, without deltalake, which holds all rows in memory")
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    quick: bool = given.quick
     # More than a single part in canonical order holds, which is measured apart.
-    rounds, rows = (3, 1_500_000) if quick else (5, 3_000_000)
+    rounds, rows = (3, 1_500_000) if quick else (given.rounds, given.rows or 3_000_000)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
+        if given.rows:
+            print_ratios(large(folder, rounds, rows))
+            return
         ratios = spark_half(folder / "source", folder, rounds, rows, quick=quick)
         ratios += arrow_half(pq.read_table(folder / "source"), folder, rounds, quick=quick)
     print_ratios(*ratios)

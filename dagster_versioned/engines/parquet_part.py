@@ -13,6 +13,7 @@ import os
 import sys
 import uuid
 from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.partition_values import by_values, require_partition_columns
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
-from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.engines.row_size import row_sizes, total_size
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
 
 STREAM_BYTES = 4 * MEBIBYTE
@@ -80,19 +81,28 @@ class PartWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
-        ends = np.cumsum(row_sizes(batch))
-        self.size += int(ends[-1]) if batch.num_rows else 0
-        start, written, most = 0, 0, self._options.tuning.row_group_rows
+        if not batch.num_rows:
+            return
+        size = total_size(batch)
+        self.size += size
+        start, most = 0, self._options.tuning.row_group_rows
+        if self._rows + batch.num_rows < most and self._bytes + size < self._options.row_group_bytes:
+            self._buffer(batch, size)
+            return
+        written, ends = 0, np.cumsum(row_sizes(batch))
         while start < batch.num_rows:
             room = self._options.row_group_bytes - self._bytes
             full = int(np.searchsorted(ends, written + room)) + 1
             stop = min(full, start + most - self._rows, batch.num_rows)
-            self._buffered.append(batch.slice(start, stop - start))
-            self._rows += stop - start
-            self._bytes += int(ends[stop - 1]) - written
+            self._buffer(batch.slice(start, stop - start), int(ends[stop - 1]) - written)
             start, written = stop, int(ends[stop - 1])
             if self._rows == most or self._bytes >= self._options.row_group_bytes:
                 self._write_row_group()
+
+    def _buffer(self, batch: pa.RecordBatch, size: int) -> None:
+        self._buffered.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += size
 
     def take_buffered(self) -> pa.Table | None:
         """All rows so far, if none has left memory yet, else ``None``.
@@ -208,7 +218,7 @@ def partitioned_parts(
     try:
         for values, group in by_values(rows, fields):
             held = group.select(list(stored.names))
-            if sum(int(row_sizes(batch).sum()) for batch in held.to_batches()) <= options.target_part_bytes:
+            if sum(map(total_size, held.to_batches())) <= options.target_part_bytes:
                 held = canonical_order(held)
             writer = PartWriter(stored, directory, options, make_parents=make_parents)
             writers.append(writer)
@@ -223,7 +233,10 @@ def partitioned_parts(
 
 
 class _Spool(io.RawIOBase):
-    """A file object that hashes what passes and stays in memory up to a limit, then goes on in a file."""
+    """A file object that hashes what passes and stays in memory up to a limit, then goes on in a file.
+
+    What goes to a file is hashed and written by a thread of its own, a piece while the next one is encoded.
+    """
 
     def __init__(self, directory: Path, limit: int, make_parents: bool) -> None:
         self.size = 0
@@ -234,6 +247,8 @@ class _Spool(io.RawIOBase):
         self._hash = hashlib.sha256()
         self._memory = io.BytesIO()
         self._file: io.FileIO | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._passing: Future[None] | None = None
 
     def writable(self) -> bool:
         return True
@@ -249,26 +264,45 @@ class _Spool(io.RawIOBase):
                 self._file = self._path.open("xb", buffering=0)
                 _write_all(self._file, self._memory.getbuffer())
             self._memory = io.BytesIO()
-        self._hash.update(view)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="spool")
         self.size += len(view)
-        if self._file is None:
+        if self._file is None or self._thread is None:
+            self._hash.update(view)
             return self._memory.write(view)
-        with local_disk(self._directory):
-            _write_all(self._file, view)
+        self._await()
+        self._passing = self._thread.submit(self._pass, self._file, bytes(data))  # no copy of what is bytes already
         return len(view)
+
+    def _pass(self, file: io.FileIO, data: bytes) -> None:
+        self._hash.update(data)
+        with local_disk(self._directory):
+            _write_all(file, memoryview(data))
+
+    def _await(self) -> None:
+        if self._passing is not None:
+            passing, self._passing = self._passing, None
+            passing.result()
 
     def finish(self) -> tuple[str, bytes | Path]:
         """The SHA-256 of everything written, and where it is: in memory, or a durable file named by that SHA-256."""
-        sha256 = self._hash.hexdigest()
         if self._file is None:
-            return sha256, self._memory.getvalue()
+            return self._hash.hexdigest(), self._memory.getvalue()
+        self._await()
+        self._end_thread()
+        sha256 = self._hash.hexdigest()
         with local_disk(self._directory):
             os.fsync(self._file.fileno())
             self._file.close()
             return sha256, self._path.rename(self._directory / f"{sha256}.parquet")
 
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown()
+        self._thread = self._passing = None
+
     def remove(self) -> None:
         """Drop everything; what a Parquet writer still writes when it is collected goes nowhere."""
+        self._end_thread()
         if self._file is not None:
             self._file.close()
             self._path.unlink(missing_ok=True)

@@ -21,6 +21,20 @@ def row_sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return sizes
 
 
+def total_size(batch: pa.RecordBatch) -> int:
+    """The sum of `row_sizes`, which for text and columns of fixed size needs no size of each row."""
+    return sum(_total(batch.column(i)) for i in range(batch.num_columns))
+
+
+def _total(array: Any) -> int:
+    fixed = fixed_size(array.type)
+    if fixed is not None:
+        return fixed * len(array)
+    if isinstance(array, pa.StringArray | pa.BinaryArray):
+        return OFFSET_BYTES * len(array) + int(pc.sum(pc.binary_length(array), min_count=0).as_py())
+    return int(np.sum(_sizes(array)))
+
+
 def _sizes(array: Any) -> NDArray[np.int64] | int:
     """One size per slot, or one for all. Null slots of variable size count nothing but their offset."""
     fixed = fixed_size(array.type)

@@ -209,7 +209,9 @@ class Version:
     @property
     def digest(self) -> str | None:
         """The digest of its rows; ``None`` of what is no version."""
-        return self._digest or (None if self.metadata_sha is None else str((self.raw or {})["facts"]["digest"]))
+        if self._digest is None and self.metadata_sha is not None:
+            self._digest = str((self.raw or {})["facts"]["digest"])  # every write asks for those of the last ones
+        return self._digest
 
     @property
     def timestamp(self) -> datetime:

@@ -17,6 +17,7 @@ from dagster_versioned.engines import parquet_part
 from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions, WriteTuning
+from dagster_versioned.engines.row_size import row_sizes, total_size
 from dagster_versioned.errors import AccessDenied, StoreUnavailable
 from support.arrow_rows import splits, tables
 
@@ -68,6 +69,13 @@ def test_pages_do_not_depend_on_batch_boundaries(tmp_path):
     (whole,) = write(table, tmp_path, WriteOptions())
     (pieces,) = write(table, tmp_path, WriteOptions(), batches=table.to_batches(max_chunksize=1777))
     assert pieces.sha256 == whole.sha256
+
+
+@given(tables())
+def test_the_size_of_a_batch_is_that_of_its_rows(table):
+    """Row groups end by the one or the other, as the end is near or not."""
+    for batch in table.to_batches():
+        assert total_size(batch) == row_sizes(batch).sum()
 
 
 @given(st.data())

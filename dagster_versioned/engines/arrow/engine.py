@@ -15,9 +15,9 @@ from dagster_versioned.engines.arrow.upsert import merge_tables
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows, stored_schema
 from dagster_versioned.engines.frames import READABLE, family_of, in_memory, stream, to_frame, unreadable
 from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
-from dagster_versioned.engines.parts import ROW_GROUP_ROWS, RowOrder, RowsSummary, StagedParts, WriteOptions
+from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order, order_rows
-from dagster_versioned.engines.row_size import row_sizes
+from dagster_versioned.engines.row_size import total_size
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
@@ -71,12 +71,14 @@ class ArrowEngine:
         writer = PartWriter(schema, staging.directory(), options)
         try:
             if contents is None:
-                contents = _write_and_tally(batches, writer, _RowsSummarizer(schema, self._row_order(options)), options)
+                tally = _RowsSummarizer(schema, self._row_order(options))
+                contents, parts = _write_and_tally(batches, writer, tally, options)
             else:
                 for batch in batches:
                     writer.write(batch)
+                parts = writer.close()
             refuse_no_rows(contents.nrow, allow_empty=options.allow_empty)
-            return StagedParts(contents, tuple(writer.close()))
+            return StagedParts(contents, tuple(parts))
         except BaseException:
             writer.abort()
             raise
@@ -193,7 +195,7 @@ class _RowsSummarizer:
 
 def _write_and_tally(
     batches: Iterator[pa.RecordBatch], writer: PartWriter, tally: _RowsSummarizer, options: WriteOptions
-) -> RowsSummary:
+) -> tuple[RowsSummary, list[Part]]:
     """Write while another thread digests; what waits for it is at most as large as a row group."""
     waiting: deque[tuple[Future[None], int]] = deque()
     waiting_bytes = 0
@@ -210,9 +212,10 @@ def _write_and_tally(
                 done, size = waiting.popleft()
                 done.result()
                 waiting_bytes -= size
+        parts = writer.close()
         for done, _ in waiting:
             done.result()
-    return tally.finish()
+    return tally.finish(), parts
 
 
 def _table(batches: Iterator[pa.RecordBatch], schema: StructType) -> pa.Table:
@@ -224,4 +227,4 @@ def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 def _size(table: pa.Table) -> int:
-    return sum(int(row_sizes(batch).sum()) for batch in table.to_batches())
+    return sum(map(total_size, table.to_batches()))
