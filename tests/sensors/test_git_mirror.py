@@ -119,13 +119,13 @@ def test_what_a_run_that_failed_had_made_is_mirrored(house, mirrored):
 
 
 def test_what_a_run_committed_before_it_was_killed_is_mirrored(house, mirrored, monkeypatch):
-    from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as Manager
+    from dagster_versioned.io_managers import outputs
 
     def killed(*_):
         raise KeyboardInterrupt  # after the commit, before Dagster hears of a materialization
 
     with monkeypatch.context() as patch:
-        patch.setattr(Manager, "_report", killed)
+        patch.setattr(outputs, "_report", killed)
         with pytest.raises(KeyboardInterrupt):
             house.run(numbers("one", 1))
     assert house.project.table("one").exists()
