@@ -253,6 +253,60 @@ HOT static void end(uint64_t *hash, int64_t count) {
     for (int64_t i = 0; i < count; i++) hash[i] = avalanche(hash[i]);
 }
 
+/* The three steps of XXH64 below 32 bytes, of many values of one size side by side. */
+HOT static void fold_words(uint64_t *first, uint64_t *second, const uint64_t *words, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t word = mixed(words[i]);
+        first[i] = folded(first[i], word);
+        second[i] = folded(second[i], word);
+    }
+}
+
+HOT static void fold_halves(uint64_t *first, uint64_t *second, const uint64_t *halves, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t product = halves[i] * P1;
+        first[i] = rotated(first[i] ^ product, 23) * P2 + P3;
+        second[i] = rotated(second[i] ^ product, 23) * P2 + P3;
+    }
+}
+
+HOT static void fold_bytes(uint64_t *first, uint64_t *second, const uint64_t *bytes, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t product = bytes[i] * P5;
+        first[i] = rotated(first[i] ^ product, 11) * P1;
+        second[i] = rotated(second[i] ^ product, 11) * P1;
+    }
+}
+
+/* The hashes of `count` texts of `size` bytes, below 32: no branch depends on a text. */
+static void hash_alike(const uint8_t **texts, int64_t size, int64_t count, uint64_t *first, uint64_t *second) {
+    uint64_t words[BLOCK];
+    int64_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        first[i] = P5 + (uint64_t)size;
+        second[i] = P5 + 1 + (uint64_t)size;
+    }
+    for (; size - at >= 8; at += 8) {
+        for (int64_t i = 0; i < count; i++) words[i] = word_at(texts[i] + at);
+        fold_words(first, second, words, count);
+    }
+    if (size - at >= 4) {
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t half;
+            memcpy(&half, texts[i] + at, 4);
+            words[i] = half;
+        }
+        fold_halves(first, second, words, count);
+        at += 4;
+    }
+    for (; at < size; at++) {
+        for (int64_t i = 0; i < count; i++) words[i] = texts[i][at];
+        fold_bytes(first, second, words, count);
+    }
+    end(first, count);
+    end(second, count);
+}
+
 /* XXH64 of a block of rows, a column of words at a time. */
 typedef struct { int64_t words, striped, position; uint64_t lane[4][BLOCK], *hash; } rows_hash;
 
@@ -419,14 +473,52 @@ static int list_lanes(const node *of, int64_t at, int64_t count, uint64_t *first
     return ended;
 }
 
+/* Of at most BLOCK texts: those of one size below 32 together, so that their sizes, which nobody foresees, cost little. */
+static void text_lanes(const node *of, int64_t at, int64_t count, uint64_t *first, uint64_t *second) {
+    int64_t begun[33] = {0}, placed[BLOCK];
+    const uint8_t *texts[BLOCK];
+    uint64_t found[2][BLOCK];
+    uint8_t sizes[BLOCK]; /* 32: hashed at once, or null */
+    for (int64_t i = 0; i < count; i++) {
+        int64_t from = offset_at(of, at + i), size = offset_at(of, at + i + 1) - from;
+        sizes[i] = 32;
+        if (of->valid && !is_valid(of->valid, at + i)) continue;
+        if (size < 32) {
+            sizes[i] = (uint8_t)size;
+            begun[size + 1]++;
+            continue;
+        }
+        lanes hashed = hash_bytes(of->bytes + from, size);
+        first[i] = hashed.of[0];
+        second[i] = hashed.of[1];
+    }
+    for (int size = 1; size <= 32; size++) begun[size] += begun[size - 1];
+    int64_t next[32];
+    memcpy(next, begun, sizeof next);
+    for (int64_t i = 0; i < count; i++) {
+        if (sizes[i] == 32) continue;
+        int64_t place = next[sizes[i]]++;
+        placed[place] = i;
+        texts[place] = of->bytes + offset_at(of, at + i);
+    }
+    for (int64_t size = 0; size < 32; size++)
+        if (begun[size + 1] > begun[size])
+            hash_alike(texts + begun[size], size, begun[size + 1] - begun[size], found[0] + begun[size], found[1] + begun[size]);
+    for (int64_t place = 0; place < begun[32]; place++) {
+        first[placed[place]] = found[0][place];
+        second[placed[place]] = found[1][place];
+    }
+}
+
 static int block_lanes(const node *of, int64_t start, int64_t count, uint64_t *first, uint64_t *second) {
     int ended = DONE;
     int64_t at = of->offset + start;
     switch (of->kind) {
     case STRUCT: ended = record_lanes(of->children, of->count, at, count, first, second); break;
     case LIST: case LARGE_LIST: case FIXED_LIST: case MAP: ended = list_lanes(of, at, count, first, second); break;
-    case DECIMAL: case FIXED: case TEXT: case LARGE_TEXT: {
-        const uint8_t *bytes = of->kind == TEXT || of->kind == LARGE_TEXT ? of->bytes : of->values;
+    case TEXT: case LARGE_TEXT: text_lanes(of, at, count, first, second); break;
+    case DECIMAL: case FIXED: {
+        const uint8_t *bytes = of->values;
         for (int64_t i = 0; i < count; i++) {
             if (of->valid && !is_valid(of->valid, at + i)) continue;
             int64_t from = of->kind == DECIMAL ? 16 * (at + i) : offset_at(of, at + i);

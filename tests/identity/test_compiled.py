@@ -66,6 +66,17 @@ def test_blocks_and_long_values_have_the_same_hashes(rows) -> None:
 
 
 @needs_library
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_texts_of_every_size_in_any_order(kind) -> None:
+    """Texts of one size below 32 are hashed together."""
+    sizes = [(i * 7) % 41 for i in range(2000)]
+    texts = [None if i % 17 == 0 else "".join(chr(33 + (i * j) % 90) for j in range(n)) for i, n in enumerate(sizes)]
+    for array in (pa.array(texts, kind), pa.array(["", *texts, "x"], kind).slice(1, len(texts)), pa.array([""], kind)):
+        by_c, by_numpy = both(pa.record_batch({"t": array}))
+        assert by_c == by_numpy
+
+
+@needs_library
 @pytest.mark.parametrize("length", [70_000, 200_000])
 def test_lists_of_more_items_than_are_hashed_at_a_time(length) -> None:
     items = pa.array(range(3 * length), pa.int64())
