@@ -52,6 +52,10 @@ class ExpiredVersion(VersionNotFound):
     """The version is in the history, but its bytes were expired or purged."""
 
 
+class EnvironmentNotFound(VersionedError, LookupError):
+    """A project has no environment of the name, or has it no more."""
+
+
 class IntegrityError(VersionedError):
     """Stored bytes are not what was committed (altered, truncated or missing)."""
 

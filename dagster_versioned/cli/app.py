@@ -8,6 +8,7 @@ import typer
 
 from dagster_versioned.__about__ import __version__
 from dagster_versioned.cli import delta, graph, odf
+from dagster_versioned.cli import environment as branching
 from dagster_versioned.cli import governance as governing
 from dagster_versioned.cli import inspect as looking
 from dagster_versioned.cli import maintenance as maintaining
@@ -32,7 +33,7 @@ Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found
 """
 
 
-_FROM_ENVIRONMENT = ("project", "location", "author", "governance", "registry", "clone", "role")
+_FROM_ENVIRONMENT = ("project", "location", "author", "environment", "governance", "registry", "clone", "role")
 """The options that a variable ``DAGSTER_VERSIONED_…`` may stand for."""
 
 
@@ -65,6 +66,7 @@ app.callback(epilog=_EPILOG)(_options)
 looking.register(app)
 maintaining.register(app)
 reshaping.register(app)
+branching.register(app)
 governing.register(app)
 delta.register(app)
 graph.register(app)

@@ -34,6 +34,7 @@ _CODES: tuple[tuple[type[errors.VersionedError], ExitCode], ...] = (
     (errors.InvalidInput, ExitCode.INVALID),
     (errors.UnsupportedFeature, ExitCode.INVALID),
     (errors.VersionNotFound, ExitCode.NOT_FOUND),
+    (errors.EnvironmentNotFound, ExitCode.NOT_FOUND),
     (errors.IntegrityError, ExitCode.INTEGRITY),
     (errors.ObjectNotFound, ExitCode.INTEGRITY),
     (errors.CommitConflict, ExitCode.CONFLICT),

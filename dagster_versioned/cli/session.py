@@ -31,6 +31,7 @@ class Session:
     location: str | None = None
     profile: str | None = None
     author: str | None = None
+    environment: str | None = None
     governance: str | None = None
     registry: str | None = None
     clone: str | None = None
@@ -40,7 +41,17 @@ class Session:
     debug: bool = False
 
     def open(self) -> "Project":
-        """The project at the location, or where governance says that it is.
+        """The project, or the environment of it that is named. Raises as `production` does, `EnvironmentNotFound`."""
+        from dagster_versioned.tables.environment.registry import is_production
+
+        production = self.production()
+        if is_production(self.environment):
+            return production
+        self.note(f"Environment {self.environment}.")
+        return production.in_environment(str(self.environment))
+
+    def production(self) -> "Project":
+        """The project at the location, or where governance says that it is, whatever environment is named.
 
         Raises `InvalidInput` where neither is given, or name and location do not fit, and `GovernanceError`.
         """
@@ -148,6 +159,9 @@ _EVERYWHERE: dict[str, tuple[Any, Any]] = {
     ),
     "profile": _text("profile", "NAME", "A profile of the AWS configuration files."),
     "author": _text("author", "TEXT", "Recorded with what is committed (or DAGSTER_VERSIONED_AUTHOR)."),
+    "environment": _text(
+        "environment", "NAME", "Work in an environment of the project (or DAGSTER_VERSIONED_ENVIRONMENT)."
+    ),
     "governance": _text(
         "governance",
         "URI",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import dagster as dg
 from dagster.components.component_scaffolding import scaffold_component
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from dagster_versioned.components.yaml_schema import DAGSTER_NAME, LOCATION, PROJECT_NAME, TEXT, checked
 from dagster_versioned.extras import requiring
@@ -36,6 +36,19 @@ class ProjectSettings(dg.Model, dg.Resolvable):
     )
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
     author: str | None = Field(default=None, json_schema_extra=TEXT, description="Recorded with every version.")
+    environment: str | None = Field(
+        default=None,
+        json_schema_extra=TEXT,
+        description="One of its environments, such as pr-142; production is the project itself.",
+    )
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _not_null(cls, name: Any) -> Any:
+        """What is given and null is a variable that is not set, by which nobody means production."""
+        if name is None:
+            raise ValueError("it is given and null: set its variable, or say production")
+        return name
 
 
 class GovernanceSettings(dg.Model, dg.Resolvable):

@@ -34,6 +34,7 @@ from dagster_versioned.governance.documents import Instant
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, ShaPrefix, parse_reference
 from dagster_versioned.storage.backoff import RACE, RACES
+from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.project import Project
 
 FOLDER = ".metadata/feature-graphs"
@@ -98,6 +99,7 @@ class GraphHistory:
             diff = graph_diff(known, graph)
             if same or dry_run:
                 return PushReport(None, before, snapshot, diff)
+            refuse_in_environment(self._project, "A push of definitions", "Push them to the project itself")
             self._project.check_write()
             self._project.check_unmarked()
             number = 0 if before is None else before.number + 1

@@ -15,6 +15,7 @@ from dagster_versioned.identity.names import DATA_FOLDER
 from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.environment.registry import refuse_environments
 
 OpenStore = Callable[[Location], ObjectStore]
 
@@ -57,8 +58,10 @@ def decommission(
         assert location is not None
     else:
         location = registry.documents(name).ref.current
-    data = open_store(location).subfolder(DATA_FOLDER)
+    store = open_store(location)
+    data = store.subfolder(DATA_FOLDER)
     if delete_data:
+        refuse_environments(store)
         registry.check_nobody_else(name, location)
     found = objects(data)
     report = DecommissionReport(name, location, dry_run, len(found), sum(info.size for info in found))

@@ -44,6 +44,7 @@ from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
+from dagster_versioned.tables.environment.registry import refuse_environments
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import (
     MARK_KEY,
@@ -275,6 +276,7 @@ class _Move:
     def _check_target(self, documents: ProjectDocuments) -> None:
         """Refuse a place where anything is but this very migration, or the fence from when the project left it."""
         check_apart(self._pending.source, self._pending.target)
+        refuse_environments(self._source.store)
         mark = read_mark(self._target.data)
         if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
             return
@@ -341,6 +343,7 @@ class _Move:
         self._tell(MigrationProgress("fencing"))
         self._still_ours()
         raise_fence(self._source, self._mark("leaving"))
+        refuse_environments(self._source.store)  # one that was made meanwhile; none is made any more
         try:
             self._still_ours()
         except GovernanceError:

@@ -1,4 +1,4 @@
-"""Names of projects, tables and partitions, and what they are in a path."""
+"""Names of projects, environments, tables and partitions, and what they are in a path."""
 
 import re
 from collections.abc import Sequence
@@ -17,6 +17,13 @@ MAX_PARTITION_BYTES = 200
 """The longest partition key in its encoded form: file systems end at 255 bytes a segment, and suffixes need room."""
 
 _TABLE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ ()-]{0,127}")
+
+
+_OTHER_NAMES = ("prod", "main", "master", "base", "default", "none", "head")
+PRODUCTION = "production"
+"""What the project itself is called where an environment is asked for."""
+
+_ENVIRONMENT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class TableName(str):
@@ -65,6 +72,21 @@ def check_project_name(name: str) -> str:
     """The name itself, if a project can have it: not empty, no slash, no spaces around it. Raises `InvalidName`."""
     if not name or "/" in name or name != name.strip():
         raise InvalidName(f"A project needs a name without slashes or outer spaces, not {name!r:.100}.")
+    return name
+
+
+def check_environment_name(name: str) -> str:
+    """The name itself, if an environment can have it: lower case, digits and hyphens, 1 to 63. Raises `InvalidName`."""
+    if name in _OTHER_NAMES or name == PRODUCTION:
+        raise InvalidName(
+            f"{name!r} is a name for production, which is called {PRODUCTION!r} here and is no environment. Nothing "
+            "was opened. Choose another name for the environment."
+        )
+    if not _ENVIRONMENT_NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name!a:.100} is no name of an environment: 1 to 63 of a-z, 0-9 and '-', with no '-' at either end. "
+            "Nothing was opened. Choose another name."
+        )
     return name
 
 

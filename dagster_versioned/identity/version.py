@@ -279,7 +279,7 @@ class Facts:
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
     digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts``
     the nulls in each top-level column. ``added`` says how rows came to those of the
-    head, where they did not replace them. FORMAT, "Identity".
+    head, where they did not replace them; ``promoted_from`` is the environment that made it. FORMAT, "Identity".
     """
 
     created_at: str
@@ -293,13 +293,14 @@ class Facts:
     author: str | None = None
     null_counts: Sequence[int] = ()
     added: Added | None = None
+    promoted_from: str | None = None
     schema_version: int = 3
     kind: str = "table"
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
         _check_texts("the facts", created_at=self.created_at, digest=self.digest, kind=self.kind)
-        _check_optional_texts("the facts", author=self.author)
+        _check_optional_texts("the facts", author=self.author, promoted_from=self.promoted_from)
         _check_counts(
             "the facts", size_bytes=self.size_bytes, part_count=self.part_count, schema_version=self.schema_version
         )
@@ -341,6 +342,7 @@ class Facts:
                     "updated": self.added.updated,
                     **({"removed": self.added.removed} if self.added.removed else {}),
                 },
+                "promoted_from": self.promoted_from,
             },
             self.unknown,
         )
@@ -364,6 +366,7 @@ class Facts:
                 "author": str,
                 "null_counts": list,
                 "added": dict,
+                "promoted_from": str,
             },
         )
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})

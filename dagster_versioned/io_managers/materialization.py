@@ -10,6 +10,7 @@ import pyarrow as pa
 from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY, METADATA_SHA_KEY, URI_KEY
 from dagster_versioned.delta.schema.types import parse_schema, sql_text
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.io_managers.environment import ENVIRONMENT_KEY
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.version_diff import diff_text
 from dagster_versioned.tables.choose import ChosenVersions
@@ -35,9 +36,12 @@ def table_metadata(
 ) -> dict[str, Any]:
     """What holds for the asset, whichever partitions were written: Dagster's standard keys."""
     fields = parse_schema(version.identity.schema).fields
+    environment = table.project.environment
+    project = table.project.name if environment is None else f"{table.project.name}@{environment.name}"
     return {
-        "dagster/table_name": f"{table.project.name}.{table.name}",
+        "dagster/table_name": f"{project}.{table.name}",
         URI_KEY: table.store.uri,
+        **({} if environment is None else {ENVIRONMENT_KEY: environment.name}),
         "dagster/storage_kind": "deltalake",
         "dagster/column_schema": dg.TableSchema([dg.TableColumn(field.name, sql_text(field.type)) for field in fields]),
         **({"dagster/column_lineage": lineage} if lineage is not None else {}),

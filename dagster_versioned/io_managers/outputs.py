@@ -12,6 +12,7 @@ from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
+from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import event_time_of
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
@@ -56,6 +57,8 @@ def store(
     """
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
+    if step is not None:
+        settle_environment(step, table.project, context.asset_key)
     if open_lineage is None:
         _store(context, step, table, obj, preview_rows)
         return
@@ -100,6 +103,7 @@ def store_updates(
     asset_key = context.asset_key
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
     table = project.project().table(asset_key.path)
+    settle_environment(context.get_step_execution_context(), table.project, asset_key)
     definition = context.assets_def.partitions_def if context.has_partition_key_range else None
     partitioning = partitioning_of(definition) if definition is not None else None
     return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)

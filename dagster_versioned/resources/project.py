@@ -1,5 +1,6 @@
 """The Dagster resource that says which project assets belong to, and where its bytes live."""
 
+import os
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -7,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import dagster as dg
 from pydantic import ConfigDict, Field, PrivateAttr, ValidationInfo, ValidatorFunctionWrapHandler, field_validator
 
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.extras import requiring
-from dagster_versioned.identity.names import check_project_name
+from dagster_versioned.identity.names import PRODUCTION, check_environment_name, check_project_name
 from dagster_versioned.resources.credentials import S3CredentialsResource
 from dagster_versioned.resources.field_values import is_variable, value_of
 from dagster_versioned.resources.governance import GovernanceResource
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
 
+
+ENVIRONMENT_VARIABLE = "DAGSTER_VERSIONED_ENVIRONMENT"
 
 _FRAME_TYPES: Mapping[Engine, tuple[str, str]] = {
     "arrow": ("pyarrow", "Table"),
@@ -38,6 +42,7 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     is warned of. Keys come from boto3's own chain, from ``profile``, a named profile of the AWS configuration files, or
     from ``credentials``; without either, a governed project is reached with those of its governance.
     ``default_engine`` is what an input without an annotation is read as, ``author`` is recorded with every version.
+    ``environment`` names an environment of the project; ``"production"`` is the project itself, as is stating none.
     Every text can be a `dagster.EnvVar`, also where the resource is used without a run; one that is not set is named.
     Raises `pydantic.ValidationError`, naming the field.
     """
@@ -56,6 +61,9 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     credentials: S3CredentialsResource | None = Field(default=None, description="Keys, instead of a profile.")
     default_engine: Engine = Field(default="arrow", description="What an input without an annotation is read as.")
     author: str | None = Field(default=None, description="Recorded with every version.")
+    environment: str | None = Field(
+        default=None, description='One of its environments, such as "pr-142"; "production" is the project itself.'
+    )
 
     _project: "Project | None" = PrivateAttr(default=None)
 
@@ -70,6 +78,13 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     @classmethod
     def _a_text(cls, text: Any, parse: ValidatorFunctionWrapHandler) -> Any:
         return text if is_variable(text) else parse(text)
+
+    @field_validator("environment", mode="wrap")
+    @classmethod
+    def _an_environment(cls, name: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        if not is_variable(name) and parse(name) not in (None, PRODUCTION):
+            check_environment_name(parse(name))
+        return name
 
     @field_validator("location", mode="wrap")
     @classmethod
@@ -102,6 +117,26 @@ class ProjectResource(dg.ConfigurableResource[Any]):
             return getattr(import_module(module), name)
 
     def _opened(self) -> "Project":
+        environment = self._environment()
+        production = self._production()
+        return production if environment is None else production.in_environment(environment)
+
+    def _environment(self) -> str | None:
+        """The environment that is stated, ``None`` for production.
+
+        Raises `InvalidInput` where none is, but the shell's variable names one: who set it does not mean production.
+        """
+        name = value_of("environment", self.environment)
+        shell = os.environ.get(ENVIRONMENT_VARIABLE)
+        if name is None and shell and shell != PRODUCTION:
+            raise InvalidInput(
+                f"{ENVIRONMENT_VARIABLE} is {shell!r}, but the project {value_of('name', self.name)} states no "
+                f'environment, so it would be production. Nothing was opened. State environment=EnvVar("'
+                f'{ENVIRONMENT_VARIABLE}"), or unset the variable.'
+            )
+        return None if name == PRODUCTION else name
+
+    def _production(self) -> "Project":
         name, location = value_of("name", self.name), value_of("location", self.location)
         profile, author = value_of("profile", self.profile), value_of("author", self.author)
         credentials = self.credentials.credentials if self.credentials else None

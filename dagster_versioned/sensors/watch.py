@@ -182,7 +182,8 @@ class Watch:
     def _read_by(self, edge: Edge, member: Member, cell: str | None) -> Iterator[Reading]:
         heads = self._table(edge.place)
         for key in [None] if edge.partitions is None else sorted(self._link(edge, member).keys(cell)):
-            if (head := heads.cell(key)) is not None:
+            # What production had at the fork is handed on: its checks are in another event log.
+            if (head := heads.cell(key)) is not None and head.log_version > edge.place.forked_at:
                 yield Reading(edge.upstream, key, head.metadata_sha, head.log_version, head.timestamp)
 
     def name(self, key: dg.AssetKey) -> str:

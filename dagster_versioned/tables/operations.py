@@ -12,6 +12,7 @@ from dagster_versioned.errors import GovernanceError, InvalidInput, TableNotFoun
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.tables.documents.head import (
     EMPTY,
     HeadDocument,
@@ -21,6 +22,7 @@ from dagster_versioned.tables.documents.head import (
     table_head,
 )
 from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
+from dagster_versioned.tables.environment.own_files import OwnFiles
 from dagster_versioned.tables.history import Collection
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.maintenance.protection import Protectors
@@ -54,7 +56,14 @@ class TableOperations:
         self.table_head = TableHead(project.data, head_key(self.name))
         self.cache = StateCache(self.store, self._near)
         self.whereabouts = Whereabouts(project, self.name, self.cache)
-        self.publisher = Publisher(project.name, self.name, project.data, self.store, self.table_head)
+        forked_at = None if project.environment is None else project.environment.forked_at(self.name)
+        self.publisher = Publisher(
+            project.name, self.name, project.data, self.store, self.table_head, forked_at=forked_at
+        )
+        self._own_files: OwnFiles | None = None
+        if forked_at is not None and isinstance(self.store, OverlayStore):
+            self._own_files = OwnFiles(self.store, forked_at)
+        self._is_as_forked = project.environment is None
 
     def refresh(self) -> TableState | None:
         """The state at the end of the log, or ``None`` without one; at the new place if a migration took it away."""
@@ -62,6 +71,9 @@ class TableOperations:
         if isinstance(found, MovedTo):
             self._open(found.project)
             found = self.cache.refresh()
+        if found is not None and not self._is_as_forked and self.project.environment is not None:
+            self.project.environment.check_forked(self.name, found)
+            self._is_as_forked = True
         left_for = TableRecord.of(found.snapshot).left_for(self.name) if found is not None else None
         if left_for is not None:
             there = TableOperations(self.project, table_name(left_for))
@@ -116,10 +128,16 @@ class TableOperations:
     def commit(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """Commit a plan, once no collection is in its way, and publish what follows from it."""
         engine = f"{WRITER.name}/{WRITER.version}"
+        if self._own_files is not None:
+            if not self._is_as_forked:
+                self.refresh()
+            plan = self._own_files.keeping(plan)
         state = commit(self.store, self.cache, plan, self._announce, self._settle, engine, just_opened=just_opened)
         if state is None:
             self._resolve_unless_seen()
         else:
+            if self.project.environment is not None:
+                self.project.environment.check_committed()
             self._publish(state)
         return state
 

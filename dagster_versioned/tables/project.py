@@ -22,6 +22,12 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import recorded_project
+from dagster_versioned.tables.environment.registry import (
+    Environment,
+    is_production,
+    open_environment,
+    refuse_in_environment,
+)
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
@@ -48,7 +54,8 @@ class Project:
     """A project's data root and what is in it.
 
     ``name`` is how other projects' lineage names it; ``store`` is rooted at the project's root and prefix.
-    ``placement_authority`` knows where the bytes belong, if the project is governed.
+    ``placement_authority`` knows where the bytes belong, if the project is governed. In an ``environment``, ``store``
+    and ``data`` are what is written there, over the project as it was at the fork; its root is given as ``store``.
     """
 
     def __init__(
@@ -58,12 +65,15 @@ class Project:
         *,
         author: str | None = None,
         placement_authority: PlacementAuthority | None = None,
+        environment: Environment | None = None,
     ) -> None:
         self.name = check_project_name(name)
-        self.store = store
+        self.store = store if environment is None else environment.store()
         self.author = author
         self.placement_authority = placement_authority
-        self.data = store.subfolder(DATA_FOLDER)
+        self.environment = environment
+        production = store.subfolder(DATA_FOLDER)
+        self.data: ObjectStore = production if environment is None else environment.data(production)
         self._is_named = False  # this process saw that the place is the project's own
 
     @classmethod
@@ -74,15 +84,26 @@ class Project:
         *,
         profile: str | None = None,
         author: str | None = None,
+        environment: str | None = None,
     ) -> Self:
         """Open a project by location: a local path, ``file:///…``, ``s3://…``, ``gs://…`` or ``abfss://…``.
 
-        Credentials come from the environment, or from the named ``profile``; never from the location.
+        ``environment`` names one of its environments; ``None`` and ``"production"`` are the project itself. Credentials
+        come from the process's variables, or from the named ``profile``; never from the location. Raises `InvalidInput`
+        where there is no such environment.
         """
-        return cls(name, open_store(location, profile=profile), author=author)
+        production = cls(name, open_store(location, profile=profile), author=author)
+        return production if is_production(environment) else production.in_environment(str(environment))
+
+    def in_environment(self, name: str) -> Self:
+        """The project in one of its environments. Raises `InvalidInput` where there is none of that name."""
+        refuse_in_environment(self, "Another environment", "Open it from the project itself")
+        opened = open_environment(self, name)
+        return type(self)(self.name, self.store, author=self.author, environment=opened)
 
     def at(self, store: ObjectStore) -> "Project":
         """The same project, at another place."""
+        refuse_in_environment(self, "Another place", "Open the project there, and its environment again")
         return Project(self.name, store, author=self.author, placement_authority=self.placement_authority)
 
     def check_write(self) -> None:
@@ -90,6 +111,9 @@ class Project:
 
         Raises `InvalidInput` where the place holds a project of another name, and `GovernanceError`.
         """
+        if self.environment is not None:
+            self.environment.check_current()
+            return
         if self.placement_authority is not None:
             self.placement_authority.check_write()
         self._check_name()
@@ -136,6 +160,7 @@ class Project:
         Lineage that names it as before is followed. Whoever opens it by the old name is refused when it writes. Raises
         `InvalidInput` for a governed project, whose name is in the registry.
         """
+        refuse_in_environment(self, "Another name", "Rename the project itself")
         if self.placement_authority is not None:
             raise InvalidInput(
                 f"{self.name} is governed, so its name is in the registry and cannot be changed. Nothing was changed."
@@ -235,6 +260,7 @@ class Project:
         self._is_named = known is not None
 
     def _change_pins(self, change: Callable[[dict[str, Pin]], dict[str, Pin]]) -> None:
+        refuse_in_environment(self, "A pin of one's own", "Pin the version in the project itself, once it is there")
         self.check_write()
 
         def rewrite(data: bytes | None) -> bytes | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.errors import InvalidName, LogCorrupt, UnsupportedFeature
+from dagster_versioned.errors import InvalidInput, InvalidName, LogCorrupt, UnsupportedFeature
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
@@ -32,6 +32,7 @@ from dagster_versioned.tables.documents.head import (
     parse_head,
     publish_head,
 )
+from dagster_versioned.tables.environment.registry import environments_of
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
@@ -98,10 +99,21 @@ def rename(
 def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run: bool) -> tuple[tuple[str, ...], int]:
     """Delete the files that are left under names that a table had, once the rename is old enough.
 
-    Returns their keys, below the table's folder, and their size.
+    Returns their keys, below the table's folder, and their size. What an environment reads under such a name stays as
+    long as it is there; raises `InvalidInput` naming it where nothing may stay (``min_age`` of 0, a purge).
     """
     found: list[tuple[str, ObjectInfo]] = []
-    for source in dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name):
+    former = dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name)
+    forks = environments_of(project.store) if former else []
+    readers = {name: fork.environment for fork in forks for name in fork.tables}
+    for source in former:
+        if (reader := readers.get(table_name(source))) is not None:
+            if min_age:
+                continue
+            raise InvalidInput(
+                f"The environment {reader!r} reads the table as {source}, the name that it had. Nothing was deleted. "
+                "Drop that environment first."
+            )
         left = TableOperations(project, table_name(source))
         ended = left.cache.refresh()
         if ended is None or TableRecord.of(ended.snapshot).left_for(source) is None:

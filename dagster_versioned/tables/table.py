@@ -23,6 +23,7 @@ from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
 from dagster_versioned.tables.documents.publish import Publisher
+from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
 from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
@@ -340,6 +341,7 @@ class VersionedTable:
         every part, to know its SHA-256 and the digest of its rows.
         """
         began = time.monotonic()
+        refuse_in_environment(self.project, "Adopting", "Adopt the table in the project itself, then fork it")
         self.project.check_write()
         self._check_is_no_history("adopted")
         made = Adoption(self.store, self.asset_key, WRITER, self.project.author, message)
@@ -506,6 +508,7 @@ class VersionedTable:
         Kept in any case: heads, pinned versions, and what kept versions name as their parents, be it in other tables
         or in this one. The history keeps every entry. Raises `InvalidInput` without a retention.
         """
+        refuse_in_environment(self.project, "Expiring", "Drop the environment; what it wrote goes with it")
         self._check_unless(dry_run)
         self._check_is_no_history("expired")
         return self.operations.collector().expire(
@@ -523,11 +526,15 @@ class VersionedTable:
 
         Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
         """
+        from dagster_versioned.tables.rename import sweep
+
+        refuse_in_environment(self.project, "A purge", "Drop the environment, and purge in the project itself")
         if not why.strip():
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         self._check_unless(dry_run)
         self._check_is_no_history("purged")
         chosen = [self.version(one) for one in versions]
+        sweep(self.project, self._known(), timedelta(0), dry_run=True)  # refuses where bytes would have to stay
         same = {v.metadata_sha for v in chosen if v.raw is not None}
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
@@ -551,6 +558,7 @@ class VersionedTable:
         """
         from dagster_versioned.tables.rename import rename
 
+        refuse_in_environment(self.project, "Renaming a table", "Rename it in the project itself")
         self._check_unless(dry_run)
         return rename(self.project, self.operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
 

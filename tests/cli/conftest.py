@@ -14,7 +14,7 @@ __all__ = ["git_identity"]
 
 @pytest.fixture(autouse=True)
 def no_settings_from_outside(monkeypatch):
-    for name in ("PROJECT", "LOCATION", "AUTHOR", "GOVERNANCE", "REGISTRY", "CLONE", "ROLE", "MIRROR"):
+    for name in ("PROJECT", "LOCATION", "AUTHOR", "ENVIRONMENT", "GOVERNANCE", "REGISTRY", "CLONE", "ROLE", "MIRROR"):
         monkeypatch.delenv(f"DAGSTER_VERSIONED_{name}", raising=False)
 
 

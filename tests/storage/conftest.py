@@ -7,13 +7,19 @@ from uuid import uuid4
 import pytest
 
 from dagster_versioned.storage import CloudStore, LocalStore, ObjectStore, S3Options, S3Store
+from dagster_versioned.storage.overlay import OverlayStore
 from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.tables.environment.fork import Fork
 from support.azurite import AzureServer
 from support.gcs_server import GcsServer
 from support.s3_server import S3Server
 
 # Small enough that a test of some megabytes goes through the multipart code (S3's least part is 5 MiB).
 SMALL_PARTS = S3Options(part_bytes=5 * 1024**2, whole_copy_bytes=6 * 1024**2)
+
+
+NO_FORK = Fork("pr-1", "0" * 12, "NYC", "2026-11-24T14:02:00+00:00", None, {})
+"""Of a project without tables: all that is written is own."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +45,7 @@ def gcs_store(gcs_server: GcsServer) -> CloudStore:
 REAL_S3 = pytest.param("s3", marks=pytest.mark.s3)
 MOTO = pytest.param("moto", marks=pytest.mark.slow)
 AZURE = pytest.param("azure", marks=[pytest.mark.azure, pytest.mark.slow])
-BACKENDS = ["local", "local-subfolder", "counting", "gcs", MOTO, REAL_S3, AZURE]
+BACKENDS = ["local", "local-subfolder", "counting", "overlay", "gcs", MOTO, REAL_S3, AZURE]
 
 
 @pytest.fixture(params=BACKENDS)
@@ -56,6 +62,8 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Ob
                 return LocalStore(folder)
             case "local-subfolder":
                 return LocalStore(folder).subfolder("a/b")
+            case "overlay":
+                return OverlayStore(LocalStore(folder), LocalStore(tmp_path / f"base{made}"), NO_FORK)
             case "counting":
                 return CountingStore(LocalStore(folder))
             case _:

@@ -26,6 +26,12 @@ class Place:
         """As lineage names it."""
         return self.project.key if isinstance(self.project, ExternalTable) else (self.project.name, str(self.table))
 
+    @property
+    def forked_at(self) -> int:
+        """In an environment, the log version up to which the table is production's; else -1."""
+        environment = None if isinstance(self.project, ExternalTable) else self.project.environment
+        return -1 if environment is None else environment.forked_at(self.table)
+
 
 class Places:
     """Where assets are stored, by the IO managers that they are defined with; each is made once."""

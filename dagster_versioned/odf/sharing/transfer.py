@@ -42,6 +42,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
+from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
@@ -181,6 +182,7 @@ def push(
     Raises `IntegrityError` where the table itself is not what its hashes promise, `CommitConflict` where the copy has
     grown apart or somebody else pushes, `InvalidInput`, `StorageError`; readers of the copy then see what they saw.
     """
+    refuse_in_environment(table.project, "A push", "Push the project's own table")
     known = chain_head(table.state.snapshot)
     if known is None:
         raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was pushed.")

@@ -48,15 +48,26 @@ class Publisher:
     """Writes the derived documents of one table.
 
     ``data`` is the project's data folder (heads, manifest), ``store`` the table's own folder inside it, ``head`` the
-    table's head there.
+    table's head there. ``forked_at`` is the log version up to which they are somebody else's, in an environment, which
+    has no documents for datom.
     """
 
-    def __init__(self, project: str, table: TableName, data: ObjectStore, store: ObjectStore, head: TableHead) -> None:
+    def __init__(
+        self,
+        project: str,
+        table: TableName,
+        data: ObjectStore,
+        store: ObjectStore,
+        head: TableHead,
+        *,
+        forked_at: int | None = None,
+    ) -> None:
         self._table = table
         self._data = data
         self._store = store
         self._head = head
-        self._datom = DatomDocuments(project, table, data, store)
+        self._datom = DatomDocuments(project, table, data, store) if forked_at is None else None
+        self._forked_at = -1 if forked_at is None else forked_at
         self._ref: str | None = None  # where the chain ends, as this process wrote it
 
     def publish(self, cache: StateCache, state: TableState) -> None:
@@ -93,8 +104,9 @@ class Publisher:
             if before.log_version <= state.log_version or before == stored:
                 break  # else somebody else was faster, and the head does not say that anything is owed
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
-        self._datom.clear()
-        self._datom.put_all(state.history)
+        if self._datom is not None:
+            self._datom.clear()
+            self._datom.put_all(state.history)
         self._ref = None
         self._publish_ref(state)
         for key, data in self.checkpoints(commits):
@@ -102,7 +114,7 @@ class Publisher:
                 self._store.put(key, data)
         for at, records in segments(state.history):
             data = index_bytes(records)
-            if self._stored(index_key(at)) != data:
+            if at > self._forked_at and self._stored(index_key(at)) != data:
                 self._store.put(index_key(at), data)
         self._store.delete(self.extra_indexes(state))
         self._publish_head(state, -1)
@@ -111,14 +123,15 @@ class Publisher:
 
     def withdraw(self) -> None:
         """Take away what datom readers see of the table, which has left for another name."""
-        self._datom.withdraw()
+        if self._datom is not None:
+            self._datom.withdraw()
 
     def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
         """The checkpoints, and what names the last of them, by key below the table's folder.
 
         None at a version where the table asked for checkpoints of a form that is not written.
         """
-        found = list(_checkpoints(commits))
+        found = [one for one in _checkpoints(commits) if one.version > self._forked_at]
         yield from ((checkpoint_key(one.version), one.noted) for one in found)
         if found and not self._names_foreign(found[-1].version):
             yield LAST_CHECKPOINT_KEY, found[-1].hint
@@ -132,6 +145,8 @@ class Publisher:
         hints: list[bytes] = []
         last, named = 0, last_checkpoint_version(self._store)
         for one in _checkpoints(commits):
+            if one.version <= self._forked_at:
+                continue
             last = one.version
             yield checkpoint_key(one.version), one.check(may_lack=named != one.version)
             if (size := self._size(checkpoint_key(one.version))) is not None:
@@ -152,11 +167,15 @@ class Publisher:
     def checks(self, state: TableState) -> dict[str, Check]:
         """What must hold of the datom documents, the chain's reference and the index, by key below the table's
         folder."""
-        checks = self._datom.checks(state.history)
+        checks = {} if self._datom is None else self._datom.checks(state.history)
         if (end := chain_head(state.snapshot)) is not None:
             checks[REF_KEY] = _is(end.head.encode())
         end = state.log_version
-        return checks | {index_key(at): _holds(records, may_lack=at == end) for at, records in segments(state.history)}
+        return checks | {
+            index_key(at): _holds(records, may_lack=at == end)
+            for at, records in segments(state.history)
+            if at > self._forked_at
+        }
 
     def _publish_head(
         self, state: TableState, since: int, *, is_owed: bool = False, ahead: HeadDocument | None = None
@@ -179,8 +198,9 @@ class Publisher:
         is_checkpoint = state.log_version > 0 and state.log_version % CHECKPOINT_INTERVAL == 0
         # A commit with a checkpoint leaves its own versions' documents to the next one, to be no dearer than others.
         after = since - 1 if since > 0 and since % CHECKPOINT_INTERVAL == 0 else since
-        shared = self._datom.publish(state.history, since, after, with_newest=not is_checkpoint)
-        shared |= self._publish_ref(state)
+        shared = self._publish_ref(state)
+        if self._datom is not None:
+            shared |= self._datom.publish(state.history, since, after, with_newest=not is_checkpoint)
         self._publish_checkpoint(state, since)
         for end, records in segments(state.history, since):
             if end < state.log_version:  # the next commit's: that of a checkpoint has enough to put

@@ -26,7 +26,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, Unfi
 from dagster_versioned.tables.history import Collection, History, Version, is_data_key
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.lease import Lease, owner, wait_until_free
-from dagster_versioned.tables.maintenance.protection import Protectors, with_own_parents
+from dagster_versioned.tables.maintenance.protection import Protectors, kept_as, with_own_parents
 from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.write.commit import CommitDraft
@@ -243,15 +243,22 @@ class Collector:
     def purge(self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str) -> CollectionReport:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
-        Raises `InvalidInput` where a version that stays needs the same bytes, or one is pinned or a head. Versions
-        that are gone already lose what an earlier collection of them left behind. Copies of the bytes in staging
-        folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look into those.
+        Raises `InvalidInput` where a version that stays needs the same bytes, an environment has a copy of them, or one
+        is pinned or a head. Versions that are gone already lose what an earlier collection of them left behind. Copies
+        of the bytes in staging folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look
+        into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
 
         def plan(state: TableState) -> _Plan:
             return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
 
+        if (copy := next(self._protectors.copies(self._erased(wanted).keys()), None)) is not None:
+            name = copy.split("/")[2]
+            raise InvalidInput(
+                f"The environment {name!r} has a copy of the bytes that would be purged: {copy}. Nothing was deleted. "
+                f"Drop that environment first: `dagster-versioned env drop {name} --apply`."
+            )
         report = self._collect("purge", plan, dry_run, by, why)
         erased = self._erased(wanted)
         return self._discard(
@@ -381,9 +388,9 @@ class Collector:
         if not collection.versions:
             return False
         history = self._cache.require().history
-        protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.pins()
+        protected = self._protectors.all(history) if collection.kind == "expire" else self._protectors.kept(history)
         pairs = set(collection.versions)
-        return any((v.log_version, v.partition) in pairs and v.metadata_sha in protected for v in history.versions)
+        return any((v.log_version, v.partition) in pairs and kept_as(v) in protected for v in history.versions)
 
     def _is_untouched(self, collection: Collection) -> bool:
         return collection.paths <= {info.key for info in self._data_objects()}
@@ -435,13 +442,13 @@ class Collector:
     def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
         candidates = _old(state.history, keep_last, older_than)
         protected = with_own_parents(state.history, candidates, self._protectors.all(state.history))
-        versions = tuple(v for v in candidates if v.metadata_sha not in protected)
-        kept = {v.short: protected[v.metadata_sha].text for v in candidates if v.metadata_sha in protected}
+        versions = tuple(v for v in candidates if kept_as(v) not in protected)
+        kept = {v.short: protected[kept_as(v)].text for v in candidates if kept_as(v) in protected}
         return _Plan(versions, self._only_claimed_by(state, versions), kept)
 
     def _purged(self, state: TableState, chosen: Sequence[Version]) -> _Plan:
         heads = set(state.history.heads.values())
-        pinned = self._protectors.pins()
+        kept = self._protectors.kept(state.history)
         staying = [v for v in chosen if v.gone is None]
         for version in staying:
             if version in heads:
@@ -449,9 +456,10 @@ class Collector:
                     f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
                     "Nothing was deleted. Write a version without the data first."
                 )
-            reason = pinned.get(version.metadata_sha or "")
+            reason = kept.get(kept_as(version))
             if reason is not None:
-                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. Unpin it first.")
+                first = "Unpin it" if reason.kind == "pin" else "Drop that environment"
+                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. {first} first.")
         claims = self._claims(state)
         wanted = claims.of(staying)
         leaving = set(staying)

@@ -1,8 +1,8 @@
-"""Why a version must be kept: a pin names it, or a version that is kept was built from it."""
+"""Why a version must be kept: a pin, an environment that began with it, or a kept version that was built from it."""
 
 import hashlib
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -11,7 +11,9 @@ from dagster_versioned.delta.log.commits import commit_key, commits_after
 from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.environment.registry import FILES, environments_of
 from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.parts import named_sha
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -21,9 +23,9 @@ _TABLES_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Protection:
-    """Why a version must not be expired; a pin keeps it from being purged too. ``text`` continues "it is …"."""
+    """Why a version must not be expired; all but a parent are not purged either. ``text`` continues "it is …"."""
 
-    kind: Literal["pin", "parent"]
+    kind: Literal["pin", "environment", "parent"]
     text: str
 
 
@@ -45,8 +47,13 @@ class _OtherTable:
         return hashlib.sha256(newest).hexdigest() == self.commit_sha and not commits_after(self.store, self.log_version)
 
 
+def kept_as(version: Version) -> str:
+    """What a version is protected by: its ``metadata_sha``, or ``@N`` for a commit of another program."""
+    return version.metadata_sha or version.short
+
+
 class Protectors:
-    """What lies outside of a table and keeps its versions: pins, and kept versions of the project's other tables.
+    """What lies outside of a table and keeps its versions: pins, environments, and kept versions of other tables.
 
     Every method looks anew. Each other table is opened once, and again only where it was committed to since.
     """
@@ -62,14 +69,38 @@ class Protectors:
         self._table = table
         self._others: dict[TableName, _OtherTable] = {}
 
-    def pins(self) -> dict[str, Protection]:
-        """The pinned versions, by ``metadata_sha``."""
-        pins = self._project.pins().values()
+    def kept(self, history: History) -> dict[str, Protection]:
+        """The versions that are pinned, or were current when an environment began, by `kept_as`."""
         names = {str(self._table), *(name for _, name in self._former())}
-        return {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
+        pins = self._project.pins().values()
+        pinned = {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
+        return dict(self._forked(history, names)) | pinned
+
+    def _forked(self, history: History, names: Set[str]) -> Iterator[tuple[str, Protection]]:
+        if self._project.environment is not None:
+            return
+        for fork in environments_of(self._project.store):
+            reason = Protection("environment", f"what the environment {fork.environment!r} began with")
+            for name in names & fork.tables.keys():
+                before = history.until(fork.tables[table_name(name)].log_version)
+                oldest = min((version.log_version for version in before.heads.values()), default=-1)
+                for version in before.heads.values():
+                    yield kept_as(version), reason
+                for version in before.versions:  # of other programs, whose files were in the table, adopted or not
+                    if version.is_foreign and version.log_version > oldest:
+                        yield kept_as(version), reason
+
+    def copies(self, keys: Set[str]) -> Iterator[str]:
+        """The files of environments, dropped ones too, with the bytes of these of the table's: what was copied there,
+        or written there again."""
+        shas = {named_sha(key) for key in keys} - {None}
+        for info in self._project.store.list(FILES) if keys else ():
+            *_, key = info.key.split("/", 6)  # environments/files/{name}/{generation}/data/{table}/…
+            if key in keys or named_sha(key) in shas:
+                yield info.key
 
     def all(self, history: History) -> dict[str, Protection]:
-        """The versions of ``history`` that a pin names, or that are parents of kept versions of other tables."""
+        """Those that are `kept`, and those that are parents of kept versions of other tables."""
         folders = map(_name, self._project.data.folders())
         self._others = dict(self._look([name for name in folders if name is not None and name != self._table]))
         named = {
@@ -77,7 +108,7 @@ class Protectors:
             for name, other in self._others.items()
             for sha, child in other.parents.items()
         }
-        return named_versions(history, named) | self.pins()
+        return named_versions(history, named) | self.kept(history)
 
     def _look(self, names: Sequence[TableName]) -> Iterator[tuple[TableName, _OtherTable]]:
         if not names or self._project.data.local_path(names[0]) is not None:
@@ -114,9 +145,9 @@ def named_versions(history: History, reasons: Mapping[str, Protection]) -> dict[
 
 def with_own_parents(
     history: History, candidates: Iterable[Version], protected: Mapping[str, Protection]
-) -> dict[str | None, Protection]:
+) -> dict[str, Protection]:
     """The protected versions, with those that a staying version of this table names as parents, and theirs in turn."""
-    reasons: dict[str | None, Protection] = {**protected}
+    reasons = {**protected}
     going = {(version.log_version, version.partition) for version in candidates}
     names = _Names(history)
     named = _Named(names)
@@ -130,10 +161,10 @@ def with_own_parents(
             reason = named.reason(version, end)
             if reason is not None and version.metadata_sha is not None:
                 named.add(version.metadata_sha, reason)  # by SHA: wherever else it is in the history
-            if (version.log_version, version.partition) in going and version.metadata_sha not in reasons:
+            if (version.log_version, version.partition) in going and kept_as(version) not in reasons:
                 if reason is None:
                     continue
-                reasons[version.metadata_sha] = reason
+                reasons[kept_as(version)] = reason
             reason = Protection("parent", f"a parent of {version.short} (@{version.log_version})")
             for parent in _parents(version):
                 named.add(parent, reason)

@@ -10,7 +10,7 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.identity.version import Added, Parent, SourceVersion, TableType
+from dagster_versioned.identity.version import Added, Parent, Run, SourceVersion, TableType
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import part_key
@@ -57,6 +57,12 @@ class PendingWrite:
     added: Added | None = None
     appends_events = False
     """Whether the frame is a slice of events, and therefore its table a history of them."""
+
+    promoted_from: str | None = None
+    """The environment that made the version, where one did."""
+
+    made_by: Run | None = None
+    """The run that made the version, where that is not the run that commits it."""
 
     changes_rows = False
     """Whether the parts that come and go do not tell what became of the rows: some are in both, or were updated."""

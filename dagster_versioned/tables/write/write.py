@@ -362,12 +362,13 @@ class TableWrite:
             size_bytes=sum(map(stored_bytes, adds)),
             part_count=len(adds),
             digest=pending.contents.digest.text,
-            run=self._run,
+            run=self._run or pending.made_by,
             parquet_sha=_parquet_sha(adds),
             previous=head.metadata_sha if head else None,
             author=self._author,
             null_counts=pending.contents.null_counts,
             added=pending.added,
+            promoted_from=pending.promoted_from,
         )
         return WritePlan(
             pending,

@@ -1,0 +1,130 @@
+"""What does an environment cost: reads and commits through it beside production's own, and a promotion beside a copy?
+
+Run with ``python benchmarks/environment.py [--quick] [--spark]``. Reads are of 3,000,000 rows that production wrote,
+commits of one row each. A promotion reads, checks and digests every row that it copies; the copy only copies, and
+flushes to the disk. The rounds alternate; the figures are medians.
+"""
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from frame_of_seven import spark_session, write_rows
+from rounds import alternate, print_ratios, ratio
+
+from dagster_versioned.tables.environments import create_environment, drop_environment
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.promote import promote
+
+COMMITS = 50
+
+
+def commits(project: Project) -> None:
+    table = project.table("small")
+    for number in range(COMMITS):
+        table.write(pa.table({"n": [time.perf_counter_ns() + number]}))
+
+
+def copied(sources: list[Path], folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for source in sources:
+        with (folder / source.name).open("wb") as target, source.open("rb") as file:
+            shutil.copyfileobj(file, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+
+
+class Promotions:
+    """Each promotes into a project of its own, which has nothing yet."""
+
+    def __init__(self, folder: Path, rows: pa.Table) -> None:
+        self._folder, self._rows, self._number = folder, rows, 0
+        self._next = self._branched()
+
+    def __call__(self) -> None:
+        report = promote(self._next, "pr-1", dry_run=False)
+        assert len(report.promoted) == 1
+
+    def renew(self) -> None:
+        """Make the next one."""
+        self._next = self._branched()
+
+    def copy(self) -> None:
+        """What a promotion brings, and nothing else."""
+        here = self._folder / f"{self._number}"
+        copied(list(here.glob("environments/files/*/*/data/big/*.parquet")), self._folder / "copy")
+
+    def _branched(self) -> Project:
+        shutil.rmtree(self._folder / f"{self._number}", ignore_errors=True)
+        self._number += 1
+        project = Project.open("BENCH", str(self._folder / f"{self._number}"))
+        create_environment(project, "pr-1")
+        project.in_environment("pr-1").table("big").write(self._rows, code_version="1")
+        return project
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a third of the rows, 3 rounds")
+    parser.add_argument("--spark", action="store_true", help="reads by Spark as well")
+    given = parser.parse_args()
+    rounds, count = (3, 1_000_000) if given.quick else (7, 3_000_000)
+    with tempfile.TemporaryDirectory(dir=".") as name, spark_session() as session:
+        folder = Path(name).resolve()
+        write_rows(session, count, folder / "source")
+        rows = pq.read_table(folder / "source")
+        project = Project.open("BENCH", str(folder / "lake"))
+        project.table("big").write(rows)
+        commits(project)
+        create_environment(project, "pr-1")
+        branch = project.in_environment("pr-1")
+        contestants = {
+            "read, production": lambda: project.table("big").read(),
+            "read, environment": lambda: branch.table("big").read(),
+            f"{COMMITS} commits, production": lambda: commits(project),
+            f"{COMMITS} commits, environment": lambda: commits(branch),
+        }
+        if given.spark:
+            from pyspark.sql import DataFrame
+
+            def consume(one: Project) -> None:
+                one.table("big").read(as_type=DataFrame).write.format("noop").mode("overwrite").save()
+
+            contestants["Spark, production"] = lambda: consume(project)
+            contestants["Spark, environment"] = lambda: consume(branch)
+        seconds = alternate(contestants, rounds)
+        drop_environment(project, "pr-1")
+        promotions = Promotions(folder / "promotions", rows)
+        moved: dict[str, list[float]] = {"promote": [], "copy": []}
+        for number in range(rounds + 1):
+            for what, run in (("promote", promotions), ("copy", promotions.copy)):
+                start = time.perf_counter()
+                run()
+                if number:
+                    moved[what].append(time.perf_counter() - start)
+            promotions.renew()
+    medians = {what: sorted(taken)[len(taken) // 2] for what, taken in moved.items()}
+    for what, taken in moved.items():
+        print(f"{what:<28} {medians[what]:7.3f} s   of {' '.join(f'{one:.3f}' for one in taken)}")
+    ratios = [
+        ratio("environment_read_vs_production", seconds["read, environment"], seconds["read, production"]),
+        ratio(
+            "environment_commit_vs_production",
+            seconds[f"{COMMITS} commits, environment"],
+            seconds[f"{COMMITS} commits, production"],
+        ),
+        ratio("promote_vs_copy", medians["promote"], medians["copy"]),
+    ]
+    if given.spark:
+        ratios.append(ratio("environment_spark_read", seconds["Spark, environment"], seconds["Spark, production"]))
+    print_ratios(*ratios)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""How the differences of an environment are shown: rows of text, Markdown for a pull request, JSON."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dagster_versioned.cli.terminal import counted
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.diff import ColumnChange
+    from dagster_versioned.tables.environment.fork import Fork
+    from dagster_versioned.tables.environment_diff import Difference
+
+MOST_CHARACTERS = 60_000
+"""GitHub takes comments of 65,536."""
+
+
+def difference_document(one: "Difference") -> dict[str, Any]:
+    """One difference, for JSON."""
+    return {
+        "table": str(one.table),
+        "partition": one.partition,
+        "before": one.before and one.before.metadata_sha,
+        "after": one.after and one.after.metadata_sha,
+        "rows_before": _nrow(one.before),
+        "rows_after": _nrow(one.after),
+        "same_data": one.diff.same_data if one.diff is not None else False,
+        "columns": [
+            {"name": column.name, "before": column.before, "after": column.after}
+            for column in (one.diff.columns if one.diff is not None else ())
+        ],
+        "nulls": {name: list(counts) for name, counts in one.nulls.items()},
+        "rows": None if one.rows is None else dict(one.rows),
+        "unread": one.unread,
+    }
+
+
+def text_rows(found: Sequence["Difference"]) -> list[tuple[str, str, str, str, str]]:
+    """A row of text for each difference."""
+    return [(_name(one), _rows(one), _by_key(one), _columns(one), _nulls(one)) for one in found]
+
+
+def markdown_of(fork: "Fork", found: Sequence["Difference"], unchanged: int) -> str:
+    """A comment for a pull request, with a marker by which a script finds its own; cut where it gets too long."""
+    tables = len({one.table for one in found})
+    lines = [
+        f"<!-- dagster-versioned env diff {fork.project} {fork.environment} -->",
+        f"### Data of `{fork.environment}`: {counted(tables, 'table')} differ, {unchanged} do not",
+        "",
+        f"Compared with production as of {fork.at:%Y-%m-%d %H:%M}Z.",
+        "",
+    ]
+    if found:
+        lines += ["| table | rows | by key | columns | nulls |", "|---|---|---|---|---|"]
+    size = sum(map(len, lines))
+    for number, cells in enumerate(text_rows(found)):
+        line = f"| {' | '.join(_escaped(cell) for cell in cells)} |"
+        size += len(line) + 1
+        if size > MOST_CHARACTERS:
+            lines += ["", f"{len(found) - number} more are not shown: `dagster-versioned env diff {fork.environment}`."]
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _name(one: "Difference") -> str:
+    return str(one.table) if one.partition is None else f"{one.table}[{one.partition}]"
+
+
+def _rows(one: "Difference") -> str:
+    if one.before is None:
+        return f"new, {_nrow(one.after):,}" if one.after is not None else ""
+    if one.after is None:
+        return f"dropped, had {_nrow(one.before):,}"
+    if one.diff is not None and one.diff.same_data:
+        return f"{_nrow(one.after):,}, the same data"
+    return f"{_nrow(one.before):,} -> {_nrow(one.after):,}"
+
+
+def _by_key(one: "Difference") -> str:
+    if one.rows is None:
+        return one.unread or ""
+    shown = [f"{one.rows[kind]:,} {kind}" for kind in ("added", "removed", "changed") if one.rows.get(kind)]
+    return ", ".join(shown) or "the same rows"
+
+
+def _columns(one: "Difference") -> str:
+    changes = one.diff.columns if one.diff is not None else ()
+    return ", ".join(f"{_sign(change)} {change.name}" for change in changes)
+
+
+def _sign(change: "ColumnChange") -> str:
+    return "+" if change.before is None else "-" if change.after is None else "~"
+
+
+def _nulls(one: "Difference") -> str:
+    return ", ".join(f"{name} {before:,} -> {after:,}" for name, (before, after) in one.nulls.items())
+
+
+def _nrow(version: Any) -> int:
+    return 0 if version is None or version.raw is None else version.identity.nrow
+
+
+def _escaped(text: str) -> str:
+    """Names are of users: nothing in them may end the cell or become markup."""
+    kept = "".join(character if character.isprintable() else " " for character in text)
+    for character in "\\`*_{}[]<>()#+!|~":
+        kept = kept.replace(character, f"\\{character}")
+    return kept

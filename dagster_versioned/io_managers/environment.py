@@ -1,0 +1,60 @@
+"""That a run writes where its project's environment says, and nowhere else."""
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import PRODUCTION
+from dagster_versioned.tables.project import Project
+
+if TYPE_CHECKING:
+    from dagster_versioned.dagster_internals import StepExecutionContext
+
+ENVIRONMENT_KEY = "dagster_versioned/environment"
+"""Tag of a run, and metadata of a materialization, with the environment that it wrote to; production has neither."""
+
+_runs: dict[str, str] = {}
+"""What the runs that this process executes write to: a step does not see the tags that its run got since it began."""
+_MOST_RUNS = 1000
+
+
+def settle_environment(step: "StepExecutionContext", project: Project, asset_key: dg.AssetKey) -> None:
+    """Mark a run with the environment that its first step writes to, and refuse another one from then on.
+
+    Raises `InvalidInput` where the run is of another environment (one executed again elsewhere, say), and where the
+    last materialization that this Dagster instance knows of the asset is: Dagster cannot tell the two apart.
+    """
+    name = PRODUCTION if project.environment is None else project.environment.name
+    run = step.dagster_run
+    known = run.tags.get(ENVIRONMENT_KEY) or _runs.get(run.run_id)
+    if known is None and project.environment is not None:
+        current = step.instance.get_run_by_id(run.run_id)  # another step may have marked it since this one began
+        known = None if current is None else current.tags.get(ENVIRONMENT_KEY)
+    if known not in (None, name):
+        raise InvalidInput(
+            f"The run {run.run_id} is of {_text(known)}, and {asset_key.to_user_string()} would be written to "
+            f"{_text(name)}. Nothing was written. State one environment for all IO managers of a run, and start a new "
+            "run instead of executing one of another environment again."
+        )
+    if len(_runs) >= _MOST_RUNS:
+        _runs.clear()
+    _runs[run.run_id] = name
+    if project.environment is None:
+        return
+    event = step.instance.get_latest_materialization_event(asset_key)
+    made = None if event is None else event.asset_materialization
+    last = None if made is None else made.metadata.get(ENVIRONMENT_KEY)
+    other = PRODUCTION if last is None else last.value
+    if made is not None and other != name:
+        raise InvalidInput(
+            f"This Dagster instance has materializations of {asset_key.to_user_string()} in {_text(str(other))}, and "
+            f"this step is of {_text(name)}. Nothing was written. Dagster knows materializations by asset key alone: "
+            "give each environment an instance of its own, by DAGSTER_HOME or as a branch deployment."
+        )
+    if known is None:
+        step.instance.add_run_tags(run.run_id, {ENVIRONMENT_KEY: name})
+
+
+def _text(name: str | None) -> str:
+    return PRODUCTION if name in (None, PRODUCTION) else f"the environment {name}"

@@ -1,0 +1,174 @@
+"""Where the environments of a project are, and how one is opened.
+
+Each is one document below the project's root, ``environments/forks/{name}.json``, and a folder of its own,
+``environments/files/{name}/{generation}/``, for what is written in it. One that is dropped and made anew has another
+folder, so what a writer is late with reaches nobody.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dagster_versioned.errors import EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.identity.names import PRODUCTION, TableName, check_environment_name
+from dagster_versioned.storage.local import LocalStore
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.storage.overlay import OverlayStore
+from dagster_versioned.tables.environment.fork import Fork
+from dagster_versioned.tables.state import TableState
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+FOLDER = "environments/forks/"
+FILES = "environments/files/"
+DATA_FOLDER = "data"
+"""Where an environment's tables lie: not where a project's do, so that nobody opens the one as the other."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An environment that a project was opened in: its fork, production's store at its root, its document's ETag."""
+
+    fork: Fork
+    base: ObjectStore
+    etag: str
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.fork.environment
+
+    def store(self) -> ObjectStore:
+        """The root of its own bytes, apart from production's files in the making where that is a local folder."""
+        if isinstance(self.base, LocalStore):
+            return LocalStore(self.base.local_path(self.fork.path))
+        return self.base.subfolder(self.fork.path)
+
+    def data(self, production: ObjectStore) -> OverlayStore:
+        """Its tables, over those of ``production`` (a project's data folder)."""
+        return OverlayStore(self.own_data(), production, self.fork)
+
+    def own_data(self) -> ObjectStore:
+        """What was written in it, without what it began with."""
+        return self.store().subfolder(DATA_FOLDER)
+
+    def forked_at(self, table: TableName) -> int:
+        """The log version up to which a table is production's; -1 for one that production did not have."""
+        forked = self.fork.tables.get(table)
+        return -1 if forked is None else forked.log_version
+
+    def check_forked(self, table: TableName, state: TableState) -> None:
+        """Raise `IntegrityError` where the table's log is not the one that was forked, but another one in its place."""
+        forked = self.fork.tables.get(table)
+        at = -1 if forked is None else forked.log_version
+        if forked is None or (state.log_version >= at and state.history.record(at).sha256 == forked.commit_sha256):
+            return
+        raise IntegrityError(
+            f"{table} in {self.base.uri} is another table than the one that the environment {self.name} began with at "
+            f"{self.fork.created}: its log has another commit {at}, or none. Nothing was read or changed. Drop the "
+            "environment, and create it anew."
+        )
+
+    def check_current(self) -> None:
+        """Refuse to write what nobody would read: it was dropped, or made anew. Raises `InvalidInput`."""
+        key = key_of(self.name)
+        try:
+            if self.base.head(key).etag == self.etag:
+                return
+            now = Fork.from_bytes(self.base.get(key), key)
+        except ObjectNotFound:
+            now = None
+        if now is None or now.generation != self.fork.generation:
+            what = "dropped" if now is None else f"made anew at {now.created} by {now.by or 'somebody'}"
+            raise EnvironmentNotFound(
+                f"The environment {self.name} was {what} since it was opened here. Nothing was committed. Open it "
+                f"again, or create it: `dagster-versioned env create {self.name}`."
+            )
+
+    def check_committed(self) -> None:
+        """`check_current` after a commit: what was committed while it was dropped is taken away; nobody else does."""
+        try:
+            self.check_current()
+        except EnvironmentNotFound:
+            own = self.store()
+            own.delete([info.key for info in own.list()])
+            raise
+
+
+def open_environment(project: "Project", name: str) -> Environment:
+    """The environment of a name. Raises `InvalidName`, `EnvironmentNotFound`, `IntegrityError`."""
+    fork, etag = _read(project.store, name)
+    if fork.project != project.name:
+        raise InvalidInput(
+            f"The environment {name} is one of the project {fork.project!r}, not of {project.name!r}. Nothing was "
+            "opened. Open the project by the name that it has."
+        )
+    return Environment(fork, project.store, etag)
+
+
+def read_environment(store: ObjectStore, name: str) -> Fork:
+    """The fork of the environment of a name, below a project's root. Raises as `open_environment` does."""
+    return _read(store, name)[0]
+
+
+def names_of(store: ObjectStore) -> Iterator[str]:
+    """The names of all environments below a project's root, sorted."""
+    for info in store.list(FOLDER):
+        name, is_document, rest = info.key.removeprefix(FOLDER).partition(".json")
+        if is_document and not rest and "/" not in name:
+            yield name
+
+
+def environments_of(store: ObjectStore) -> list[Fork]:
+    """All environments below a project's root, by name. Raises `IntegrityError` where one cannot be read."""
+    return [read_environment(store, name) for name in names_of(store)]
+
+
+def refuse_in_environment(project: "Project", what: str, instead: str) -> None:
+    """Raise `InvalidInput` where a project was opened in an environment."""
+    if project.environment is not None:
+        raise InvalidInput(
+            f"{what} is not possible in the environment {project.environment.name} of {project.name}. Nothing was "
+            f"changed. {instead}."
+        )
+
+
+def refuse_environments(store: ObjectStore) -> None:
+    """Raise `InvalidInput` where a project has environments, before its bytes go away below them."""
+    names = list(names_of(store))
+    if names:
+        raise InvalidInput(
+            f"{store.uri} has {len(names)} environments that read the project there: {', '.join(names[:10])}. Nothing "
+            f"was moved or deleted. Drop them first: `dagster-versioned env drop {names[0]} --apply`."
+        )
+
+
+def key_of(name: str) -> str:
+    """Where an environment's document lies, below a project's root."""
+    return f"{FOLDER}{name}.json"
+
+
+def is_production(name: str | None) -> bool:
+    """Whether a name, or none, means the project itself."""
+    return name is None or name == PRODUCTION
+
+
+def _read(store: ObjectStore, name: str) -> tuple[Fork, str]:
+    key = key_of(check_environment_name(name))
+    try:
+        data, info = store.get_with_info(key)
+    except ObjectNotFound:
+        there = list(names_of(store))
+        known = f"There are: {', '.join(there[:10])}" if there else "There is none"
+        raise EnvironmentNotFound(
+            f"There is no environment {name!r} in {store.uri}. Nothing was created. {known}; `dagster-versioned env "
+            "create` makes one."
+        ) from None
+    fork = Fork.from_bytes(data, key)
+    if fork.environment != name:
+        raise IntegrityError(
+            f"{key} is the document of the environment {fork.environment!r}. Nothing was changed. Drop {name}, and "
+            "create it anew."
+        )
+    return fork, info.etag

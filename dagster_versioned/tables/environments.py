@@ -1,0 +1,147 @@
+"""Making and dropping environments of a project. Production's tables are read for it, and never written."""
+
+import hashlib
+import secrets
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.errors import AlreadyExists, CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.identity.names import TableName, check_environment_name, table_name
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head, HeadDocument, head_key, read_head
+from dagster_versioned.tables.environment.fork import Fork, ForkedTable
+from dagster_versioned.tables.environment.registry import FILES, key_of, read_environment, refuse_in_environment
+from dagster_versioned.tables.moment import TABLES_AT_ONCE, heads_at_one_moment
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+
+def create_environment(project: "Project", name: str, *, by: str | None = None) -> Fork:
+    """Fork every table of a project at one moment, under a name that no environment has; copies no row.
+
+    Raises `InvalidName`, `InvalidInput` where there is one of that name, `ProjectMoved` for a place that a migration is
+    leaving or arriving at, and `CommitConflict`, see `heads_at_one_moment`.
+    """
+    check_environment_name(name)
+    refuse_in_environment(project, "Another environment of it", "Create it from the project itself")
+    project.check_unmarked()
+    heads = heads_at_one_moment(project)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    tables = dict(_forked(project.data, heads))
+    fork = Fork(name, secrets.token_hex(6), project.name, created, by, tables, _pins(project.data))
+    try:
+        project.store.put_if_absent(key_of(name), fork.to_bytes())
+    except AlreadyExists as error:
+        known = read_environment(project.store, name)
+        raise InvalidInput(
+            f"There is an environment {name!r} already, of {known.created}. Nothing was changed. Open it, choose "
+            f"another name, or drop it first: `dagster-versioned env drop {name}`."
+        ) from error
+    try:
+        project.check_unmarked()  # a migration that began before the document was there did not count it
+        _check_kept(project, fork)
+    except BaseException:
+        project.store.delete([key_of(name)])
+        raise
+    return fork
+
+
+def drop_environment(project: "Project", name: str) -> int:
+    """Delete an environment and what was written in it, and nothing else; returns the bytes that are free.
+
+    First its document, so that nobody opens it or commits to it any more. Run again after a crash, it deletes what is
+    left. Raises `InvalidName`, and `EnvironmentNotFound` where there is neither a document nor a file of it.
+    """
+    size_of(project, name)
+    project.store.delete([key_of(name)])
+    left = list(project.store.list(f"{FILES}{name}/"))
+    project.store.delete([info.key for info in left])
+    if (folder := project.store.local_path(f"{FILES}{name}")) is not None:
+        shutil.rmtree(folder, ignore_errors=True)  # locks, and files in the making
+    return sum(info.size for info in left)
+
+
+def size_of(project: "Project", name: str) -> int:
+    """The bytes that dropping an environment frees. Raises as `drop_environment` does."""
+    check_environment_name(name)
+    refuse_in_environment(project, "To drop one", "Drop it from the project itself")
+    left = [info.size for info in project.store.list(f"{FILES}{name}/")]
+    if not left:
+        try:
+            project.store.head(key_of(name))
+        except ObjectNotFound:
+            read_environment(project.store, name)  # says which there are
+    return sum(left)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A table that was written in an environment: its head at the fork, ``None`` where there was none, and now."""
+
+    table: TableName
+    before: Head | None
+    after: Head | None
+    commits: int
+
+
+def written_in(project: "Project") -> list[Written]:
+    """The tables that were committed to in the environment that a project was opened in, by name."""
+    environment = project.environment
+    if environment is None:
+        return []
+    own = environment.own_data()
+    names = sorted(table_name(info.key[len(HEADS_FOLDER) : -len(".json")]) for info in own.list(HEADS_FOLDER))
+    found: list[Written] = []
+    for name in names:
+        head, forked = project.table(str(name)).resolve(), environment.fork.tables.get(name)
+        commits = head.log_version - environment.forked_at(name)
+        if commits > 0:
+            found.append(Written(name, None if forked is None else forked.head.head, head.head, commits))
+    return found
+
+
+def _forked(data: ObjectStore, heads: dict[TableName, HeadDocument]) -> Iterator[tuple[TableName, ForkedTable]]:
+    def commit_of(name: TableName) -> str:
+        at = heads[name].log_version
+        try:
+            return hashlib.sha256(data.get(f"{name}/{commit_key(at)}")).hexdigest()
+        except ObjectNotFound:
+            raise IntegrityError(
+                f"The head of {name} is at log version {at}, which its log does not have. Nothing was written. Rebuild "
+                f"the head from the log: `dagster-versioned repair {name}`."
+            ) from None
+
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="fork") as pool:
+        for name, sha in zip(heads, pool.map(commit_of, heads), strict=True):
+            yield name, ForkedTable(heads[name].log_version, sha, heads[name])
+
+
+def _pins(data: ObjectStore) -> bytes | None:
+    try:
+        return data.get(".metadata/pins.json")
+    except ObjectNotFound:
+        return None
+
+
+def _check_kept(project: "Project", fork: Fork) -> None:
+    """Whether all that the fork has is there still, now that its document keeps it from being collected.
+
+    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since.
+    """
+    for name, forked in fork.tables.items():
+        if read_head(project.data, head_key(name)) == forked.head:
+            continue
+        history = project.table(str(name)).state.history
+        open_ones = {pair for one in history.open_collections for pair in one.versions}
+        for version in history.until(forked.log_version).heads.values():
+            if version.gone is not None or (version.log_version, version.partition) in open_ones:
+                raise CommitConflict(
+                    f"Version {version.short} of {name} was collected while {fork.environment} was made. Nothing is "
+                    "left of it. Create it again."
+                )

@@ -1,0 +1,154 @@
+"""Promotion again, after production went on; beside another environment; and of what somebody forged."""
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.promote import PromotionReport, promote
+from support.crashes import append_as_another_program
+from support.hooked_store import HookedStore
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"n": list(numbers)})
+
+
+def build(project: Project, table: str, frame: pa.Table, **given):
+    """A version that is built from the head of ``raw``."""
+    given.setdefault("code_version", "1")
+    return project.table(table).write(frame, parents=project.table("raw").upstream(), **given).version
+
+
+def numbers(project: Project, table: str) -> list[int]:
+    return sorted(project.table(table).read()["n"].to_pylist())
+
+
+def left(report: PromotionReport) -> dict[str, str]:
+    return {str(one.table): one.why for one in report.left}
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    made = Project.open("NYC", str(tmp_path / "lake"))
+    made.table("raw").write(rows(1, 2))
+    build(made, "top", rows(3))
+    build(made, "daily", rows(1), partition="a")
+    return made
+
+
+@pytest.fixture
+def branch(project) -> Project:
+    create_environment(project, "pr-1")
+    return project.in_environment("pr-1")
+
+
+class TestAgain:
+    """What was promoted before is production's: whatever became of it there is a decision."""
+
+    def test_another_programs_rows_stay(self, project, branch):
+        build(branch, "top", rows(30), code_version="2")
+        promote(project, "pr-1", dry_run=False)
+        append_as_another_program(project.table("top"), rows(99))
+        report = promote(project, "pr-1", dry_run=False)
+        assert "another program" in left(report)["top"]
+        assert numbers(project, "top") == [30, 99]
+
+    def test_a_new_table_that_was_dropped_stays_so(self, project, branch):
+        build(branch, "fresh", rows(1))
+        promote(project, "pr-1", dry_run=False)
+        project.table("fresh").drop(dry_run=False)
+        assert "has dropped it" in left(promote(project, "pr-1", dry_run=False))["fresh"]
+        assert not project.table("fresh").state.history.heads
+
+    def test_a_new_partition_that_was_dropped_stays_so(self, project, branch):
+        build(branch, "daily", rows(2), partition="b")
+        promote(project, "pr-1", dry_run=False)
+        project.table("daily").drop_partitions(["b"], dry_run=False)
+        assert "has dropped it" in left(promote(project, "pr-1", dry_run=False))["daily"]
+        assert list(project.table("daily").state.history.heads) == ["a"]
+
+    def test_properties_and_constraints_stay(self, project, branch):
+        build(branch, "fresh", rows(1), options=TableOptions(properties={"owner": "Ada"}, constraints={"p": "n > 0"}))
+        promote(project, "pr-1", dry_run=False)
+        build(project, "fresh", rows(1), options=TableOptions(properties={"owner": "Bob"}, constraints={"q": "n < 9"}))
+        before = project.table("fresh").state
+        assert not promote(project, "pr-1", dry_run=False).left
+        after = project.table("fresh").state
+        assert after.log_version == before.log_version
+        assert after.snapshot.metadata == before.snapshot.metadata
+
+
+def test_made_and_dropped_between_the_judgement_and_the_commit(project, branch, tmp_path):
+    build(branch, "daily", rows(2), partition="b")
+
+    def make_and_drop() -> None:
+        build(project, "daily", rows(3), partition="b")
+        project.table("daily").drop_partitions(["b"], dry_run=False)
+
+    ending = "daily/_delta_log/00000000000000000001.json"
+    store = HookedStore(LocalStore(tmp_path / "lake"), "put_if_absent", ending, make_and_drop)
+    assert "has dropped it" in left(promote(Project("NYC", store), "pr-1", dry_run=False))["daily"]
+    assert list(project.table("daily").state.history.heads) == ["a"]
+
+
+def test_two_environments_with_a_new_table_of_one_name(project):
+    """The second one's is not mixed with the first one's, nor are its properties put in their place."""
+    for name, key in (("pr-1", "a"), ("pr-2", "b")):
+        create_environment(project, name)
+        options = TableOptions(properties={"owner": name})
+        build(project.in_environment(name), "fresh", rows(1), partition=key, options=options)
+    promote(project, "pr-1", dry_run=False)
+    assert "made a table of this name" in left(promote(project, "pr-2", dry_run=False))["fresh"]
+    state = project.table("fresh").state
+    assert list(state.history.heads) == ["a"]
+    assert state.snapshot.metadata.configuration["owner"] == "pr-1"
+
+
+def test_a_table_that_production_renamed_is_left_by_a_dry_run_too(project, branch):
+    build(branch, "top", rows(30), code_version="2")
+    project.table("top").rename("summit", dry_run=False)
+    for dry_run in (True, False):
+        report = promote(project, "pr-1", dry_run=dry_run)
+        assert not report.promoted
+        assert "is called summit now" in left(report)["top"]
+    assert numbers(project, "summit") == [3]
+
+
+def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path):
+    """The log of the environment says that they were checked."""
+    small = TableOptions(constraints={"small": "n < 5"})
+    build(project, "low", rows(1), options=small)
+    create_environment(project, "pr-1")
+    branch = project.in_environment("pr-1").table("low")
+    build(branch.project, "low", rows(2), options=small)
+    other = Project.open("NYC", str(tmp_path / "other"))
+    other.table("raw").write(rows(1, 2))
+    build(other, "low", rows(1))
+    build(other, "low", rows(77), code_version="2")
+    forged = {line_kind(line): line for line in log_of(other.table("low"))}
+    for line in log_of(branch):
+        if (kind := line_kind(line)) == "commitInfo":
+            forged[kind][kind]["dagsterVersioned"]["prev"] = line[kind]["dagsterVersioned"]["prev"]
+        elif kind == "remove":
+            forged[kind] = line
+    for add in other.table("low").state.snapshot.adds():
+        branch.store.put(add.key, other.table("low").store.get(add.key))
+    branch.store.put(_FIRST, b"\n".join(map(orjson.dumps, forged.values())) + b"\n")
+    assert numbers(project.in_environment("pr-1"), "low") == [77]
+    assert "'small' (n < 5) is false" in left(promote(project, "pr-1", dry_run=False))["low"]
+    assert numbers(project, "low") == [1]
+
+
+_FIRST = "_delta_log/00000000000000000001.json"
+
+
+def log_of(table) -> list[dict]:
+    return [orjson.loads(line) for line in table.store.get(_FIRST).splitlines()]
+
+
+def line_kind(line: dict) -> str:
+    return next(iter(line))
