@@ -22,6 +22,7 @@ from rich.table import Table
 from dagster_versioned import Project
 from dagster_versioned.storage import Location
 from example_project import ask, governed
+from example_project.branch import show_branch
 from example_project.dagster_home import dagster_home
 from example_project.definitions import definitions
 from example_project.defs.resources import PROJECT, FlightData
@@ -113,6 +114,7 @@ def main(
     oldest = project.table("weather").history()[-1].short
     before_the_move = _ask(oldest) if location is None else None
     faults += _show_old_versions(project, location or governed.LOCATION)
+    faults += show_branch(console, project, location, location or governed.LOCATION)
     if before_the_move:
         faults += _show_a_move(oldest, before_the_move)
     console.print(f"\nTook {time.monotonic() - began:.0f} s. `make ui` opens the same project in Dagster.")

@@ -12,7 +12,9 @@ from dagster_versioned.cli import environment as branching
 from dagster_versioned.cli import governance as governing
 from dagster_versioned.cli import inspect as looking
 from dagster_versioned.cli import maintenance as maintaining
+from dagster_versioned.cli import plan as planning
 from dagster_versioned.cli import reshape as reshaping
+from dagster_versioned.cli import tag as tagging
 from dagster_versioned.cli.session import Session, takes_options
 
 app = typer.Typer(
@@ -25,7 +27,8 @@ app = typer.Typer(
 )
 
 _EPILOG = """\
-A VERSION is the start of a SHA (a3f8c1), a log version (@12), a time (2026-01-31T12:00:00Z) or a pin (pin:audit).
+A VERSION is the start of a SHA (a3f8c1), a log version (@12), a time (2026-01-31T12:00:00Z), a pin (pin:audit)
+or a tag (tag:2026-11).
 A TABLE is its name, or an asset key with slashes. Begin with: dagster-versioned --location FOLDER ls
 
 Exit codes: 0 done, 1 verification found something, 2 invalid input, 3 not found, 4 integrity, 5 storage, 6 conflict,
@@ -66,7 +69,9 @@ app.callback(epilog=_EPILOG)(_options)
 looking.register(app)
 maintaining.register(app)
 reshaping.register(app)
+tagging.register(app)
 branching.register(app)
+planning.register(app)
 governing.register(app)
 delta.register(app)
 graph.register(app)

@@ -10,9 +10,12 @@ Tables = Annotated[
     list[str] | None, typer.Argument(metavar="TABLE", help="Tables by name; all of the project if none is named.")
 ]
 SomeTables = Annotated[list[str], typer.Argument(metavar="TABLE", help="Tables by name.")]
-VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, or pin:name.")]
+VersionArgument = Annotated[
+    str, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, pin:name or tag:name.")
+]
 MaybeVersion = Annotated[
-    str | None, typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, or pin:name; the head if left out.")
+    str | None,
+    typer.Argument(metavar="VERSION", help="SHA prefix, @12, a time, pin:name or tag:name; the head if left out."),
 ]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="KEY", help="One partition's versions.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Do it; without this, only say what would be done.")]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.comment import Notation
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 
 PANEL = "Environments"
 _SHORT = 8
-
-
-class Notation(StrEnum):
-    """What a difference is written in. Enumerations, since Typer knows no literals before 0.19."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: a-z, 0-9 and '-'.")]
@@ -176,7 +169,7 @@ def diff(
     if session.json:
         print_json({"environment": name, "differences": [difference_document(one) for one in found]})
     elif notation is Notation.MARKDOWN:
-        say(markdown_of(environment.fork, found, unchanged))
+        say(*markdown_of(environment.fork, found, unchanged))
     elif not found:
         say(f"Nothing is different in {name}.")
     else:
@@ -238,7 +231,7 @@ def promote(
             }
         )
         return ExitCode.FINDINGS if report.left else None
-    does = "would become" if report.dry_run else "are"
+    does = "would become" if report.dry_run else "became"
     say(f"{counted(len(report.promoted), 'version')} of {name} {does} production's, {len(report.left)} are left to it.")
     if report.promoted:
         show_table(

@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dagster_versioned.cli.comment import comment
 from dagster_versioned.cli.terminal import counted
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.diff import ColumnChange
     from dagster_versioned.tables.environment.fork import Fork
     from dagster_versioned.tables.environment_diff import Difference
-
-MOST_CHARACTERS = 60_000
-"""GitHub takes comments of 65,536."""
 
 
 def difference_document(one: "Difference") -> dict[str, Any]:
@@ -39,27 +37,21 @@ def text_rows(found: Sequence["Difference"]) -> list[tuple[str, str, str, str, s
     return [(_name(one), _rows(one), _by_key(one), _columns(one), _nulls(one)) for one in found]
 
 
-def markdown_of(fork: "Fork", found: Sequence["Difference"], unchanged: int) -> str:
-    """A comment for a pull request, with a marker by which a script finds its own; cut where it gets too long."""
+def markdown_of(fork: "Fork", found: Sequence["Difference"], unchanged: int) -> list[str]:
+    """The lines of a comment for a pull request; cut where it gets too long."""
     tables = len({one.table for one in found})
-    lines = [
-        f"<!-- dagster-versioned env diff {fork.project} {fork.environment} -->",
-        f"### Data of `{fork.environment}`: {counted(tables, 'table')} differ, {unchanged} do not",
-        "",
-        f"Compared with production as of {fork.at:%Y-%m-%d %H:%M}Z.",
-        "",
-    ]
-    if found:
-        lines += ["| table | rows | by key | columns | nulls |", "|---|---|---|---|---|"]
-    size = sum(map(len, lines))
-    for number, cells in enumerate(text_rows(found)):
-        line = f"| {' | '.join(_escaped(cell) for cell in cells)} |"
-        size += len(line) + 1
-        if size > MOST_CHARACTERS:
-            lines += ["", f"{len(found) - number} more are not shown: `dagster-versioned env diff {fork.environment}`."]
-            break
-        lines.append(line)
-    return "\n".join(lines)
+    return comment(
+        f"env diff {fork.project} {fork.environment}",
+        [
+            f"### Data of `{fork.environment}`: {counted(tables, 'table')} differ, {unchanged} do not",
+            "",
+            f"Compared with production as of {fork.at:%Y-%m-%d %H:%M}Z.",
+            "",
+        ],
+        ("table", "rows", "by key", "columns", "nulls"),
+        text_rows(found),
+        rest=f"more are not shown: `dagster-versioned env diff {fork.environment}`.",
+    )
 
 
 def _name(one: "Difference") -> str:
@@ -98,11 +90,3 @@ def _nulls(one: "Difference") -> str:
 
 def _nrow(version: Any) -> int:
     return 0 if version is None or version.raw is None else version.identity.nrow
-
-
-def _escaped(text: str) -> str:
-    """Names are of users: nothing in them may end the cell or become markup."""
-    kept = "".join(character if character.isprintable() else " " for character in text)
-    for character in "\\`*_{}[]<>()#+!|~":
-        kept = kept.replace(character, f"\\{character}")
-    return kept

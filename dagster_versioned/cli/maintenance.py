@@ -220,7 +220,7 @@ def adopt(
 def purge(
     session: Session,
     table: Table,
-    versions: Annotated[list[str], typer.Argument(metavar="VERSION", help="SHA prefixes, @12, times or pins.")],
+    versions: Annotated[list[str], typer.Argument(metavar="VERSION", help="SHA prefixes, @12, times, pins or tags.")],
     why: Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, which the log keeps.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,

@@ -32,7 +32,15 @@ from dagster_versioned.features.graph import LONGEST, SHORTEST, FeatureGraph
 from dagster_versioned.features.graph_diff import GraphDiff, graph_diff
 from dagster_versioned.governance.documents import Instant
 from dagster_versioned.identity.canonical import canonical_json
-from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import (
+    AsOf,
+    HeadReference,
+    LogVersion,
+    PinName,
+    ShaPrefix,
+    TagName,
+    parse_reference,
+)
 from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.project import Project
@@ -139,10 +147,10 @@ class GraphHistory:
             case ShaPrefix(prefix):
                 found = [push for push in pushes if push.snapshot.startswith(prefix)]
                 found = found or [push for push in pushes if push.project_version.startswith(prefix)]
-            case PinName():
+            case PinName() | TagName():
                 raise InvalidReference(
-                    f"Pins name versions of tables; {reference!r:.100} names no push. Give @3, the start of a SHA, or a"
-                    " time."
+                    f"Pins and tags name versions of tables; {reference!r:.100} names no push. Give @3, the start of a"
+                    " SHA, or a time."
                 )
         if not pushes:
             raise VersionNotFound(

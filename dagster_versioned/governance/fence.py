@@ -8,6 +8,8 @@ to a known table is caught by the order of things:
   fence puts the mark, then lists heads, then puts commit 0 of a table that has none yet.
 - Pins: who changes them reads them, looks for the mark, and swaps them by ETag. The fence puts the mark, then rewrites
   them.
+- Tags, and pushes of definitions: who made one looks for the mark after it was put, and takes it away. What was put
+  before the mark is copied.
 
 Where the old place is emptied, the fence stays (`fence_of`): a writer that slept all the while would else find the
 entry that it wants to put free again, and commit to nobody.

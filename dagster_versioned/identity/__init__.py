@@ -15,6 +15,7 @@ from dagster_versioned.identity.reference import (
     PinName,
     Reference,
     ShaPrefix,
+    TagName,
     parse_reference,
 )
 from dagster_versioned.identity.version import (
@@ -51,6 +52,7 @@ __all__ = [
     "ShaPrefix",
     "SourceVersion",
     "TableName",
+    "TagName",
     "VersionEntry",
     "Writer",
     "canonical_json",

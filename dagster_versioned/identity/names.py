@@ -1,4 +1,4 @@
-"""Names of projects, environments, tables and partitions, and what they are in a path."""
+"""Names of projects, environments, tags, tables and partitions, and what they are in a path."""
 
 import re
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ PRODUCTION = "production"
 """What the project itself is called where an environment is asked for."""
 
 _ENVIRONMENT_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_TAG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class TableName(str):
@@ -86,6 +87,21 @@ def check_environment_name(name: str) -> str:
         raise InvalidName(
             f"{name!a:.100} is no name of an environment: 1 to 63 of a-z, 0-9 and '-', with no '-' at either end. "
             "Nothing was opened. Choose another name."
+        )
+    return name
+
+
+def is_tag_name(name: str) -> bool:
+    """Whether a tag can have the name: a letter or digit, then up to 99 of letters, digits and ``. _ -``, all ASCII."""
+    return _TAG_NAME.fullmatch(name) is not None
+
+
+def check_tag_name(name: str) -> str:
+    """The name itself, if it `is_tag_name`. Raises `InvalidName`."""
+    if not is_tag_name(name):
+        raise InvalidName(
+            f"{name!a:.100} is no name of a tag: an ASCII letter or digit, then up to 99 of these and '.', '_', '-'. "
+            "Nothing was changed. Choose another name."
         )
     return name
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from dagster_versioned.errors import InvalidReference
+from dagster_versioned.identity.names import is_tag_name
 
 MIN_PREFIX = 6
 """The fewest characters of a ``metadata_sha`` that are accepted as its prefix."""
 
 _FORMS = (
     'Give 6 to 64 hex characters of a version, "@12" (log version), a time such as "2024-05-01T12:00:00Z", '
-    'or "pin:name".'
+    '"pin:name", or "tag:name".'
 )
 
 
@@ -48,7 +49,14 @@ class PinName:
     name: str
 
 
-Reference = HeadReference | ShaPrefix | LogVersion | AsOf | PinName
+@dataclass(frozen=True, slots=True)
+class TagName:
+    """The state at the moment that a tag of this name was made."""
+
+    name: str
+
+
+Reference = HeadReference | ShaPrefix | LogVersion | AsOf | PinName | TagName
 
 
 def parse_reference(value: str | datetime | int | None) -> Reference:
@@ -56,8 +64,8 @@ def parse_reference(value: str | datetime | int | None) -> Reference:
 
     ``None``: the head. An integer, or ``"@12"``: a log version. A `datetime` with a time zone, or ISO 8601 text with a
     ``T``: a time (text without a zone is UTC, a `datetime` without one is refused, because it means local time to some
-    and UTC to others). ``"pin:name"``: a pin. 6 to 64 hex characters, in either case: a prefix of a ``metadata_sha``.
-    Raises `InvalidReference`. FORMAT, "What a reference means".
+    and UTC to others). ``"pin:name"``: a pin. ``"tag:name"``: a tag. 6 to 64 hex characters, in either
+    case: a prefix of a ``metadata_sha``. Raises `InvalidReference`. FORMAT, "What a reference means".
     """
     if value is None:
         return HeadReference()
@@ -71,10 +79,8 @@ def parse_reference(value: str | datetime | int | None) -> Reference:
 
 
 def _parse_text(text: str) -> Reference:
-    if text.startswith("pin:"):
-        if not text[4:].strip():
-            raise InvalidReference(f"The pin in {text!r} has no name. {_FORMS}")
-        return PinName(text[4:])
+    if text.startswith(("pin:", "tag:")):
+        return _named(text)
     if text.startswith("@"):
         if not re.fullmatch(r"[0-9]{1,19}", text[1:]):
             raise InvalidReference(f"{text!a:.100} is not a log version. {_FORMS}")
@@ -91,6 +97,17 @@ def _parse_text(text: str) -> Reference:
     if not MIN_PREFIX <= len(text) <= 64:
         raise InvalidReference(f"The prefix {text:.100} has {len(text)} characters, not {MIN_PREFIX} to 64. {_FORMS}")
     return ShaPrefix(text.lower())
+
+
+def _named(text: str) -> PinName | TagName:
+    name = text[4:]
+    if text.startswith("tag:"):
+        if not is_tag_name(name):
+            raise InvalidReference(f"{text!a:.120} names no tag: none can have that name. {_FORMS}")
+        return TagName(name)
+    if not name.strip():
+        raise InvalidReference(f"The pin in {text!r} has no name. {_FORMS}")
+    return PinName(name)
 
 
 def _log_version(number: int) -> LogVersion:

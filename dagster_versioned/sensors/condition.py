@@ -42,9 +42,9 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
     """The condition that `version_changed` makes."""
 
     def __init__(self, on: On, on_code_version: bool, wait_for_checks: bool) -> None:
-        self._on: On = on
-        self._on_code_version = on_code_version
-        self._wait_for_checks = wait_for_checks
+        self.on: On = on
+        self.on_code_version = on_code_version
+        self.wait_for_checks = wait_for_checks
 
     @property
     def name(self) -> str:
@@ -54,14 +54,14 @@ class VersionChanged(dg.AutomationCondition[dg.AssetKey]):
     @property
     def description(self) -> str:
         """What the UI says of it."""
-        code = " or code" if self._on_code_version else ""
+        code = " or code" if self.on_code_version else ""
         return (
-            f"not built from the current {'versions' if self._on == 'metadata_sha' else 'data'} of its upstreams{code}"
+            f"not built from the current {'versions' if self.on == 'metadata_sha' else 'data'} of its upstreams{code}"
         )
 
     def evaluate(self, context: dg.AutomationContext[dg.AssetKey]) -> dg.AutomationResult[dg.AssetKey]:
         """The stale partitions of the asset that no run is asked for, or is under way for, or must wait."""
-        options = (self._on, self._on_code_version, self._wait_for_checks)
+        options = (self.on, self.on_code_version, self.wait_for_checks)
         watch, decisions = _look(context.asset_graph_view, options)
         found = watch.finding(context.key)
         memory = _parse(context.cursor)
@@ -115,7 +115,7 @@ def _look(view: AssetGraphView, options: Options) -> tuple[Watch, Mapping[Cell, 
         )
     watch, checks = watches[options]
     if options not in looks:
-        runs = RunsInProgress(view.instance, None)
+        runs = RunsInProgress(view.instance)
         watch.look(view.instance)
         looks[options] = watch.decide(runs, _untried, checks)
     return watch, looks[options]

@@ -7,7 +7,7 @@ from dagster_versioned.errors import TableNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.sensors.heads import HeadChanges, ProjectHeads
 from dagster_versioned.tables.external import ExternalTable
-from dagster_versioned.tables.project import Pin, Project
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import CellHead, TableHeads
 
 logger = logging.getLogger("dagster_versioned")
@@ -52,8 +52,8 @@ class ExternalHeads:
         changed = {self._table.name: None} if self._heads != before else {}
         return HeadChanges(changed, listing, int(is_new and stamp is not None), (), is_known)
 
-    def pins(self) -> Mapping[str, Pin]:
-        """None: pins are of projects."""
+    def pinned(self, wanted: Collection[tuple[str, TableName]]) -> Mapping[tuple[str, TableName], str]:
+        """None: pins and tags are of projects."""
         return {}
 
     def _read(self) -> TableHeads:
@@ -72,6 +72,6 @@ def external_head(table: ExternalTable) -> CellHead:
     return CellHead(newest.commit_sha, newest.data_sha, newest.log_version, newest.timestamp)
 
 
-def heads_of(project: Project | ExternalTable) -> ProjectHeads | ExternalHeads:
+def heads_of(project: Project | ExternalTable, brings_up: bool = True) -> ProjectHeads | ExternalHeads:
     """What looks at the heads of a project, or at the newest version of an external table."""
-    return ExternalHeads(project) if isinstance(project, ExternalTable) else ProjectHeads(project)
+    return ExternalHeads(project) if isinstance(project, ExternalTable) else ProjectHeads(project, brings_up)

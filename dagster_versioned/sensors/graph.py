@@ -80,6 +80,7 @@ class Member:
     partitions: Partitions | None
     code_version: str | None
     edges: tuple[Edge, ...]
+    is_feature: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +101,26 @@ class Unit:
         return ", ".join(key.to_user_string() for key in self.keys)
 
     @property
+    def is_watched(self) -> bool:
+        """Whether a sensor has something to compare: an upstream, or the code version of a feature."""
+        return any(member.edges or member.is_feature for member in self.members)
+
+    @property
     def is_self_dependent(self) -> bool:
         """Whether a partition is built from another one of the same asset."""
         return any(edge.upstream == member.key for member in self.members for edge in member.edges)
 
 
 def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
-    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out.
+    """The units that the target assets belong to and that sensors watch, as `all_units_of` has them.
 
-    So are those without an upstream, but for features, which have code versions to be compared.
+    Those without an upstream are left out, but for features, which have code versions to be compared.
     """
+    return [unit for unit in all_units_of(graph, targets) if unit.is_watched]
+
+
+def all_units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
+    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out."""
     places, definitions = Places(graph), _Definitions()
     wanted = [key for key in graph.toposorted_asset_keys if key in targets]
     units: dict[tuple[dg.AssetKey, ...], Unit] = {}
@@ -119,7 +130,7 @@ def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
         if not node.is_materializable or keys in units:
             continue
         members = [member for one in keys if (member := _member(graph, places, definitions, one, keys)) is not None]
-        if any(member.edges or FEATURE_KEY in graph.get(member.key).metadata for member in members):
+        if members:
             policy = node.backfill_policy
             single = policy is not None and policy.max_partitions_per_run is None
             units[keys] = Unit(keys, tuple(members), definitions.of(node.partitions_def), single)
@@ -134,7 +145,9 @@ def _member(
         return None
     node = graph.get(key)
     edges = tuple(_edges(graph, places, definitions, node, place, unit))
-    return Member(key, place, definitions.of(node.partitions_def), node.code_version, edges)
+    return Member(
+        key, place, definitions.of(node.partitions_def), node.code_version, edges, FEATURE_KEY in node.metadata
+    )
 
 
 def _edges(

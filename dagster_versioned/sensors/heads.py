@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from dagster_versioned.delta.log.commits import Commit, read_commits
-from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError
+from dagster_versioned.errors import AccessDenied, IntegrityError, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.documents.head import (
@@ -24,6 +24,7 @@ from dagster_versioned.tables.documents.head import (
     partition_head,
     table_head,
 )
+from dagster_versioned.tables.documents.tag import TAGS_FOLDER
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import CommitRecord
 from dagster_versioned.tables.project import PINS_KEY, Pin, Project
@@ -72,14 +73,19 @@ class HeadChanges:
 
 
 class ProjectHeads:
-    """The heads of some tables of one project. Not thread-safe."""
+    """The heads of some tables of one project. Not thread-safe.
 
-    def __init__(self, project: Project) -> None:
+    A head that its writer left behind its log is written anew, unless ``brings_up`` is false; then the log is read.
+    """
+
+    def __init__(self, project: Project, brings_up: bool = True) -> None:
+        self._brings_up = brings_up
         self._opened = project
         self._project = project
         self._known: dict[TableName, _Known] = {}
         self._resolving: dict[TableName, VersionedTable] = {}
         self._pins: tuple[str, Mapping[str, Pin]] = ("", {})
+        self._tagged: dict[tuple[str, TableName], tuple[str, str]] = {}
         self._reads = 0
 
     @property
@@ -125,8 +131,41 @@ class ProjectHeads:
         unread = (not known.etag or known.heads.unreadable is not None for known in self._known.values())
         return HeadChanges(changed, etags, self._reads, pending, not pending and not any(unread))
 
-    def pins(self) -> Mapping[str, Pin]:
-        """The project's pins. Raises `IntegrityError` where they cannot be read."""
+    def pinned(self, wanted: Collection[tuple[str, TableName]]) -> Mapping[tuple[str, TableName], str]:
+        """The SHAs that pins and tags (``pin:name``, ``tag:name``) name, each in a table; of those that name one.
+
+        Raises `IntegrityError` where the pins cannot be read.
+        """
+        pins: Mapping[str, Pin] = {}
+        tags: Mapping[str, str] = {}
+        if any(reference.startswith("pin:") for reference, _ in wanted):
+            pins = self._read_pins()
+        if any(reference.startswith("tag:") for reference, _ in wanted):
+            tags = {info.key: info.etag for info in self._project.data.list(TAGS_FOLDER)}
+        known, self._tagged = self._tagged, {}
+        found: dict[tuple[str, TableName], str] = {}
+        for reference, table in wanted:
+            kind, _, name = reference.partition(":")
+            if kind == "pin":
+                pin = pins.get(name)
+                sha = pin.version if pin is not None and pin.table == table else ""
+            else:
+                etag = tags.get(f"{TAGS_FOLDER}{name}.json", "")
+                before = known.get((name, table), ("", ""))
+                sha = before[1] if etag == before[0] else self._at_tag(name, table)
+                self._tagged[name, table] = etag, sha
+            if sha:
+                found[reference, table] = sha
+        return found
+
+    def _at_tag(self, name: str, table: TableName) -> str:
+        """The SHA of a table at a tag, from its log; ``""`` where there is none, which the run that reads it says."""
+        try:
+            return self._project.table(str(table)).upstream(f"tag:{name}")[0].parent.version
+        except (VersionNotFound, IntegrityError):
+            return ""
+
+    def _read_pins(self) -> Mapping[str, Pin]:
         try:
             etag = self._project.data.head(PINS_KEY).etag
         except ObjectNotFound:
@@ -144,7 +183,7 @@ class ProjectHeads:
             if mark is not None and mark.state == "leaving":
                 return  # governance did not answer: whoever came back would have lifted the fence
             self._project = self._opened.at(store) if store is not None else self._opened
-            self._known, self._resolving, self._pins = {}, {}, ("", {})
+            self._known, self._resolving, self._pins, self._tagged = {}, {}, ("", {}), {}
 
     def _map(self, read: Callable[[Any], T], keys: Sequence[Any]) -> list[T]:
         """Read many objects; at once where the store is not local. In the order of the keys."""
@@ -194,9 +233,10 @@ class ProjectHeads:
             return document
         opened = self._resolving.setdefault(table, self._project.table(str(table)))
         self._reads += 1
-        with suppress(AccessDenied):
-            document = opened.resolve()
-        # Where this process may not write, the head stays behind; what the log says holds all the same.
+        if self._brings_up:
+            with suppress(AccessDenied):
+                document = opened.resolve()
+        # Where this process does not or may not write, the head stays behind; what the log says holds all the same.
         if document.pending is not None and opened.exists() and opened.state.log_version > document.log_version:
             return HeadDocument(opened.state.log_version, table_head(table, opened.state))
         return document

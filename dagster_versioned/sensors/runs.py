@@ -39,7 +39,7 @@ class RunsInProgress:
     all of its assets' partitions.
     """
 
-    def __init__(self, instance: dg.DagsterInstance, repository: dg.RepositoryDefinition | None) -> None:
+    def __init__(self, instance: dg.DagsterInstance, *repositories: dg.RepositoryDefinition) -> None:
         self.ids: set[str] = set()
         self._all: dict[dg.AssetKey, str] = {}
         self._one: dict[dg.AssetKey, dict[str, str]] = {}
@@ -48,13 +48,13 @@ class RunsInProgress:
         for record in instance.get_run_records(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
             run = record.dagster_run
             if run.status != dg.DagsterRunStatus.NOT_STARTED or _utc(record.create_timestamp) > begun:
-                self._add(run, _assets_of(run, repository))
+                self._add(run, _assets_of(run, repositories))
         failed = dg.RunsFilter(
             statuses=[dg.DagsterRunStatus.FAILURE], tags={WILL_RETRY_TAG: "true"}, updated_after=begun
         )
         for run in instance.get_runs(failed):
             if run.is_complete_and_waiting_to_retry:
-                self._add(run, _assets_of(run, repository))
+                self._add(run, _assets_of(run, repositories))
 
     def running(self, key: dg.AssetKey, partition: str | None, order: Mapping[str, int]) -> str | None:
         """The id of a run that is going to write a partition of an asset, or all of it, if there is one."""
@@ -128,13 +128,12 @@ class RunsTried:
         self._read[target] = (start, updated)
 
 
-def _assets_of(run: dg.DagsterRun, repository: dg.RepositoryDefinition | None) -> Collection[dg.AssetKey]:
+def _assets_of(run: dg.DagsterRun, repositories: Iterable[dg.RepositoryDefinition]) -> Collection[dg.AssetKey]:
     """What a run materializes; a run of a whole job does not say so itself."""
     if run.asset_selection is not None:
         return run.asset_selection
-    if repository is None or not repository.has_job(run.job_name):
-        return ()
-    return repository.get_job(run.job_name).asset_layer.selected_asset_keys
+    found = [one.get_job(run.job_name) for one in repositories if one.has_job(run.job_name)]
+    return {key for job in found for key in job.asset_layer.selected_asset_keys}
 
 
 def _utc(moment: datetime) -> datetime:

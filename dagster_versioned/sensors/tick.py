@@ -86,7 +86,7 @@ class Trigger:
                     skip_reason=f"{_checked(seen)} All are built from current versions.", cursor=cursor
                 )
             findings = dict(watch.findings())
-            self._tried.begin(_oldest(findings))
+            self._tried.begin(oldest(findings))
 
             def tried(cell: Cell, finding: StaleCell) -> str | None:
                 return self._tried.tried(context.instance, cell[0], finding.state)
@@ -157,7 +157,7 @@ def _is_product(unit: Unit) -> bool:
     return unit.partitions is not None and isinstance(unit.partitions.definition, dg.MultiPartitionsDefinition)
 
 
-def _oldest(findings: Mapping[Cell, StaleCell]) -> dict[str, str]:
+def oldest(findings: Mapping[Cell, StaleCell]) -> dict[str, str]:
     """Since when the oldest state of each unit is."""
     since: dict[str, str] = {}
     for (name, _), finding in findings.items():

@@ -14,6 +14,11 @@ from dagster_versioned.dagster_internals import (
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, require_on
 
+ON_KEY = "dagster_versioned/on"
+CODE_KEY = "dagster_versioned/on_code_version"
+CHECKS_KEY = "dagster_versioned/wait_for_checks"
+"""Metadata of a sensor: what of upstreams counts, whether code versions do, whether blocking checks are waited for."""
+
 if TYPE_CHECKING:
     from dagster_versioned.sensors.tick import Trigger
 
@@ -70,6 +75,7 @@ def build_version_sensor(
         asset_selection=_WithNeighbors(child=selection),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
+        metadata={ON_KEY: on, CODE_KEY: on_code_version, CHECKS_KEY: wait_for_checks},
         description=description or f"Runs what is not built from the current versions of its upstreams (by {on}).",
     )
 

@@ -14,7 +14,8 @@ import orjson
 
 from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.reference import PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import On
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
@@ -22,7 +23,6 @@ from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Uni
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
-from dagster_versioned.tables.project import Pin
 from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 FORM = 2
@@ -46,7 +46,14 @@ class Seen:
 class Watch:
     """The units of one sensor and their upstreams. Not thread-safe."""
 
-    def __init__(self, units: Sequence[Unit], on: On = "metadata_sha", *, on_code_version: bool = False) -> None:
+    def __init__(
+        self,
+        units: Sequence[Unit],
+        on: On = "metadata_sha",
+        *,
+        on_code_version: bool = False,
+        brings_heads_up: bool = True,
+    ) -> None:
         self.units = units
         self._on: On = on
         self._on_code_version = on_code_version
@@ -55,7 +62,7 @@ class Watch:
         self._heads: dict[int, ProjectHeads | ExternalHeads] = {}
         for place in places:
             if id(place.project) not in self._heads:
-                self._heads[id(place.project)] = heads_of(place.project)
+                self._heads[id(place.project)] = heads_of(place.project, brings_heads_up)
         self._tables: dict[int, set[Any]] = {}
         for place in places:
             self._tables.setdefault(id(place.project), set()).add(place.table)
@@ -72,7 +79,7 @@ class Watch:
                 for edge in member.edges:
                     self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
-        self._pins: dict[int, Mapping[str, Pin]] = {}
+        self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
         self._is_described = all(is_known(edge.mapping) for edge in edges)
@@ -219,7 +226,7 @@ class Watch:
                     yield name, key
 
     def _refresh(self, instance: dg.DagsterInstance) -> set[int]:
-        """Bring partition keys and pins up to now; the units that have others than before, or upstreams that do."""
+        """Bring partition keys and what pins name up to now; the units where it is another, or that of an upstream."""
         self._instance = instance
         moved = {one for one in self._partitions if one.refresh(instance)}
         if moved:
@@ -228,31 +235,32 @@ class Watch:
         return dirty | self._refresh_pins()
 
     def _refresh_pins(self) -> set[int]:
-        """Read the pins that inputs name; the units whose pins are others than before."""
+        """Read the pins and tags that inputs name; the units that have others than before."""
         dirty: set[int] = set()
         named = [
-            (number, edge)
+            (number, edge.place, edge.pinned)
             for number, unit in enumerate(self.units)
             for member in unit.members
             for edge in member.edges
-            if edge.pinned is not None and edge.pinned.startswith("pin:")
+            if edge.pinned is not None and edge.pinned.startswith(("pin:", "tag:"))
         ]
-        for project in {id(edge.place.project) for _, edge in named}:
-            pins = self._heads[project].pins()
+        for project in {id(place.project) for _, place, _ in named}:
+            wanted = {(pinned, place.table) for _, place, pinned in named if id(place.project) == project}
+            pins = self._heads[project].pinned(wanted)
             if pins != self._pins.get(project):
                 self._pins[project] = pins
-                dirty |= {number for number, edge in named if id(edge.place.project) == project}
+                dirty |= {number for number, place, _ in named if id(place.project) == project}
         return dirty
 
     def _digest(self, etags: Mapping[int, Mapping[str, str]]) -> str:
-        """Of all that the judgement depends on: how it is made, partition keys, pins, and heads by their ETags."""
+        """Of all that the judgement depends on: how it is made, partition keys, pins and tags, heads by their ETags."""
         stamps = sorted(f"{one.text} {one.stamp!r}" for one in self._partitions)
         seen: list[Any] = []
         for number, heads in self._heads.items():
             found = sorted(
                 (str(table), etags[number][table]) for table in self._tables[number] if table in etags[number]
             )
-            pins = sorted((name, pin.version) for name, pin in self._pins.get(number, {}).items())
+            pins = sorted(self._pins.get(number, {}).items())
             seen.append([heads.project.store.uri, found, pins])
         return _digest([self._structure, stamps, seen])
 
@@ -273,14 +281,23 @@ class Watch:
 
     def _judge(self, number: int, cells: set[str | None] | None) -> None:
         """Compare the heads of a unit's cells with their upstreams', and remember what is not current."""
-        unit = self.units[number]
         known = self._findings.pop(number, {})
+        found = {} if cells is None else {cell: one for cell, one in known.items() if cell not in cells}
+        found |= self._found(number, cells, self._on, self._on_code_version)
+        if found:
+            self._findings[number] = found
+
+    def _found(
+        self, number: int, cells: Collection[str | None] | None, on: On, on_code_version: bool
+    ) -> dict[str | None, StaleCell]:
+        """What is not current of these cells of a unit, ``None`` for all."""
+        unit = self.units[number]
         order = self.order(unit.name)
         if unit.partitions is None:
             wanted: Iterable[str | None] = [None]
         else:
             wanted = order if cells is None else [cell for cell in cells if cell in order]
-        found = {} if cells is None else {cell: one for cell, one in known.items() if cell not in cells}
+        found: dict[str | None, StaleCell] = {}
         shared = {
             edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
         }
@@ -299,11 +316,10 @@ class Watch:
                 )
                 for member in unit.members
             ]
-            one = find(name, cell, members, self._on, on_code_version=self._on_code_version)
+            one = find(name, cell, members, on, on_code_version=on_code_version)
             if one is not None:
                 found[cell] = one
-        if found:
-            self._findings[number] = found
+        return found
 
     def _shared(self, edge: Edge, member: Member) -> Need | None:
         """What every partition of a member needs of an upstream, if that is the same for all of them."""
@@ -337,9 +353,8 @@ class Watch:
         match reference:
             case ShaPrefix(prefix):
                 return prefix
-            case PinName(name):
-                pin = self._pins.get(id(edge.place.project), {}).get(name)
-                return pin.version if pin is not None and pin.table == edge.place.table else ""
+            case PinName() | TagName():
+                return self._pins.get(id(edge.place.project), {}).get((str(edge.pinned), edge.place.table), "")
             case _:
                 return ""
 

@@ -10,7 +10,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.tables.history import History, Selection, Version
 
 VersionLike = str | int | datetime | None
-"""What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, or ``None`` for the head."""
+"""What names a version: a SHA prefix, ``"@12"`` or 12, a time, ``"pin:name"``, ``"tag:name"``; ``None``: the head."""
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,18 @@
 """Making and dropping environments of a project. Production's tables are read for it, and never written."""
 
-import hashlib
 import secrets
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.errors import AlreadyExists, CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName, check_environment_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head, HeadDocument, head_key, read_head
+from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head
 from dagster_versioned.tables.environment.fork import Fork, ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, key_of, read_environment, refuse_in_environment
-from dagster_versioned.tables.moment import TABLES_AT_ONCE, heads_at_one_moment
+from dagster_versioned.tables.moment import commits_of, heads_at_one_moment, put_moment
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -33,22 +29,19 @@ def create_environment(project: "Project", name: str, *, by: str | None = None) 
     project.check_unmarked()
     heads = heads_at_one_moment(project)
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    tables = dict(_forked(project.data, heads))
+    tables = {
+        table: ForkedTable(heads[table].log_version, sha, heads[table])
+        for table, sha in commits_of(project.data, heads).items()
+    }
     fork = Fork(name, secrets.token_hex(6), project.name, created, by, tables, _pins(project.data))
     try:
-        project.store.put_if_absent(key_of(name), fork.to_bytes())
+        put_moment(project, project.store, key_of(name), fork.to_bytes(), heads, f"the environment {name}")
     except AlreadyExists as error:
         known = read_environment(project.store, name)
         raise InvalidInput(
             f"There is an environment {name!r} already, of {known.created}. Nothing was changed. Open it, choose "
             f"another name, or drop it first: `dagster-versioned env drop {name}`."
         ) from error
-    try:
-        project.check_unmarked()  # a migration that began before the document was there did not count it
-        _check_kept(project, fork)
-    except BaseException:
-        project.store.delete([key_of(name)])
-        raise
     return fork
 
 
@@ -106,42 +99,8 @@ def written_in(project: "Project") -> list[Written]:
     return found
 
 
-def _forked(data: ObjectStore, heads: dict[TableName, HeadDocument]) -> Iterator[tuple[TableName, ForkedTable]]:
-    def commit_of(name: TableName) -> str:
-        at = heads[name].log_version
-        try:
-            return hashlib.sha256(data.get(f"{name}/{commit_key(at)}")).hexdigest()
-        except ObjectNotFound:
-            raise IntegrityError(
-                f"The head of {name} is at log version {at}, which its log does not have. Nothing was written. Rebuild "
-                f"the head from the log: `dagster-versioned repair {name}`."
-            ) from None
-
-    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="fork") as pool:
-        for name, sha in zip(heads, pool.map(commit_of, heads), strict=True):
-            yield name, ForkedTable(heads[name].log_version, sha, heads[name])
-
-
 def _pins(data: ObjectStore) -> bytes | None:
     try:
         return data.get(".metadata/pins.json")
     except ObjectNotFound:
         return None
-
-
-def _check_kept(project: "Project", fork: Fork) -> None:
-    """Whether all that the fork has is there still, now that its document keeps it from being collected.
-
-    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since.
-    """
-    for name, forked in fork.tables.items():
-        if read_head(project.data, head_key(name)) == forked.head:
-            continue
-        history = project.table(str(name)).state.history
-        open_ones = {pair for one in history.open_collections for pair in one.versions}
-        for version in history.until(forked.log_version).heads.values():
-            if version.gone is not None or (version.log_version, version.partition) in open_ones:
-                raise CommitConflict(
-                    f"Version {version.short} of {name} was collected while {fork.environment} was made. Nothing is "
-                    "left of it. Create it again."
-                )

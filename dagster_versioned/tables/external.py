@@ -214,8 +214,8 @@ class ExternalTable:
                     return table.snapshot(timestamp=moment)
                 case _:
                     raise InvalidInput(
-                        f"{reference!r:.100} names no version of an external table, which has no SHA and no pins of"
-                        " ours. Nothing was read. Give a log version (@12), or a time."
+                        f"{reference!r:.100} names no version of an external table, which has no SHA and no pins or"
+                        " tags of ours. Nothing was read. Give a log version (@12), or a time."
                     )
         except TableNotFound:
             raise self._not_found() from None

@@ -20,7 +20,7 @@ from dagster_versioned.delta.actions import TIMES, Members
 from dagster_versioned.delta.log.commits import Commit, commit_key
 from dagster_versioned.errors import AmbiguousVersion, IntegrityError, InvalidName, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix
+from dagster_versioned.identity.reference import AsOf, HeadReference, LogVersion, PinName, Reference, ShaPrefix, TagName
 from dagster_versioned.identity.version import Facts, Identity, VersionEntry, has_sha, partitions_sha
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.tables.document import encode
@@ -775,7 +775,7 @@ class History:
     def find(self, reference: Reference) -> "Selection":
         """Which state of which partitions a reference means; the newest occurrence of an identity wins.
 
-        Raises `VersionNotFound`, `AmbiguousVersion`. Pins are resolved by the project before this is asked.
+        Raises `VersionNotFound`, `AmbiguousVersion`. Pins and tags are resolved by the project before this is asked.
         """
         if not self.heads and not self.versions:
             raise VersionNotFound("The table has no version yet. Nothing was read. Materialize its asset first.")
@@ -802,8 +802,8 @@ class History:
                 return Selection(until[-1], None)
             case ShaPrefix(prefix):
                 return self._find_sha(prefix)
-            case PinName(name):
-                raise VersionNotFound(f"Pin {name!r} must be resolved by the project.")
+            case PinName(name) | TagName(name):
+                raise VersionNotFound(f"Pin or tag {name!r} must be resolved by the project.")
 
     def _find_sha(self, prefix: str) -> "Selection":
         head = next((version for version in self.heads.values() if version.metadata_sha == prefix), None)

@@ -1,14 +1,21 @@
-"""All heads of a project at one moment, so that no version is among them without what it was built from."""
+"""All heads of a project at one moment, so that no version is among them without what it was built from.
 
+A document that names the moment (an environment, a tag) keeps it from being collected from then on.
+"""
+
+import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import CommitConflict, InvalidName
+from dagster_versioned.delta.log.commits import commit_key
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidName, ObjectNotFound
 from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, HeadDocument, head_key, read_head, table_head
 from dagster_versioned.tables.operations import TableOperations
+from dagster_versioned.tables.table_record import TableRecord
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -23,7 +30,7 @@ def heads_at_one_moment(project: "Project") -> dict[TableName, HeadDocument]:
 
     Read twice: where no head moved between the first reading of the last and the second reading of the first, there was
     such a moment. Only heads are read, but of tables with a commit in flight, whose log says where they are. Raises
-    `CommitConflict` where tables never stand still for as long as a pass takes.
+    `CommitConflict` where tables never stand still for as long as a pass takes, and where one is being renamed.
     """
     before: Mapping[TableName, HeadDocument] = {}
     moved: Iterable[TableName] = ()
@@ -39,6 +46,62 @@ def heads_at_one_moment(project: "Project") -> dict[TableName, HeadDocument]:
     )
 
 
+def commits_of(data: ObjectStore, heads: Mapping[TableName, HeadDocument]) -> dict[TableName, str]:
+    """The SHA-256 of the commit that each head stands for. Raises `IntegrityError` where the log does not have it."""
+
+    def commit_of(name: TableName) -> str:
+        at = heads[name].log_version
+        try:
+            return hashlib.sha256(data.get(f"{name}/{commit_key(at)}")).hexdigest()
+        except ObjectNotFound:
+            raise IntegrityError(
+                f"The head of {name} is at log version {at}, which its log does not have. Nothing was written. Rebuild "
+                f"the head from the log: `dagster-versioned repair {name}`."
+            ) from None
+
+    with ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="commits") as pool:
+        return dict(zip(heads, pool.map(commit_of, heads), strict=True))
+
+
+def put_moment(
+    project: "Project",
+    store: ObjectStore,
+    key: str,
+    document: bytes,
+    heads: Mapping[TableName, HeadDocument],
+    what: str,
+) -> None:
+    """Put the document of ``what`` (such as "the tag x"), by which these heads are kept; leave none where it is late.
+
+    Raises `AlreadyExists`, `ProjectMoved` where a migration began before the document was there, and `CommitConflict`
+    where a collection did.
+    """
+    store.put_if_absent(key, document)
+    try:
+        project.check_unmarked()  # a migration that began before the document was there did not count it
+        _check_kept(project, heads, what)
+    except BaseException:
+        store.delete([key])
+        raise
+
+
+def _check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what: str) -> None:
+    """Whether all that these heads name is there still, now that a document keeps it from being collected.
+
+    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since.
+    """
+    for name, document in heads.items():
+        if read_head(project.data, head_key(name)) == document:
+            continue
+        history = project.table(str(name)).state.history
+        for version in history.until(document.log_version).heads.values():
+            if version.gone is not None:  # announced, or done
+                raise CommitConflict(
+                    f"Version {version.short} of {name} was collected while {what} was made. Nothing is left of it. "
+                    "Create it again."
+                )
+
+
 def _read_all(project: "Project") -> dict[TableName, HeadDocument]:
     keys = [info.key for info in project.data.list(HEADS_FOLDER)]
     names = [name for key in keys if (name := _name(key)) is not None]
@@ -51,9 +114,19 @@ def _settled(project: "Project", name: TableName) -> HeadDocument | None:
     """The head, as the log has it if the document does not say so by itself; ``None`` of what is no table by now."""
     document = read_head(project.data, head_key(name))
     if document.arriving is not None:
-        return None  # a rename that is not done: the table is there by the name that it had
-    if document.pending is None and document.owed_since is None:
-        return document if document.log_version >= 0 else None
+        source = table_name(document.arriving.source)
+        left = TableOperations(project, source).cache.refresh()
+        if left is not None and TableRecord.of(left.snapshot).left_for(source) == name:
+            raise CommitConflict(
+                f"The table {source} is being renamed to {name}, so it has no head by either name. Nothing was "
+                f"written. Finish that first: `dagster-versioned rename {source} {name} --apply`."
+            )
+        return None  # a rename that has only begun: the table is there by the name that it had
+    if document.log_version < 0 and document.pending is None:
+        return None
+    # Without a head, it was dropped, or left for another name, which the log says.
+    if document.pending is None and document.owed_since is None and document.head is not None:
+        return document
     operations = TableOperations(project, name)
     state = operations.refresh()
     if state is None or operations.name != name:

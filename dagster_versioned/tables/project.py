@@ -1,4 +1,4 @@
-"""A project: one data root, the tables in it, and the pins that keep versions."""
+"""A project: one data root, the tables in it, and the pins and tags that keep versions."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,16 +22,19 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import recorded_project
+from dagster_versioned.tables.documents.tag import Tag, read_tag, read_tags
 from dagster_versioned.tables.environment.registry import (
     Environment,
     is_production,
     open_environment,
     refuse_in_environment,
 )
+from dagster_versioned.tables.history import History
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.tags import drop_tag, make_tag
 
 PINS_KEY = ".metadata/pins.json"
 _SHA = re.compile(r"[0-9a-f]{64}")
@@ -242,6 +245,38 @@ class Project:
             of = "" if pin is None else f" It names a version of {pin.table}."
             raise VersionNotFound(f"No pin {name!r} of table {table}.{of} Nothing was read; `pins` lists them.")
         return pin.version
+
+    def tags(self) -> dict[str, Tag]:
+        """The tags by name. Raises `IntegrityError` where one cannot be read."""
+        return read_tags(self.data)
+
+    def tag(self, name: str, *, by: str | None = None, why: str | None = None) -> Tag:
+        """Give the current versions of all tables at one moment a name, which keeps them from being expired.
+
+        No version is among them without what it was built from. ``"tag:NAME"`` then reads each table as it was. Raises
+        `InvalidName`, `InvalidInput` where there is a tag of that name or no table, `ProjectMoved`, and
+        `CommitConflict` where tables do not stand still, or versions were collected meanwhile.
+        """
+        return make_tag(self, name, by=by or self.author, why=why)
+
+    def drop_tag(self, name: str) -> None:
+        """Take a tag away; its versions may expire. Raises `VersionNotFound` if there is none, and `ProjectMoved`."""
+        drop_tag(self, name)
+
+    def resolve_tag(self, name: str, table: str, former: Collection[str], history: History) -> int:
+        """The log version of a table at a tag, by a name that it has or had.
+
+        Raises `VersionNotFound` where there is no such tag or it does not have the table, and `IntegrityError` where
+        it has another table of that name.
+        """
+        tag = read_tag(self.data, name)
+        found = tag.find(history, (table, *former))
+        if found is None:
+            raise VersionNotFound(
+                f"The tag {name!r} of {tag.created} has no table {table}: it had no version then, or was dropped. "
+                f"Nothing was read; `dagster-versioned tag show {name}` lists the tables that it has."
+            )
+        return found
 
     def _check_name(self) -> None:
         """Refuse a place that holds a project of another name, because lineage names its project for ever.

@@ -165,6 +165,7 @@ class _Table:
         known = self._there.operations.refresh()
         heads = known.history.heads if known is not None else {}
         if all(one.partition in heads and heads[one.partition].metadata_sha == one.metadata_sha for one in versions):
+            self._there.operations.resolve()  # whoever committed them may have died before the head said so
             return
         settings = self._state.snapshot.metadata.configuration
         constraints = constraints_of(settings)
@@ -320,14 +321,17 @@ def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Ver
     Those of other projects are taken as recorded: a sensor says afterwards where one has moved on.
     """
     for parent in version.identity.parents:
-        if parent.source != project.name:
-            continue
+        is_ours = parent.source == project.name
         try:
             table = project.table(parent.table)
         except InvalidName:
-            yield parent
+            if is_ours:
+                yield parent
             continue
         state = table.operations.refresh()
+        former = TableRecord.of(state.snapshot).former if state is not None else ()
+        if not is_ours and (parent.source, parent.table) not in former:  # else as the project was called
+            continue
         name = table.name
         heads = dict(state.history.heads) if state is not None else {}
         heads |= {partition: one for (of, partition), one in coming.items() if of == name}

@@ -15,7 +15,7 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.identity.reference import HeadReference, PinName, ShaPrefix, parse_reference
+from dagster_versioned.identity.reference import HeadReference, LogVersion, PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
@@ -653,9 +653,11 @@ class VersionedTable:
         parsed = parse_reference(reference)
         if isinstance(parsed, HeadReference) and state.history.unadopted is None:
             refuse_dropped(self.name, state)
+        former = [name for _, name in TableRecord.of(state.snapshot).former]
         if isinstance(parsed, PinName):
-            former = {name for _, name in TableRecord.of(state.snapshot).former}
             parsed = ShaPrefix(self.project.resolve_pin(parsed.name, str(self.name), former))
+        elif isinstance(parsed, TagName):
+            parsed = LogVersion(self.project.resolve_tag(parsed.name, str(self.name), former, state.history))
         return state.history.find(parsed)
 
     def _snapshot(self, state: TableState, log_version: int) -> Snapshot:

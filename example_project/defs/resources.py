@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 
 PROJECT = "NYC_FLIGHTS"
 
-GOVERNED = ProjectResource(
-    name=PROJECT,
-    governance=GovernanceResource(
-        storage=".example/governance", registry=".example/registry.git", clone=".example/registry"
-    ),
+GOVERNANCE = GovernanceResource(
+    storage=".example/governance", registry=".example/registry.git", clone=".example/registry"
 )
-"""The project wherever it is now; see `example_project.governed` for how it came to be governed."""
+"""Who knows where the project is now; see `example_project.governed` for how it came to be governed."""
 
 Source = Literal["flights", "weather", "planes", "airports", "airlines"]
 
@@ -49,10 +46,13 @@ def spark(settings: Mapping[str, str] | None = None) -> LazyPySparkResource:
     return LazyPySparkResource(spark_config={**SPARK_CONFIG, **(settings or {})})
 
 
-def io_manager(location: str | None, pyspark: LazyPySparkResource) -> VersionedParquetIOManager:
+def io_manager(
+    location: str | None, pyspark: LazyPySparkResource, environment: str | None = None
+) -> VersionedParquetIOManager:
     """What stores every asset as a version, and loads versions, frames of Spark on the session of ``pyspark``.
 
     With ``preview_rows=5`` each materialization would show five rows, which stay in Dagster's event log.
     """
-    project = ProjectResource(name=PROJECT, location=location) if location else GOVERNED
+    where = {"location": location} if location else {"governance": GOVERNANCE}
+    project = ProjectResource(name=PROJECT, environment=environment, **where)
     return VersionedParquetIOManager(project=project, pyspark=pyspark)

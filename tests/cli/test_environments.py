@@ -109,7 +109,8 @@ class TestDiff:
         text = cli("env", "diff", "pr-142", "--key", "flights=id", ok=0).out
         assert "1 removed, 1 changed" in text
         markdown = cli("env", "diff", "pr-142", "--format", "markdown", ok=0).out
-        assert markdown.startswith("<!-- dagster-versioned env diff NYC pr-142 -->")
+        assert markdown.startswith("<!-- dagster-versioned env diff NYC pr-142 -->\n### Data of")
+        assert "\n|---|---|---|---|---|\n" in markdown
         assert "3 tables differ, 0 do not" in markdown
         assert "3.25" not in markdown
 
@@ -130,15 +131,16 @@ class TestDiff:
             assert "Nothing was compared" in outcome.err
 
     def test_a_comment_of_thousands_of_tables_is_cut(self):
-        from dagster_versioned.cli.environment_diff import MOST_CHARACTERS, markdown_of
+        from dagster_versioned.cli.comment import MOST_CHARACTERS
+        from dagster_versioned.cli.environment_diff import markdown_of
         from dagster_versioned.identity.names import table_name
         from dagster_versioned.tables.environment.fork import Fork
         from dagster_versioned.tables.environment_diff import Difference
 
         fork = Fork("pr-142", "0" * 12, "NYC", "2026-11-24T14:02:00+00:00", None, {})
         many = [Difference(table_name(f"table {n}"), "|".join(["`<b>"] * 5), None, None) for n in range(3000)]
-        text = markdown_of(fork, many, 0)
-        assert len(text) < MOST_CHARACTERS + 200
+        text = "\n".join(markdown_of(fork, many, 0))
+        assert len(text) < MOST_CHARACTERS
         assert "more are not shown" in text
         assert "<b>" not in text.replace("\\<b\\>", "")
 

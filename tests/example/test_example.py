@@ -56,6 +56,14 @@ def test_equal_data_dealt_out_in_another_way_leaves_every_object_as_it_was(ran):
     assert re.search(r"the same \d+ objects as before it, byte for byte", process.stdout)
 
 
+def test_a_branch_becomes_production_s_as_it_is(ran):
+    _, process = ran
+    assert "The environment pr-142 of NYC_FLIGHTS is ready: 13 tables" in process.stdout
+    assert "16 changed" in process.stdout
+    assert "1 version of pr-142 became production's, 0 are left to it." in process.stdout
+    assert "The environment pr-142 is dropped" in process.stdout
+
+
 def test_a_user_s_script_says_the_same_before_and_after_the_project_moved(ran):
     folder, process = ran
     before, after = re.findall(r"example_project\.ask \w+\n(.+)\n", process.stdout)

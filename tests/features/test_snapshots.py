@@ -97,6 +97,8 @@ def test_a_push_that_is_not_there(history):
             history.find(reference)
     with pytest.raises(InvalidReference, match="names no push"):
         history.find("pin:audit")
+    with pytest.raises(InvalidReference, match="names no push"):
+        history.find("tag:2026-11")
 
 
 def test_digits_that_several_snapshots_share(history):

@@ -289,6 +289,27 @@ def test_who_sleeps_until_the_source_is_deleted_sets_no_first_pin(
     assert governed.at(new).pins() == {}
 
 
+def test_a_tag_moves_with_the_project_and_reads_the_same_there(governed: Governed, new: Location) -> None:
+    here = governed.by_developer()
+    made, rows = here.tag("x"), here.table("flights").read()
+    governed.move(new, delete_source=True)
+    there = governed.by_developer()
+    assert there.tags() == {"x": made}
+    there.table("flights").write(numbered(77))
+    assert there.table("flights").read("tag:x") == rows
+    there.drop_tag("x")
+
+
+def test_who_sleeps_until_the_source_is_deleted_makes_no_tag(governed: Governed, new: Location) -> None:
+    before = facts(governed.at(governed.home))
+    late = sleeper(governed, "put_if_absent", "tags/x.json", lambda: governed.move(new, delete_source=True))
+    with pytest.raises(ProjectMoved):
+        late.tag("x")
+    assert governed.at(new).tags() == {}
+    assert not list(governed.at(governed.home).data.list(".metadata/tags/"))
+    assert_moved(governed, new, before)
+
+
 class AskedBefore:
     """Custody that a writer asked before the project left, and asks again if it must."""
 

@@ -15,6 +15,7 @@ from dagster_versioned.identity.reference import (
     PinName,
     Reference,
     ShaPrefix,
+    TagName,
     parse_reference,
 )
 
@@ -41,6 +42,8 @@ NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
         ("2024-05-01T12:00:00.000001Z", AsOf(NOON + timedelta(microseconds=1))),
         ("pin:release 1", PinName("release 1")),
         ("pin:a3f8c1", PinName("a3f8c1")),
+        ("tag:2026-11T", TagName("2026-11T")),
+        ("tag:v1.0_b", TagName("v1.0_b")),
     ],
 )
 def test_references(given_: Any, meant: Reference) -> None:
@@ -69,6 +72,10 @@ def test_references(given_: Any, meant: Reference) -> None:
         ("@1\n", "not a log version"),
         ("pin:", "no name"),
         ("pin: ", "no name"),
+        ("tag:", "names no tag"),
+        ("tag:../x", "names no tag"),
+        ("tag:" + "x" * 500, "names no tag"),
+        ("tag:x\n", "names no tag"),
         (-1, "between 0 and"),
         (10**5000, "between 0 and"),
         (True, "names no version"),

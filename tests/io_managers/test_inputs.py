@@ -103,6 +103,30 @@ def test_a_pin_by_name_follows_the_projects_pin(house):
     assert seen[0]["n"].to_pylist() == [0]
 
 
+def test_a_tag_pins_an_input_in_the_three_ways_that_a_version_does(house):
+    write(house, {"n": [0]}, {"n": [1]})
+    house.project.tag("2026-11")
+    old = house.project.table("up").version().metadata_sha
+    write(house, {"n": [2]})
+    configured = {"run_config": {"resources": {"io_manager": {"config": {"pins": {"up": "tag:2026-11"}}}}}}
+    tagged = {"tags": {"dagster_versioned/pin/up": "tag:2026-11"}}
+    for metadata, given in (({"dagster_versioned/version": "tag:2026-11"}, {}), (None, configured), (None, tagged)):
+        down, seen = reader(metadata=metadata)
+        house.run(down, up.to_source_asset(), selection=[down], **given)
+        assert seen[0]["n"].to_pylist() == [1]
+    down, _ = reader(metadata={"dagster_versioned/version": "tag:2026-12"})
+    with pytest.raises(VersionNotFound, match="no tag '2026-12'"):
+        house.run(down, up.to_source_asset(), selection=[down])
+
+    @dg.asset(name="down", ins={"up": dg.AssetIn(metadata={"dagster_versioned/version": "tag:2026-11"})})
+    def built(up) -> pa.Table:
+        return up
+
+    house.run(built, up.to_source_asset(), selection=[built])
+    (parent,) = house.project.table("down").version().entry.identity.parents
+    assert parent.version == old
+
+
 def test_a_missing_upstream_table_names_the_asset_and_what_to_run(house):
     down, _ = reader()
     with pytest.raises(TableNotFound, match=r"asset up has no version in project HOUSE.*dagster asset materialize"):

@@ -5,6 +5,7 @@ import pyarrow as pa
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
 from dagster_versioned.tables.environments import create_environment
+from dagster_versioned.tables.promote import promote
 
 
 def frame(value):
@@ -68,3 +69,86 @@ def test_production_asks_for_nothing_because_of_it(daemon):
     daemon.project.in_environment("pr-1").table(["up"]).write(frame(2))
     assert not daemon.tick()
     assert daemon.head("up").metadata_sha == made.version.metadata_sha
+
+
+def line(daemon, version, calls, environment=None):
+    """``raw``, ``middle`` by this code version, and two assets below it; each call is noted."""
+
+    @dg.asset
+    def raw() -> pa.Table:
+        calls.append("raw")
+        return frame(1)
+
+    @dg.asset(code_version=version)
+    def middle(raw: pa.Table) -> pa.Table:
+        calls.append("middle")
+        return frame(10 * int(version))
+
+    @dg.asset(code_version="1")
+    def top(middle: pa.Table) -> pa.Table:
+        calls.append("top")
+        return middle
+
+    @dg.asset(code_version="1")
+    def beside(middle: pa.Table) -> pa.Table:
+        calls.append("beside")
+        return middle
+
+    @dg.asset(code_version="1")
+    def apart(raw: pa.Table) -> pa.Table:
+        calls.append("apart")
+        return raw
+
+    targets = dg.AssetSelection.assets(middle, top, beside, apart)
+    sensor = build_version_sensor("keep", targets, on_code_version=True)
+    resource = ProjectResource(name=daemon.project.name, location=daemon.location, environment=environment)
+    manager = VersionedParquetIOManager(project=resource)
+    daemon.deploy(raw, middle, top, beside, apart, sensors=[sensor], resources={"io_manager": manager})
+
+
+def test_from_a_branch_to_production_without_a_second_computation(daemons):
+    """Two instances, as a team has them: production's, and the branch's."""
+    calls: list[str] = []
+    with daemons() as production:
+        line(production, "1", calls)
+        production.materialize("raw")
+        production.settle()
+        create_environment(production.project, "pr-1")
+        calls.clear()
+        with daemons() as branch:
+            branch.location = production.location
+            branch.project = production.project
+            line(branch, "2", calls, "pr-1")
+            assert sorted(branch.settle()) == [("beside", None), ("middle", None), ("top", None)]
+        assert sorted(calls) == ["beside", "middle", "top"]
+        made = production.project.in_environment("pr-1").table("top").version().metadata_sha
+        report = promote(production.project, "pr-1", dry_run=False)
+        assert [cell.table for cell in report.promoted] == ["middle", "beside", "top"]
+        assert not report.left
+        calls.clear()
+        line(production, "2", calls)
+        assert production.settle() == []
+        assert calls == []
+        assert production.head("top").metadata_sha == made
+
+
+def test_what_a_promotion_leaves_production_computes(daemons):
+    """Production's raw moved on meanwhile, so nothing below it is promoted, and the sensor runs all of it."""
+    calls: list[str] = []
+    with daemons() as production:
+        line(production, "1", calls)
+        production.materialize("raw")
+        production.settle()
+        create_environment(production.project, "pr-1")
+        with daemons() as branch:
+            branch.location = production.location
+            branch.project = production.project
+            line(branch, "2", calls, "pr-1")
+            branch.settle()
+        production.write("raw", frame(5))
+        report = promote(production.project, "pr-1", dry_run=False)
+        assert not report.promoted
+        calls.clear()
+        line(production, "2", calls)
+        assert sorted(production.settle()) == [("apart", None), ("beside", None), ("middle", None), ("top", None)]
+        assert sorted(calls) == ["apart", "beside", "middle", "top"]

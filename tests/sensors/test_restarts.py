@@ -318,6 +318,24 @@ def test_a_pin_that_moved_between_two_processes_is_seen_after_a_restart(daemon):
     assert daemon.settle() == [("delays", None)]
 
 
+def test_a_tag_that_was_made_anew_between_two_processes_is_seen_after_a_restart(daemon):
+    daemon.write("flights", frame(0))
+    daemon.project.tag("approved")
+    daemon.write("flights", frame(1))
+
+    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "tag:approved"})})
+    def delays(flights) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.settle() == []
+    daemon.project.drop_tag("approved")
+    daemon.project.tag("approved")
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+
+
 def test_a_partition_that_was_added_between_two_processes_is_seen_after_a_restart(daemon):
     daemon.instance.add_dynamic_partitions("cities", ["rome"])
     daemon.write("flights", frame(0))

@@ -412,3 +412,70 @@ def test_a_pinned_input_is_current_and_follows_its_pin(daemon):
     daemon.project.pin("approved", "flights")
     assert daemon.settle() == [("delays", None)]
     assert daemon.is_built("delays", ("flights", None))
+
+
+def test_an_input_that_a_tag_pins_is_current_and_follows_the_tag(daemon):
+    daemon.write("flights", frame(0))
+    daemon.project.tag("approved")
+    daemon.write("flights", frame(1))
+
+    @dg.asset(ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": "tag:approved"})})
+    def delays(flights) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(2))
+    assert daemon.settle() == []
+    daemon.project.drop_tag("approved")
+    assert daemon.settle() == []
+    daemon.project.tag("approved")
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.is_built("delays", ("flights", None))
+    assert daemon.settle() == []
+
+
+def test_an_input_of_partitions_that_a_tag_pins_is_current(daemon):
+    for key in "ab":
+        daemon.write("flights", frame(0), partition=key)
+    daemon.project.tag("approved")
+    whole = dg.AssetIn(
+        metadata={"dagster_versioned/version": "tag:approved"}, partition_mapping=dg.AllPartitionMapping()
+    )
+
+    @dg.asset(ins={"flights": whole})
+    def delays(flights) -> pa.Table:
+        return flights
+
+    source = dg.AssetSpec("flights", partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+    daemon.deploy(source, delays, sensors=[sensor()])
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(1), partition="b")
+    assert daemon.settle() == []
+    daemon.project.drop_tag("approved")
+    daemon.project.tag("approved")
+    assert daemon.settle() == [("delays", None)]
+    assert daemon.settle() == []
+
+
+def test_a_damaged_tag_and_one_that_is_not_there_stop_no_other_asset(daemon):
+    daemon.write("flights", frame(0))
+
+    def pinned(name, version):
+        @dg.asset(name=name, ins={"flights": dg.AssetIn(metadata={"dagster_versioned/version": version})})
+        def built(flights) -> pa.Table:
+            return flights
+
+        return built
+
+    daemon.project.tag("damaged")
+    daemon.project.tag("good")
+    daemon.write("flights", frame(1))
+    assets = [pinned("one", "tag:damaged"), pinned("two", "tag:good"), pinned("three", "tag:none")]
+    daemon.project.data.put(".metadata/tags/damaged.json", b"{}")
+    sensors = [sensor(name, name) for name in ("one", "two", "three")]
+    daemon.deploy(dg.AssetSpec("flights"), *assets, sensors=sensors)
+    daemon.settle()
+    assert daemon.project.table("two").read() == frame(0)
+    assert not daemon.project.table("one").exists()
+    assert not daemon.project.table("three").exists()

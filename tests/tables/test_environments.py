@@ -331,6 +331,8 @@ class TestRefused:
             lambda: branch.rename("NEW"),
             lambda: branch.pin("x", "numbers"),
             lambda: branch.unpin("x"),
+            lambda: branch.tag("x"),
+            lambda: branch.drop_tag("x"),
             lambda: branch.at(project.store),
             lambda: branch.in_environment("pr-1"),
             lambda: create_environment(branch, "pr-2"),

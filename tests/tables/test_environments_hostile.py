@@ -121,6 +121,24 @@ class TestDroppedDuringAWrite:
             assert numbers(project.in_environment("pr-1")) == [3]
 
 
+class TestRenamedBeforeTheFork:
+    def test_it_is_forked_once(self, project):
+        project.table("numbers").rename("digits", dry_run=False)
+        create_environment(project, "pr-1")
+        branch = project.in_environment("pr-1")
+        assert branch.tables() == ["digits"] == project.tables()
+        assert list(branch.environment.fork.tables) == ["digits"]
+        project.table("digits").write(rows(50))
+        assert project.table("digits").purge(["@1"], why="erasure request 12", dry_run=False).keys
+
+    def test_a_dropped_one_is_forked(self, project):
+        project.table("numbers").drop(dry_run=False)
+        create_environment(project, "pr-1")
+        branch = project.in_environment("pr-1").table("numbers")
+        branch.restore()
+        assert numbers(branch.project) == [3]
+
+
 class TestMadeAnew:
     """Somebody deleted the folder of a table in production, and wrote it again."""
 

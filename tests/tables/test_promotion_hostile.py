@@ -1,9 +1,14 @@
 """Promotion again, after production went on; beside another environment; and of what somebody forged."""
 
+import hashlib
+
 import orjson
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.errors import IntegrityError
+from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
@@ -11,6 +16,7 @@ from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import PromotionReport, promote
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
+from support.stores import contents
 
 
 def rows(*numbers: int) -> pa.Table:
@@ -118,6 +124,16 @@ def test_a_table_that_production_renamed_is_left_by_a_dry_run_too(project, branc
     assert numbers(project, "summit") == [3]
 
 
+def test_a_parent_by_the_name_that_the_project_had(project):
+    parents = project.table("raw").upstream()
+    renamed = project.rename("NEW")
+    create_environment(renamed, "pr-1")
+    renamed.in_environment("pr-1").table("fresh").write(rows(5), parents=parents, code_version="1")
+    assert [str(one.table) for one in promote(renamed, "pr-1").promoted] == ["fresh"]
+    renamed.table("raw").write(rows(9))
+    assert "raw" in left(promote(renamed, "pr-1", dry_run=False))["fresh"]
+
+
 def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path):
     """The log of the environment says that they were checked."""
     small = TableOptions(constraints={"small": "n < 5"})
@@ -141,6 +157,29 @@ def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path):
     assert numbers(project.in_environment("pr-1"), "low") == [77]
     assert "'small' (n < 5) is false" in left(promote(project, "pr-1", dry_run=False))["low"]
     assert numbers(project, "low") == [1]
+
+
+def test_a_footer_that_lies(project, branch):
+    """Its bytes have the SHA-256 of their name, and the identity follows from them; a filter would not find the row."""
+    build(branch, "top", rows(1010, 2020), code_version="2")
+    table, before = branch.table("top"), contents(project.data)
+    (add,) = table.state.snapshot.adds()
+    data = table.store.get(add.key)
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    forged = data[:end] + data[end:].replace((2020).to_bytes(8, "little"), (1011).to_bytes(8, "little"))
+    sha = hashlib.sha256(forged).hexdigest()
+    table.store.put(f"{sha}.parquet", forged)
+    lines = {line_kind(line): line for line in log_of(table)}
+    lines["add"]["add"]["path"] = f"{sha}.parquet"
+    (entry,) = lines["commitInfo"]["commitInfo"]["dagsterVersioned"]["versions"]
+    entry["identity"]["data_sha"] = data_sha([sha], "significant")
+    entry["facts"]["parquet_sha"] = sha
+    entry["metadata_sha"] = hashlib.sha256(canonical_json(entry["identity"])).hexdigest()
+    table.store.put(_FIRST, b"\n".join(map(orjson.dumps, lines.values())) + b"\n")
+    assert numbers(project.in_environment("pr-1"), "top") == [1010, 2020]
+    with pytest.raises(IntegrityError, match="its footer does not tell the truth about n"):
+        promote(project, "pr-1", dry_run=False)
+    assert contents(project.data) == before
 
 
 _FIRST = "_delta_log/00000000000000000001.json"

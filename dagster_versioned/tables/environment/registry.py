@@ -87,7 +87,7 @@ class Environment:
             )
 
     def check_committed(self) -> None:
-        """`check_current` after a commit: what was committed while it was dropped is taken away; nobody else does."""
+        """`check_current` after a commit: what was committed while it was dropped is taken away."""
         try:
             self.check_current()
         except EnvironmentNotFound:

@@ -458,7 +458,7 @@ class Collector:
                 )
             reason = kept.get(kept_as(version))
             if reason is not None:
-                first = "Unpin it" if reason.kind == "pin" else "Drop that environment"
+                first = "Unpin it" if reason.kind == "pin" else f"Drop that {reason.kind}"
                 raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. {first} first.")
         claims = self._claims(state)
         wanted = claims.of(staying)

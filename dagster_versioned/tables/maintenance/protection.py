@@ -1,4 +1,4 @@
-"""Why a version must be kept: a pin, an environment that began with it, or a kept version that was built from it."""
+"""Why a version must be kept: a pin, a tag, an environment that began with it, or a kept version built from it."""
 
 import hashlib
 from bisect import bisect_left, insort
@@ -11,6 +11,8 @@ from dagster_versioned.delta.log.commits import commit_key, commits_after
 from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.tag import TaggedTable
+from dagster_versioned.tables.environment.fork import ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, environments_of
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import named_sha
@@ -25,7 +27,7 @@ _TABLES_AT_ONCE = 16
 class Protection:
     """Why a version must not be expired; all but a parent are not purged either. ``text`` continues "it is …"."""
 
-    kind: Literal["pin", "environment", "parent"]
+    kind: Literal["pin", "tag", "environment", "parent"]
     text: str
 
 
@@ -53,7 +55,7 @@ def kept_as(version: Version) -> str:
 
 
 class Protectors:
-    """What lies outside of a table and keeps its versions: pins, environments, and kept versions of other tables.
+    """What lies outside of a table and keeps its versions: pins, tags, environments, and kept versions of other tables.
 
     Every method looks anew. Each other table is opened once, and again only where it was committed to since.
     """
@@ -70,19 +72,27 @@ class Protectors:
         self._others: dict[TableName, _OtherTable] = {}
 
     def kept(self, history: History) -> dict[str, Protection]:
-        """The versions that are pinned, or were current when an environment began, by `kept_as`."""
+        """The versions that are pinned, or were current at a tag or when an environment began, by `kept_as`."""
         names = {str(self._table), *(name for _, name in self._former())}
         pins = self._project.pins().values()
         pinned = {pin.version: Protection("pin", f"pinned as {pin.name!r}") for pin in pins if pin.table in names}
-        return dict(self._forked(history, names)) | pinned
+        return dict(self._at_moments(history, names)) | pinned
 
-    def _forked(self, history: History, names: Set[str]) -> Iterator[tuple[str, Protection]]:
-        if self._project.environment is not None:
-            return
-        for fork in environments_of(self._project.store):
-            reason = Protection("environment", f"what the environment {fork.environment!r} began with")
-            for name in names & fork.tables.keys():
-                before = history.until(fork.tables[table_name(name)].log_version)
+    def _at_moments(self, history: History, names: Set[str]) -> Iterator[tuple[str, Protection]]:
+        forks = environments_of(self._project.store) if self._project.environment is None else []
+        moments: list[tuple[Protection, Mapping[TableName, ForkedTable | TaggedTable]]] = [
+            *(
+                (Protection("environment", f"what the environment {fork.environment!r} began with"), fork.tables)
+                for fork in forks
+            ),
+            *(
+                (Protection("tag", f"what the tag {tag.name!r} names"), tag.tables)
+                for tag in self._project.tags().values()
+            ),
+        ]
+        for reason, tables in moments:
+            for name in names & tables.keys():
+                before = history.until(tables[table_name(name)].log_version)
                 oldest = min((version.log_version for version in before.heads.values()), default=-1)
                 for version in before.heads.values():
                     yield kept_as(version), reason

@@ -9,11 +9,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import parse_schema, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
@@ -131,11 +133,45 @@ def _copied(version: Version, add: Add, store: ObjectStore, staging: Staging) ->
         metadata = pq.read_metadata(path)
         entries = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
         ordinal = int(entries[ORDINAL_ENTRY])
+        _require_true_footer(path)
     except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
         raise _wrong(version, store, f"has the part {add.key}, which is none of ours ({error})") from error
     if entries.get(PARTITION_ENTRY) != version.partition:
         raise _wrong(version, store, f"has the part {add.key} of the partition {entries.get(PARTITION_ENTRY)!r}")
     return Part(sha, len(data), metadata.num_rows, ordinal, {}, path)
+
+
+def _require_true_footer(path: Path) -> None:
+    """Raise `ValueError` where the footer says of a row group what its rows are not: by it, readers pass over rows.
+
+    Bounds may be wide. The index of pages, which says the same once more of fewer rows, is not looked at.
+    """
+    with pq.ParquetFile(path) as parquet:
+        for at in range(parquet.num_row_groups):
+            said, rows, sink = parquet.metadata.row_group(at), parquet.read_row_group(at), pa.BufferOutputStream()
+            pq.write_table(rows, sink, row_group_size=max(rows.num_rows, 1), compression="none", use_dictionary=False)
+            again = pq.read_metadata(arrow_reader(sink.getvalue()))
+            true = again.row_group(0) if again.num_row_groups else None
+            if said.num_rows != rows.num_rows:
+                raise ValueError(f"its footer counts {said.num_rows} rows of {rows.num_rows} in row group {at}")
+            for position in range(said.num_columns if true is not None else 0):
+                column: Any = said.column(position)
+                rightly: Any = true.column(position).statistics if true is not None else None
+                if not _bounds(column.statistics, rightly):
+                    raise ValueError(f"its footer does not tell the truth about {column.path_in_schema}")
+
+
+def _bounds(said: Any, true: Any) -> bool:
+    """Whether what a footer says of a column holds of values of which the other statistics are true."""
+    if said is None or true is None:
+        return said is None
+    if said.physical_type != true.physical_type or (said.has_null_count and said.null_count != true.null_count):
+        return False
+    if not (said.has_min_max and true.has_min_max):
+        return True
+    if said.physical_type in ("INT32", "INT64"):  # dates and times beyond what Python has
+        return said.min_raw <= true.min_raw and true.max_raw <= said.max_raw
+    return said.min <= true.min and true.max <= said.max
 
 
 def _require(batch: pa.RecordBatch, constraints: Mapping[str, str]) -> None:

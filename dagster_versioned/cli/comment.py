@@ -1,0 +1,57 @@
+"""Comments for pull requests: Markdown with a marker by which a script finds its own, short enough to be taken."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+MOST_CHARACTERS = 60_000
+"""GitHub takes comments of 65,536."""
+
+
+class Notation(StrEnum):
+    """What a report is written in. Enumerations, since Typer knows no literals before 0.19."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+
+
+def comment(
+    marker: str,
+    head: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    rest: str,
+    end: Sequence[str] = (),
+) -> list[str]:
+    """The lines of a comment: marker, head, a table, end.
+
+    Rows that are too many are left out, and their number stands before ``rest``. Cells are escaped; all else is as it
+    is given.
+    """
+    lines = [f"<!-- dagster-versioned {marker} -->", *head]
+    if rows:
+        lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    room = MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *end)) - len(rest) - 20
+    for number, cells in enumerate(rows):
+        line = f"| {' | '.join(map(escaped, cells))} |"
+        room -= len(line) + 1
+        if room < 0:
+            lines += ["", f"{len(rows) - number:,} {rest}"]
+            break
+        lines.append(line)
+    return [*lines, *end]
+
+
+def escaped(text: str) -> str:
+    """Names are of users: nothing in them may end the cell or become markup."""
+    kept = "".join(character if character.isprintable() else " " for character in text)
+    for character in "\\`*_{}[]<>()#+!|~":
+        kept = kept.replace(character, f"\\{character}")
+    return kept
+
+
+def some(names: Iterable[str], most: int = 20) -> str:
+    """Names in a line; of many, the first and a count."""
+    shown = list(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more

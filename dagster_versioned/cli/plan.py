@@ -1,0 +1,131 @@
+"""The verb that says what would run, before anything runs. Heavy imports wait until it does."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagster_versioned.cli.comment import Notation, comment, escaped, some
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.session import Session, verb
+from dagster_versioned.cli.terminal import human_size, say, show_table
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.sensors.forecast import Forecast, Foreseen
+
+PANEL = "Environments"
+_COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "size now")
+_RIGHT = ("partitions", "rows now", "size now")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the application."""
+    verb(
+        app,
+        panel=PANEL,
+        examples=[
+            "plan -m my_project.definitions",
+            "plan -m my_project.definitions --environment pr-142 --format markdown",
+            "plan -m my_project.definitions --instance --exit-code",
+        ],
+    )(plan)
+
+
+def plan(
+    session: Session,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--module",
+            "-m",
+            metavar="MODULE",
+            help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
+        ),
+    ] = None,
+    with_instance: Annotated[
+        bool,
+        typer.Option("--instance", help="Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks."),
+    ] = False,
+    notation: Annotated[
+        Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
+    ] = Notation.TEXT,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
+) -> ExitCode | None:
+    """Say what would run of the definitions in MODULE, and why, as their sensors judge it. Runs and writes nothing."""
+    names = module or list(filter(None, [os.environ.get("DAGSTER_VERSIONED_MODULE")]))
+    if not names:
+        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
+    if session.json and notation is not Notation.TEXT:
+        raise InvalidInput("--json and --format are two notations. Nothing was read. Give one of them.")
+    if session.environment is not None:
+        os.environ["DAGSTER_VERSIONED_ENVIRONMENT"] = session.environment  # which the definitions name
+    from dagster_versioned.assets.code_location import instance_of_home, repository_of_module
+    from dagster_versioned.sensors.forecast import forecast
+
+    repositories = [repository_of_module(name) for name in dict.fromkeys(names)]
+    instance = instance_of_home() if with_instance else None
+    found = forecast(repositories, instance=instance, environment=session.environment)
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        print_json({**asdict(found), "would_run": found.would_run})
+    elif notation is Notation.MARKDOWN:
+        say(*_markdown(found))
+    else:
+        if found.cells:
+            show_table(_COLUMNS, _rows(found.cells), right=_RIGHT)
+        else:
+            say("Nothing would run.")
+        say(*_end(found))
+    return ExitCode.FINDINGS if exit_code and found.would_run else None
+
+
+def _markdown(found: "Forecast") -> list[str]:
+    count = len({cell.asset for cell in found.cells if cell.what != "blocked"})
+    runs = f"{count} of its assets would run, or may" if count else "nothing would run"
+    return comment(
+        f"plan {','.join(found.projects)} {found.environment}",
+        [f"### Plan for `{found.environment}`: {runs}", ""],
+        _COLUMNS,
+        list(_rows(found.cells)),
+        rest="more are not shown: `dagster-versioned plan`.",
+        end=[line for text in _end(found) for line in ("", escaped(text))],
+    )
+
+
+def _rows(cells: Iterable["Foreseen"]) -> Iterator[tuple[str, ...]]:
+    """A row for the partitions of an asset of which the same becomes, on request of the same sensors."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[Foreseen]] = {}
+    for cell in cells:
+        groups.setdefault((cell.asset, cell.what, cell.sensors), []).append(cell)
+    for (asset, what, sensors), those in groups.items():
+        rows = [cell.rows for cell in those if cell.rows is not None]
+        sizes = [cell.size_bytes for cell in those if cell.size_bytes is not None]
+        yield (
+            asset,
+            what,
+            "" if those[0].partition is None else f"{len(those):,}",
+            _why(those),
+            ", ".join(sensors) or "nobody",
+            f"{sum(rows):,}" if rows else "?",
+            human_size(sum(sizes)) or "" if sizes else "?",
+        )
+
+
+def _why(cells: Sequence["Foreseen"]) -> str:
+    """The reason of the first partition; the others' are counted where they are not the same."""
+    others = sum(cell.why != cells[0].why for cell in cells)
+    return cells[0].why + (f"; and {others:,} more partitions" if others else "")
+
+
+def _end(found: "Forecast") -> list[str]:
+    stays = "table or partition is" if found.current == 1 else "tables and partitions are"
+    lines = [f"{found.current:,} {stays} current."]
+    if found.uncoded:
+        lines[0] += f" Without a code version, so that changes of code are not seen: {some(found.uncoded)}."
+    if found.unlisted:
+        lines.append(f"No partition is known (dynamic ones with --instance alone): {some(found.unlisted)}.")
+    return lines

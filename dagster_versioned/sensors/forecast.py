@@ -1,0 +1,389 @@
+"""What would run and why, before anything runs: the sensors' own judgement, of all assets and beyond the next tick."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Literal, cast
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.inputs import plain
+from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.identity.names import PRODUCTION
+from dagster_versioned.identity.version import On
+from dagster_versioned.sensors.blocking_checks import BlockingChecks
+from dagster_versioned.sensors.condition import VersionChanged
+from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
+from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
+from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
+from dagster_versioned.sensors.tick import oldest
+from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY
+from dagster_versioned.sensors.watch import Watch
+from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.staleness import Need, StaleCell
+
+Condition = dg.AutomationCondition[Any]
+
+What = Literal["runs", "new", "may run", "waits", "blocked"]
+"""What becomes of a table or partition that is not current, or may not stay so: it runs; it runs and has no version
+yet; an upstream runs, and may have another version then; it runs once an upstream or a run in progress is done;
+something must change first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """A table, or a partition of one, that is not left as it is.
+
+    ``sensors`` are the names of those that would request it. ``rows`` and ``size_bytes`` are of the version that is
+    there now, ``None`` where there is none.
+    """
+
+    asset: str
+    project: str
+    table: str
+    partition: str | None
+    what: What
+    why: str
+    sensors: tuple[str, ...]
+    rows: int | None
+    size_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All that would run or is kept from it, upstream first, and what the rest is.
+
+    ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``uncoded`` the assets
+    without a code version, ``unlisted`` those that have partitions of which none is known.
+    """
+
+    projects: tuple[str, ...]
+    environment: str
+    cells: tuple[Foreseen, ...]
+    current: int
+    uncoded: tuple[str, ...]
+    unlisted: tuple[str, ...]
+
+    @property
+    def would_run(self) -> bool:
+        """Whether something would run."""
+        return any(cell.what != "blocked" for cell in self.cells)
+
+
+def forecast(
+    repositories: Sequence[dg.RepositoryDefinition],
+    *,
+    instance: dg.DagsterInstance | None = None,
+    environment: str | None = None,
+) -> Forecast:
+    """What would run of code locations, as their sensors judge it, and what nobody watches; writes nothing.
+
+    ``instance`` knows dynamic partitions, runs and checks; without it, none are looked at. ``environment`` is where
+    the definitions are to write. Raises `InvalidInput` where they write elsewhere or make no versioned table, where two
+    of them have one asset or depend on each other in a circle, and what opening a project does.
+    """
+    units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one))]
+    if len(repositories) > 1:
+        units = _in_order(units)
+    members = [(unit, member) for unit in units for member in unit.members]
+    if not members:
+        raise InvalidInput(
+            "The definitions make no versioned table. Nothing was looked at. Give their assets a "
+            "VersionedParquetIOManager, and name the module that Dagster loads."
+        )
+    where = {_environment(member.place.project) for _, member in members}
+    if environment is not None and (elsewhere := sorted(where - {environment})):
+        raise InvalidInput(
+            f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
+            'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
+        )
+    with ExitStack() as opened:
+        known = instance or opened.enter_context(dg.DagsterInstance.ephemeral())
+        ahead = _Ahead(units, [one for repository in repositories for one in _requesters(repository, units)])
+        runs = RunsInProgress(known, *repositories)  # before the heads, see there
+        ahead.look(known)
+        stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
+    cells = tuple(one for number in range(len(units)) for one in ahead.foreseen(number, stands[number]))
+    return Forecast(
+        projects=tuple(sorted({member.place.key[0] for _, member in members})),
+        environment=", ".join(sorted(where)),
+        cells=cells,
+        current=sum(len(ahead.cells(unit)) for unit, _ in members) - len(cells),
+        uncoded=tuple(member.key.to_user_string() for _, member in members if member.code_version is None),
+        unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
+    )
+
+
+@dataclass(frozen=True)
+class _Requester:
+    """A sensor: the units that it watches, by number, and what counts to it."""
+
+    name: str
+    units: frozenset[int]
+    on: On
+    on_code_version: bool
+    wait_for_checks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stand:
+    what: What
+    why: str
+
+
+class _Ahead(Watch):
+    """A look at everything, that writes nothing; and what comes of it once upstreams have run."""
+
+    def __init__(self, units: Sequence[Unit], requesters: Sequence[_Requester]) -> None:
+        super().__init__(units, on_code_version=True, brings_heads_up=False)
+        self._requesters = requesters
+        self._strict = {number for one in requesters if one.on_code_version for number in one.units}
+        self._all: dict[Cell, StaleCell] = {}
+        self._in_view: Mapping[Cell, StaleCell] = self._all
+        self._ready: set[Cell] = set()
+        self._moving: dict[int, set[str | None]] = {}
+        self._made: Mapping[int, set[str | None]] = {}
+        self._by = cache(self._judged_by)
+        self._known = cache(self._of_number)
+
+    def findings(self) -> Iterator[tuple[Cell, StaleCell]]:
+        """What is not current, upstream first: of everything, or in view of one sensor."""
+        return iter(self._in_view.items())
+
+    def cells(self, unit: Unit) -> Sequence[str | None]:
+        """The partitions of a unit, in order."""
+        return [None] if unit.partitions is None else list(unit.partitions.order)
+
+    def _of_number(self, number: int) -> frozenset[str | None]:
+        return frozenset(self.cells(self.units[number]))
+
+    def stands(
+        self, instance: dg.DagsterInstance, runs: RunsInProgress, checks: BlockingChecks | None
+    ) -> list[dict[str | None, _Stand]]:
+        """After a look, for each unit what becomes of its partitions; those that stay as they are are left out."""
+        for number, unit in enumerate(self.units):
+            found = self._findings.get(number, {})
+            for cell in self.cells(unit):
+                one = self._counted(number, found[cell]) if cell in found else self._first(unit, cell)
+                if one is not None:
+                    self._all[unit.name, cell] = one
+        ended = RunsTried()
+        ended.begin(oldest(self._all))
+
+        def tried(cell: Cell, finding: StaleCell) -> str | None:
+            return ended.tried(instance, cell[0], finding.state)
+
+        decisions = self.decide(runs, tried, checks)
+        for one in self._requesters:
+            self._in_view = dict(self._seen_by(one))
+            decided = self.decide(runs, tried, checks if one.wait_for_checks else None)
+            self._ready |= {cell for cell, decision in decided.items() if decision.standing == "ready"}
+        self._in_view = self._all
+        return [self._of_unit(number, decisions) for number in range(len(self.units))]
+
+    def foreseen(self, number: int, stands: Mapping[str | None, _Stand]) -> Iterator[Foreseen]:
+        """The tables of a unit with what becomes of them."""
+        unit = self.units[number]
+        for member in unit.members if stands else ():
+            versions = self._versions(member)
+            for cell in self.cells(unit):
+                if (stand := stands.get(cell)) is not None:
+                    version = versions.get(cell if member.partitions is not None else None)
+                    raw = version.raw if version is not None else None
+                    yield Foreseen(
+                        asset=member.key.to_user_string(),
+                        project=member.place.key[0],
+                        table=str(member.place.table),
+                        partition=cell,
+                        what=stand.what,
+                        why=stand.why,
+                        sensors=tuple(one.name for one in self._requesters if self._asks(one, number, cell, stand)),
+                        rows=None if raw is None else raw["identity"]["nrow"],
+                        size_bytes=None if raw is None else raw["facts"]["size_bytes"],
+                    )
+
+    def _asks(self, one: _Requester, number: int, cell: str | None, stand: _Stand) -> bool:
+        return number in one.units and (
+            stand.what == "may run" or cell in self._by(number, one.on, one.on_code_version)
+        )
+
+    def _judged_by(self, number: int, on: On, on_code_version: bool) -> Mapping[str | None, StaleCell]:
+        return self._found(number, None, on, on_code_version)
+
+    def _seen_by(self, one: _Requester) -> Iterator[tuple[Cell, StaleCell]]:
+        for number in sorted(one.units):
+            for cell, finding in self._by(number, one.on, one.on_code_version).items():
+                yield (self.units[number].name, cell), finding
+
+    def _versions(self, member: Member) -> Mapping[str | None, Version]:
+        heads, project = self._table(member.place), self._heads[id(member.place.project)].project
+        if isinstance(project, ExternalTable) or (heads.whole is None and not heads.partitions):
+            return {}
+        try:
+            return project.table(str(member.place.table)).state.history.heads
+        except VersionedError:
+            return {}  # its heads were read, so what is there was judged
+
+    def _counted(self, number: int, one: StaleCell) -> StaleCell | None:
+        """A finding without what says nothing: code that states no version, unless a sensor counts it."""
+        changes = tuple(each for each in one.changes if each.upstream is not None or each.after is not None)
+        if number in self._strict or changes == one.changes:
+            return one
+        return replace(one, changes=changes) if changes or one.is_new or one.unreadable else None
+
+    def _first(self, unit: Unit, cell: str | None) -> StaleCell | None:
+        for member in unit.members:
+            heads = self._table(member.place)
+            # A table without partitions, whatever its asset has, is that of a history of events.
+            is_whole = heads.whole is not None and not heads.partitions
+            if not is_whole and heads.cell(cell if member.partitions is not None else None) is None:
+                return StaleCell((), True, "", None, None, "", "")
+        return None
+
+    def _of_unit(self, number: int, decisions: Mapping[Cell, Decision]) -> dict[str | None, _Stand]:
+        unit = self.units[number]
+        decided = {
+            # A sensor that does not watch the upstream does not wait for it.
+            cell: Decision("ready") if (unit.name, cell) in self._ready else decisions[unit.name, cell]
+            for cell in self.cells(unit)
+            if (unit.name, cell) in decisions
+        }
+        stands = {cell: _stand(self._all[unit.name, cell], decision) for cell, decision in decided.items()}
+        moving = self._moving[number] = {
+            cell for cell, decision in decided.items() if decision.standing in ABOUT_TO_CHANGE
+        }
+        touched = self._below(number, self._moving)
+        while touched := {cell: name for cell, name in touched.items() if cell not in moving}:
+            absent = [cell for cell in touched if cell in decided and decided[cell].standing == "absent"]
+            lacking = self._once_made(number, absent)
+            moved: set[str | None] = set()
+            for cell, name in touched.items():
+                if cell not in decided:
+                    stands[cell] = _Stand("may run", f"unknown until {name} has run")
+                    moved.add(cell)
+                    continue
+                finding = self._all[unit.name, cell]
+                if cell in lacking:
+                    stands[cell] = _stand(finding, replace(decided[cell], because=lacking[cell]))
+                elif decided[cell].standing in ("absent", "tried", "unchecked"):
+                    stands[cell] = _stand(finding, Decision("waiting", name))
+                    moved.add(cell)
+            moving |= moved
+            touched = self._below(number, {number: moved}) if moved else {}
+        return stands
+
+    def _below(self, number: int, moving: Mapping[int, set[str | None]]) -> dict[str | None, str]:
+        """The partitions of a unit that are built from any that are about to change, with the name of the first."""
+        cells = self._known(number)
+        found: dict[str | None, str] = {}
+        for member in self.units[number].members:
+            for edge in member.edges:
+                above = moving.get(self._unit_of.get(edge.upstream, -1))
+                if above and edge.pinned is None and not edge.is_own:
+                    touched = self._touched(member, edge, {cell for cell in above if cell is not None})
+                    for cell in cells if touched is None else cells & touched:
+                        found.setdefault(cell, edge.upstream.to_user_string())
+        return found
+
+    def _once_made(self, number: int, cells: Collection[str | None]) -> dict[str | None, str]:
+        """What these cells still lack when everything above that is about to be made is there."""
+        self._made = self._moving
+        try:
+            found = self._found(number, cells, self._on, self._on_code_version) if cells else {}
+        finally:
+            self._made = {}
+        return {cell: one.absent for cell, one in found.items() if one.absent}
+
+    def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
+        need = super()._need(edge, member, cell)
+        made = self._made.get(self._unit_of.get(edge.upstream, -1))
+        if need is None or not made:
+            return need
+        return None if need.keys is None else replace(need, lacking=[key for key in need.lacking if key not in made])
+
+
+def _stand(finding: StaleCell, decision: Decision) -> _Stand:
+    """What becomes of a cell that is not current, in the words of the finding and what keeps it from running."""
+    own = finding.why if finding.changes else "no version" if finding.is_new else ""
+    because = decision.because
+    match decision.standing:
+        case "ready":
+            return _Stand("new" if finding.is_new else "runs", own)
+        case "waiting":
+            what, kept = "waits", f"after {because}"
+        case "running":
+            what, kept = "waits", f"{because} is building it"
+        case "absent":
+            what, kept = "blocked", f"no version of {because}"
+        case "tried":
+            what, kept = "blocked", f"{because}, was for just this"
+        case "unchecked" | "held" | "unreadable":
+            what, kept = "blocked", because
+    return _Stand(what, f"{own}; {kept}" if own else kept)
+
+
+def _made_by(repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:
+    return repository.asset_graph.materializable_asset_keys
+
+
+def _in_order(units: Iterable[Unit]) -> list[Unit]:
+    """The units of several code locations, upstream first."""
+    by_key: dict[dg.AssetKey, Unit] = {}
+    for unit in units:
+        for key in unit.keys:
+            if key in by_key:
+                raise InvalidInput(
+                    f"Two modules define the asset {key.to_user_string()}. Nothing was looked at. Name the modules "
+                    "that Dagster loads, each once."
+                )
+            by_key[key] = unit
+    above = {
+        unit: [by_key[edge.upstream] for member in unit.members for edge in member.edges if edge.upstream in by_key]
+        for unit in by_key.values()
+    }
+    try:
+        return list(TopologicalSorter({unit: {*some} - {unit} for unit, some in above.items()}).static_order())
+    except CycleError as error:
+        circle: list[Unit] = error.args[1]
+        raise InvalidInput(
+            f"Assets of several modules depend on each other in a circle: {', '.join(unit.name for unit in circle)}. "
+            "Nothing was looked at. Ask for one module at a time."
+        ) from error
+
+
+def _requesters(repository: dg.RepositoryDefinition, units: Sequence[Unit]) -> Iterator[_Requester]:
+    """The sensors of a code location that request what is not current, by themselves or as conditions say."""
+    graph = repository.asset_graph
+    own = {key: number for number, unit in enumerate(units) if unit.is_watched for key in unit.keys if graph.has(key)}
+    for sensor in repository.sensor_defs:
+        if sensor.asset_selection is None:
+            continue
+        keys = [key for key in sensor.asset_selection.resolve(graph) if key in own and graph.get(key).is_materializable]
+        if isinstance(sensor, dg.AutomationConditionSensorDefinition):
+            by_condition: dict[tuple[On, bool, bool], set[int]] = {}
+            for key in keys:
+                for one in _conditions(cast("Condition | None", graph.get(key).automation_condition)):
+                    options = one.on, one.on_code_version, one.wait_for_checks
+                    by_condition.setdefault(options, set()).add(own[key])
+            for options, numbers in by_condition.items():
+                yield _Requester(sensor.name, frozenset(numbers), *options)
+        elif (on := plain(sensor.metadata, ON_KEY)) is not None:
+            codes, checks = (bool(plain(sensor.metadata, key)) for key in (CODE_KEY, CHECKS_KEY))
+            yield _Requester(sensor.name, frozenset(own[key] for key in keys), on, codes, checks)
+
+
+def _conditions(condition: Condition | None) -> Iterator[VersionChanged]:
+    """Ours among those that a condition is made of."""
+    if isinstance(condition, VersionChanged):
+        yield condition
+    for child in cast("Sequence[Condition]", condition.children) if condition is not None else ():
+        yield from _conditions(child)
+
+
+def _environment(project: Project | ExternalTable) -> str:
+    environment = None if isinstance(project, ExternalTable) else project.environment
+    return PRODUCTION if environment is None else environment.name

@@ -1,0 +1,226 @@
+"""``dagster-versioned plan``: what would run of a module, and why, before anything runs."""
+
+import sys
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.cli.comment import MOST_CHARACTERS
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.tables.environments import create_environment
+from support.command_line import in_process
+
+PIPELINE = """
+import dagster as dg
+import pyarrow as pa
+from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+
+CARRIERS = dg.StaticPartitionsDefinition(["AA", "UA"])
+
+@dg.asset(code_version="{code}")
+def flights() -> pa.Table:
+    raise NotImplementedError
+
+@dg.asset
+def delays(flights: pa.Table) -> pa.Table:
+    raise NotImplementedError
+
+@dg.asset(partitions_def=CARRIERS)
+def by_carrier(delays: pa.Table) -> pa.Table:
+    raise NotImplementedError
+
+project = ProjectResource(name="NYC", location={location!r}, environment={environment})
+defs = dg.Definitions(
+    [flights, delays, by_carrier],
+    sensors=[build_version_sensor("keep_current", dg.AssetSelection.all())],
+    resources={{"io_manager": VersionedParquetIOManager(project=project)}},
+)
+"""
+VARIABLE = 'dg.EnvVar("DAGSTER_VERSIONED_ENVIRONMENT")'
+
+
+@pytest.fixture
+def code(tmp_path, monkeypatch):
+    """Writes modules into the working directory."""
+    folder = tmp_path / "code"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("DAGSTER_VERSIONED_ENVIRONMENT", "")  # so that what the verb sets is taken back
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+
+    def write(name, text=PIPELINE, code="1", environment=VARIABLE):
+        values = {"code": code, "location": str(tmp_path / "store"), "environment": environment}
+        (folder / f"{name}.py").write_text(text.format(**values) if text is PIPELINE else text)
+
+    yield write
+    for name in [name for name, module in sys.modules.items() if str(folder) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def built(project, code):
+    """The modules ``same`` and ``changed``, and their tables, which ``same`` would leave as they are."""
+    code("same")
+    code("changed", code="2")
+    fill(project)
+    return project
+
+
+def fill(project):
+    frame = pa.table({"n": [1, 2]})
+    project.table("flights").write(frame, code_version="1")
+    project.table("delays").write(frame, parents=project.table("flights").upstream())
+    table, above = project.table("by_carrier"), project.table("delays").upstream()
+    table.write_partitions({"AA": frame, "UA": frame}, parents=above)
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
+
+
+def plan(*words, ok=0):
+    result = in_process("plan", *words)
+    assert result.exit_code == ok, (result.stdout, result.stderr)
+    return result
+
+
+def test_nothing_would_run(built):
+    said = plan("-m", "same", "--environment", "production", "--exit-code").stdout
+    assert said == (
+        "Nothing would run.\n"
+        "4 tables and partitions are current. Without a code version, so that changes of code are not seen: delays,"
+        " by_carrier.\n"
+    )
+
+
+def test_a_changed_source_and_all_below_it_and_nothing_is_written(built, tmp_path):
+    before = files(tmp_path)
+    said = plan("-m", "changed", "--environment", "production").stdout
+    lines = [" ".join(line.split()) for line in said.splitlines()]
+    assert lines[1] == f"flights runs code version 1 -> 2 nobody 2 {size(built, 'flights')}"
+    assert lines[2] == f"delays may run unknown until flights has run keep_current 2 {size(built, 'delays')}"
+    assert lines[3].startswith("by_carrier may run 2 unknown until delays has run keep_current 4 ")
+    assert lines[4].startswith("0 tables and partitions are current.")
+    plan("-m", "changed", "--environment", "production", "--exit-code", ok=1)
+    assert files(tmp_path) == before
+
+
+def size(project, table):
+    return f"{project.table(table).version().facts.size_bytes} bytes"
+
+
+def test_as_json_with_every_partition(built, cli):
+    document = cli.json("plan", "-m", "changed", "--environment", "production")
+    assert [(one["asset"], one["partition"], one["what"]) for one in document["cells"]] == [
+        ("flights", None, "runs"),
+        ("delays", None, "may run"),
+        ("by_carrier", "AA", "may run"),
+        ("by_carrier", "UA", "may run"),
+    ]
+    assert document["cells"][1]["sensors"] == ["keep_current"]
+    assert (document["environment"], document["projects"], document["would_run"]) == ("production", ["NYC"], True)
+    assert (document["current"], document["uncoded"]) == (0, ["delays", "by_carrier"])
+
+
+def test_as_a_comment(built):
+    said = plan("-m", "changed", "--environment", "production", "--format", "markdown").stdout.splitlines()
+    assert said[0] == "<!-- dagster-versioned plan NYC production -->"
+    assert said[1] == "### Plan for `production`: 3 of its assets would run, or may"
+    assert said[5].startswith(r"| flights | runs |  | code version 1 -\> 2 | nobody | 2 |")
+    assert said[7].startswith(r"| by\_carrier | may run | 2 | unknown until delays has run | keep\_current | 4 |")
+    assert r"by\_carrier" in said[-1]
+
+
+def test_a_comment_of_thousands_of_assets_is_cut(code, project):
+    code(
+        "many",
+        "import dagster as dg\n"
+        "from dagster_versioned import ProjectResource, VersionedParquetIOManager\n"
+        "def named(name):\n"
+        "    @dg.asset(name=name)\n"
+        "    def made() -> list:\n"
+        "        raise NotImplementedError\n"
+        "    return made\n"
+        f"project = ProjectResource(name='NYC', location={str(project.store.uri)!r}, environment='production')\n"
+        "manager = VersionedParquetIOManager(project=project)\n"
+        "assets = [named('x' + '_' * 60 + str(n)) for n in range(800)]\n"
+        "defs = dg.Definitions(assets, resources={'io_manager': manager})\n",
+    )
+    said = plan("-m", "many", "--format", "markdown").stdout
+    assert len(said) < MOST_CHARACTERS
+    assert len(said) > MOST_CHARACTERS - 400
+    shown = said.count("| new |")
+    assert f"\n{800 - shown} more are not shown" in said
+    assert "0 tables and partitions are current" in said
+    assert "and 780 more" in said
+
+
+class TestEnvironments:
+    def test_the_definitions_are_those_of_it(self, built):
+        create_environment(built, "pr-142")
+        built.in_environment("pr-142").table("flights").write(pa.table({"n": [3]}), code_version="1")
+        assert plan("-m", "same", "--environment", "production").stdout.startswith("Nothing would run.")
+        said = plan("-m", "same", "--environment", "pr-142", "-f", "markdown").stdout.splitlines()
+        assert said[0] == "<!-- dagster-versioned plan NYC pr-142 -->"
+        assert said[5].startswith("| delays | runs |  | flights ")
+
+    def test_none_is_made(self, built, tmp_path):
+        before = files(tmp_path)
+        assert "There is no environment 'pr-142'" in plan("-m", "same", "--environment", "pr-142", ok=3).stderr
+        assert files(tmp_path) == before
+
+    def test_definitions_that_do_not_follow_are_refused(self, built, code):
+        create_environment(built, "pr-142")
+        code("fixed", environment="'production'")
+        said = plan("-m", "fixed", "--environment", "pr-142", ok=ExitCode.INVALID).stderr
+        assert "The definitions write to production, not to pr-142" in said
+        code("silent", environment="None")
+        said = plan("-m", "silent", "--environment", "pr-142", ok=ExitCode.INVALID).stderr
+        assert "states no environment" in said
+
+
+class TestModules:
+    def test_what_cannot_be_loaded(self, built, code):
+        code("broken", "1 / 0")
+        code("empty", "import dagster")
+        code("two", "import dagster as dg\none, two = dg.Definitions(), dg.Definitions()")
+        code("tableless", "import dagster as dg\ndefs = dg.Definitions([dg.AssetSpec('a')])")
+        code("wrong", "import dagster as dg\n@dg.asset\ndef a(b): ...\ndefs = dg.Definitions([a])")
+        for name, why in (
+            ("missing", "ModuleNotFoundError"),
+            ("broken", "ZeroDivisionError"),
+            ("wrong", "could not be loaded"),
+            ("empty", "has no Definitions"),
+            ("two", "has 2 Definitions"),
+            ("tableless", "no versioned table"),
+        ):
+            result = plan("-m", name, ok=ExitCode.INVALID)
+            assert why in result.stderr
+            assert result.stdout == ""
+
+    def test_none_is_named(self, built, monkeypatch):
+        assert "Name their module: -m MODULE" in plan(ok=ExitCode.INVALID).stderr
+        monkeypatch.setenv("DAGSTER_VERSIONED_MODULE", "same")
+        plan("--environment", "production")
+
+    def test_one_that_makes_its_definitions_when_asked(self, built, code):
+        code("late", "import dagster as dg\n@dg.definitions\ndef defs():\n    from same import defs\n    return defs\n")
+        assert plan("-m", "late", "--environment", "production").stdout.startswith("Nothing would run.")
+
+    def test_two_of_the_same_assets_are_refused(self, built):
+        said = plan("-m", "same", "-m", "changed", "--environment", "production", ok=ExitCode.INVALID).stderr
+        assert "Two modules define the asset flights" in said
+
+
+def test_the_instance_is_that_of_dagster_home(built, tmp_path, monkeypatch):
+    words = ("-m", "same", "--environment", "production", "--instance")
+    assert "DAGSTER_HOME" in plan(*words, ok=ExitCode.INVALID).stderr
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    assert plan(*words).stdout.startswith("Nothing would run.")
+
+
+def test_two_notations_are_refused(built):
+    assert "two notations" in plan("-m", "same", "--json", "-f", "markdown", ok=ExitCode.INVALID).stderr
