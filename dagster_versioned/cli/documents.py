@@ -52,6 +52,7 @@ def version_document(version: Version) -> dict[str, Any]:
         "message": identity.message if identity else None,
         "author": facts.author if facts else None,
         "run_id": facts.run.run_id if facts and facts.run else None,
+        "promoted_from": facts.promoted_from if facts else None,
         "gone": version.gone,
         "problem": problem,
     }

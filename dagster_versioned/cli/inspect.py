@@ -412,7 +412,7 @@ def _show_one(document: dict[str, Any]) -> None:
             ("rows", document["rows"]),
             ("size", human_size(document["size_bytes"])),
             ("row order", {"seq": "significant", "bag": "ignored"}.get(str(facts.get("digest", ""))[:3])),
-            *((name, document[name]) for name in ("code_version", "message", "author", "run_id")),
+            *((name, document[name]) for name in ("code_version", "message", "author", "run_id", "promoted_from")),
             ("table_type", identity.get("table_type")),
         ]
     )
