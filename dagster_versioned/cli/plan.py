@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +16,21 @@ from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
     from dagster_versioned.sensors.forecast import Forecast, Foreseen
+    from dagster_versioned.sensors.version_sensor import Scope
 
 PANEL = "Environments"
 _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "size now")
 _RIGHT = ("partitions", "rows now", "size now")
+
+
+class Stale(StrEnum):
+    """What of an environment is spoken of. Enumerations, since Typer knows no literals before 0.19."""
+
+    CHANGED = "changed"
+    ALL = "all"
+
+
+_SCOPES: dict[Stale, "Scope"] = {Stale.CHANGED: "changed", Stale.ALL: "all"}
 
 
 def register(app: typer.Typer) -> None:
@@ -52,6 +64,9 @@ def plan(
     notation: Annotated[
         Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
     ] = Notation.TEXT,
+    scope: Annotated[
+        Stale, typer.Option("--scope", help="In an environment: what is not current because of it, or all that is not.")
+    ] = Stale.CHANGED,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
 ) -> ExitCode | None:
     """Say what would run of the definitions in MODULE, and why, as their sensors judge it. Runs and writes nothing."""
@@ -67,7 +82,7 @@ def plan(
 
     repositories = [repository_of_module(name) for name in dict.fromkeys(names)]
     instance = instance_of_home() if with_instance else None
-    found = forecast(repositories, instance=instance, environment=session.environment)
+    found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
     if session.json:
         from dagster_versioned.cli.documents import print_json
 
@@ -124,6 +139,8 @@ def _why(cells: Sequence["Foreseen"]) -> str:
 def _end(found: "Forecast") -> list[str]:
     stays = "table or partition is" if found.current == 1 else "tables and partitions are"
     lines = [f"{found.current:,} {stays} current."]
+    if found.left:
+        lines[0] += f" {found.left:,} were not when the environment began, and not because of it (--scope all)."
     if found.uncoded:
         lines[0] += f" Without a code version, so that changes of code are not seen: {some(found.uncoded)}."
     if found.unlisted:

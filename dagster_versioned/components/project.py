@@ -13,7 +13,7 @@ from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.resources.project import Engine, ProjectResource
-from dagster_versioned.sensors.version_sensor import build_version_sensor
+from dagster_versioned.sensors.version_sensor import Scope, build_version_sensor
 
 
 def _texts(context: dg.ResolutionContext, tags: Mapping[str, Any]) -> dict[str, str]:
@@ -106,6 +106,10 @@ class SensorSettings(dg.Model, dg.Resolvable):
     wait_for_checks: bool = Field(
         default=True, description="Whether a version is handed on only once its asset's blocking checks have passed."
     )
+    scope: Scope = Field(
+        default="changed",
+        description="In an environment: what is not current because of it, or (all) also what was not when it began.",
+    )
     max_runs_per_tick: int = Field(
         default=25, json_schema_extra={"minimum": 1}, description="The rest follows on later ticks."
     )
@@ -126,6 +130,7 @@ class SensorSettings(dg.Model, dg.Resolvable):
             on=self.compare,
             on_code_version=self.on_code_version,
             wait_for_checks=self.wait_for_checks,
+            scope=self.scope,
             max_runs_per_tick=self.max_runs_per_tick,
             minimum_interval_seconds=self.minimum_interval_seconds,
             default_status=dg.DefaultSensorStatus.RUNNING if self.running else dg.DefaultSensorStatus.STOPPED,

@@ -19,7 +19,7 @@ from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
 from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
 from dagster_versioned.sensors.tick import oldest
-from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY
+from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY, Scope
 from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version
@@ -57,7 +57,8 @@ class Foreseen:
 class Forecast:
     """All that would run or is kept from it, upstream first, and what the rest is.
 
-    ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``uncoded`` the assets
+    ``environment`` is where, ``current`` how many tables and partitions stay as they are, ``left`` how many were not
+    current when the environment began, and not because of it, ``uncoded`` the assets
     without a code version, ``unlisted`` those that have partitions of which none is known.
     """
 
@@ -65,6 +66,7 @@ class Forecast:
     environment: str
     cells: tuple[Foreseen, ...]
     current: int
+    left: int
     uncoded: tuple[str, ...]
     unlisted: tuple[str, ...]
 
@@ -79,12 +81,14 @@ def forecast(
     *,
     instance: dg.DagsterInstance | None = None,
     environment: str | None = None,
+    scope: Scope = "changed",
 ) -> Forecast:
     """What would run of code locations, as their sensors judge it, and what nobody watches; writes nothing.
 
     ``instance`` knows dynamic partitions, runs and checks; without it, none are looked at. ``environment`` is where
-    the definitions are to write. Raises `InvalidInput` where they write elsewhere or make no versioned table, where two
-    of them have one asset or depend on each other in a circle, and what opening a project does.
+    the definitions are to write; with the ``scope`` "all", what was not current when it began counts as well. Raises
+    `InvalidInput` where they write elsewhere or make no versioned table, where two of them have one asset or depend on
+    each other in a circle, and what opening a project does.
     """
     units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one))]
     if len(repositories) > 1:
@@ -103,7 +107,7 @@ def forecast(
         )
     with ExitStack() as opened:
         known = instance or opened.enter_context(dg.DagsterInstance.ephemeral())
-        ahead = _Ahead(units, [one for repository in repositories for one in _requesters(repository, units)])
+        ahead = _Ahead(units, [one for repository in repositories for one in _requesters(repository, units)], scope)
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)
         stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
@@ -112,7 +116,8 @@ def forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
         cells=cells,
-        current=sum(len(ahead.cells(unit)) for unit, _ in members) - len(cells),
+        current=sum(len(ahead.cells(unit)) for unit, _ in members) - len(cells) - ahead.left,
+        left=ahead.left,
         uncoded=tuple(member.key.to_user_string() for _, member in members if member.code_version is None),
         unlisted=tuple(member.key.to_user_string() for unit, member in members if not ahead.cells(unit)),
     )
@@ -138,8 +143,8 @@ class _Stand:
 class _Ahead(Watch):
     """A look at everything, that writes nothing; and what comes of it once upstreams have run."""
 
-    def __init__(self, units: Sequence[Unit], requesters: Sequence[_Requester]) -> None:
-        super().__init__(units, on_code_version=True, brings_heads_up=False)
+    def __init__(self, units: Sequence[Unit], requesters: Sequence[_Requester], scope: Scope) -> None:
+        super().__init__(units, on_code_version=True, brings_heads_up=False, scope=scope)
         self._requesters = requesters
         self._strict = {number for one in requesters if one.on_code_version for number in one.units}
         self._all: dict[Cell, StaleCell] = {}
@@ -153,6 +158,11 @@ class _Ahead(Watch):
     def findings(self) -> Iterator[tuple[Cell, StaleCell]]:
         """What is not current, upstream first: of everything, or in view of one sensor."""
         return iter(self._in_view.items())
+
+    @property
+    def left(self) -> int:
+        """How many tables and partitions were not current when their environment began, and are not in scope."""
+        return sum(len(cells) * len(self.units[number].members) for number, cells in self._left.items())
 
     def cells(self, unit: Unit) -> Sequence[str | None]:
         """The partitions of a unit, in order."""
@@ -169,7 +179,9 @@ class _Ahead(Watch):
             found = self._findings.get(number, {})
             for cell in self.cells(unit):
                 one = self._counted(number, found[cell]) if cell in found else self._first(unit, cell)
-                if one is not None:
+                if one is not None and cell not in found and not self._is_in_scope(unit, cell):
+                    self._left.setdefault(number, set()).add(cell)
+                elif one is not None:
                     self._all[unit.name, cell] = one
         ended = RunsTried()
         ended.begin(oldest(self._all))

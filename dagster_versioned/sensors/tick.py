@@ -27,6 +27,7 @@ from dagster_versioned.sensors.runs import (
     RunsInProgress,
     RunsTried,
 )
+from dagster_versioned.sensors.version_sensor import Scope
 from dagster_versioned.sensors.watch import Seen, Watch
 from dagster_versioned.tables.staleness import StaleCell
 
@@ -57,7 +58,9 @@ class Trigger:
         wait_for_checks: bool,
         max_runs: int,
         run_tags: Mapping[str, str],
+        scope: Scope = "changed",
     ) -> None:
+        self._scope: Scope = scope
         self._selection = selection
         self._on: On = on
         self._on_code_version = on_code_version
@@ -106,7 +109,7 @@ class Trigger:
         if self._watch is None or self._repository is not repository:
             graph = repository.asset_graph
             units = units_of(graph, self._selection.resolve(graph))
-            self._watch = Watch(units, self._on, on_code_version=self._on_code_version)
+            self._watch = Watch(units, self._on, on_code_version=self._on_code_version, scope=self._scope)
             self._repository = repository
         return self._watch
 
@@ -179,6 +182,8 @@ def _checked(seen: Seen) -> str:
     new = "1 document was new" if seen.reads == 1 else f"{seen.reads} documents were new"
     news = new if seen.reads else "nothing new since the last tick"
     text = f"Checked {seen.units} targets against the current versions of {seen.tables} tables ({news})."
+    if seen.left:
+        text += f" {seen.left} were not current when the environment began, and are left (scope)."
     if seen.pending:
         text += f" A commit is under way on {_some(seen.pending)}."
     return text

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import dagster as dg
 
@@ -13,6 +13,9 @@ from dagster_versioned.dagster_internals import (
 )
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import On, require_on
+
+Scope = Literal["changed", "all"]
+"""What is judged in an environment: what is not current because of it, or also what was not when it began."""
 
 ON_KEY = "dagster_versioned/on"
 CODE_KEY = "dagster_versioned/on_code_version"
@@ -30,6 +33,7 @@ def build_version_sensor(
     on: On = "metadata_sha",
     on_code_version: bool = False,
     wait_for_checks: bool = True,
+    scope: Scope = "changed",
     max_runs_per_tick: int = 25,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -48,9 +52,10 @@ def build_version_sensor(
     upstream counts, ``"data_sha"`` being its data alone. ``on_code_version``: whether a target whose asset states
     another code version than its head is stale. ``wait_for_checks``: whether a version is handed on only once every
     blocking check of its asset that the definitions hold has passed for it (a failure with severity WARN counts as
-    passed). ``max_runs_per_tick``: the rest follows on later ticks. Partitions that lie side by side are one run where
-    the asset's backfill policy is single-run, unless a partition is built from another one of the same asset; else each
-    is a run.
+    passed). ``scope``: in an environment, ``"changed"`` requests what is not current because of it, ``"all"`` also what
+    was not when it began. ``max_runs_per_tick``: the rest follows on later ticks. Partitions that lie side by side are
+    one run where the asset's backfill policy is single-run, unless a partition is built from another one of the same
+    asset; else each is a run.
 
     Inputs that are pinned (in `AssetIn` metadata, or in the configuration of the IO manager) are current as they are. A
     version pinned by a run alone lasts until the next tick: hold the head to keep it.
@@ -58,13 +63,15 @@ def build_version_sensor(
     if max_runs_per_tick < 1:
         raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
     require_on(on, "sensor")
+    if scope not in get_args(Scope):
+        raise InvalidInput(f"scope is {scope!r:.100}; it is 'changed' or 'all'. No sensor was made.")
     selection = dg.AssetSelection.from_coercible(target)
 
     @cache
     def trigger() -> "Trigger":
         from dagster_versioned.sensors.tick import Trigger
 
-        return Trigger(selection, on, on_code_version, wait_for_checks, max_runs_per_tick, dict(run_tags or {}))
+        return Trigger(selection, on, on_code_version, wait_for_checks, max_runs_per_tick, dict(run_tags or {}), scope)
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return trigger().tick(context)

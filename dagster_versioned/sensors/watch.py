@@ -23,6 +23,7 @@ from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Uni
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
+from dagster_versioned.sensors.version_sensor import Scope
 from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 FORM = 2
@@ -41,6 +42,8 @@ class Seen:
     reads: int
     pending: tuple[str, ...]
     digest: str | None
+    left: int = 0
+    """How many cells were stale when the environment began, and are not because of it."""
 
 
 class Watch:
@@ -53,8 +56,11 @@ class Watch:
         *,
         on_code_version: bool = False,
         brings_heads_up: bool = True,
+        scope: Scope = "changed",
     ) -> None:
         self.units = units
+        self._scope: Scope = scope
+        self._left: dict[int, set[str | None]] = {}
         self._on: On = on
         self._on_code_version = on_code_version
         places = [member.place for unit in units for member in unit.members]
@@ -83,7 +89,7 @@ class Watch:
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
         self._is_described = all(is_known(edge.mapping) for edge in edges)
-        self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version])
+        self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version, scope])
 
     def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
         """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read."""
@@ -116,7 +122,8 @@ class Watch:
         return self._seen(reads, pending, self._digest(etags) if is_known else None)
 
     def _seen(self, reads: int, pending: Sequence[str], digest: str | None) -> Seen:
-        return Seen(len(self.units), sum(map(len, self._tables.values())), reads, tuple(pending), digest)
+        left = sum(map(len, self._left.values()))
+        return Seen(len(self.units), sum(map(len, self._tables.values())), reads, tuple(pending), digest, left)
 
     @property
     def is_settled(self) -> bool:
@@ -298,6 +305,7 @@ class Watch:
         else:
             wanted = order if cells is None else [cell for cell in cells if cell in order]
         found: dict[str | None, StaleCell] = {}
+        left = self._left.setdefault(number, set())
         shared = {
             edge: need for member in unit.members for edge in member.edges if (need := self._shared(edge, member))
         }
@@ -317,9 +325,33 @@ class Watch:
                 for member in unit.members
             ]
             one = find(name, cell, members, on, on_code_version=on_code_version)
-            if one is not None:
+            left.discard(cell)
+            if one is not None and self._is_in_scope(unit, cell):
                 found[cell] = one
+            elif one is not None:
+                left.add(cell)
         return found
+
+    def _is_in_scope(self, unit: Unit, cell: str | None) -> bool:
+        """Whether a cell is not current because of its environment, and not since before it began.
+
+        It is where the environment, or the code, made it or what it reads another one; all of production's are.
+        """
+        if self._scope == "all" or any(member.place.forked_at < 0 for member in unit.members):
+            return True
+        for member in unit.members:
+            head = self._table(member.place).cell(cell if member.partitions is not None else None)
+            if head is not None and (
+                head.log_version > member.place.forked_at or member.code_version not in (None, head.code_version)
+            ):
+                return True
+            for edge in member.edges:
+                if edge.place.is_in_environment:
+                    keys = [None] if edge.partitions is None else self._link(edge, member).keys(cell)
+                    upstreams = (self._table(edge.place).cell(key) for key in keys)
+                    if any(one is not None and one.log_version > edge.place.forked_at for one in upstreams):
+                        return True
+        return False
 
     def _shared(self, edge: Edge, member: Member) -> Need | None:
         """What every partition of a member needs of an upstream, if that is the same for all of them."""

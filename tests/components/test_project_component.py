@@ -15,9 +15,10 @@ from dagster.components.resolved.errors import ResolutionException
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
-from dagster_versioned import VersionedParquetIOManager, VersionedProjectComponent
+from dagster_versioned import Project, VersionedParquetIOManager, VersionedProjectComponent
 from dagster_versioned.components.project import SensorSettings
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.environments import create_environment
 
 TYPE = "dagster_versioned.VersionedProjectComponent"
 
@@ -66,6 +67,22 @@ sensors:
     run_tags: {dagster/max_retries: "2"}
   - {name: keep_all, target: "*"}
 """
+
+
+def test_an_environment_is_named_and_a_variable_that_is_not_set_is_no_production(tmp_path, monkeypatch):
+    project = Project.open("HOUSE", str(tmp_path / "data"))
+    create_environment(project, "pr-1")
+    monkeypatch.delenv("BRANCH_OF_TEST", raising=False)
+    at = f"name: HOUSE, location: {tmp_path}/data"
+    for null in ("null", "'{{ env.BRANCH_OF_TEST }}'"):
+        with pytest.raises((ResolutionException, ValidationError), match="null"):
+            definitions(f"project: {{{at}, environment: {null}}}\n")
+    monkeypatch.setenv("BRANCH_OF_TEST", "pr-1")
+    named = definitions(f"project: {{{at}, environment: '{{{{ env.BRANCH_OF_TEST }}}}'}}\n")
+    assert named.resources["io_manager"].project.project().environment.name == "pr-1"
+    production = definitions(f"project: {{{at}, environment: production}}\n")
+    assert production.resources["io_manager"].project.project().environment is None
+    assert definitions(f"project: {{{at}}}\n").resources["io_manager"].project.project().environment is None
 
 
 def test_the_documented_component_is_one(tmp_path, monkeypatch):

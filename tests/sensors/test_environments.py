@@ -71,7 +71,7 @@ def test_production_asks_for_nothing_because_of_it(daemon):
     assert daemon.head("up").metadata_sha == made.version.metadata_sha
 
 
-def line(daemon, version, calls, environment=None):
+def line(daemon, version, calls, environment=None, scope="changed"):
     """``raw``, ``middle`` by this code version, and two assets below it; each call is noted."""
 
     @dg.asset
@@ -100,7 +100,7 @@ def line(daemon, version, calls, environment=None):
         return raw
 
     targets = dg.AssetSelection.assets(middle, top, beside, apart)
-    sensor = build_version_sensor("keep", targets, on_code_version=True)
+    sensor = build_version_sensor("keep", targets, on_code_version=True, scope=scope)
     resource = ProjectResource(name=daemon.project.name, location=daemon.location, environment=environment)
     manager = VersionedParquetIOManager(project=resource)
     daemon.deploy(raw, middle, top, beside, apart, sensors=[sensor], resources={"io_manager": manager})
@@ -152,3 +152,26 @@ def test_what_a_promotion_leaves_production_computes(daemons):
         line(production, "2", calls)
         assert sorted(production.settle()) == [("apart", None), ("beside", None), ("middle", None), ("top", None)]
         assert sorted(calls) == ["apart", "beside", "middle", "top"]
+
+
+def test_what_was_stale_when_it_began_is_not_the_branches(daemons):
+    """Production is in the middle of its night: a branch requests what it changes, and nothing of that."""
+    calls: list[str] = []
+    with daemons() as production:
+        line(production, "1", calls)
+        production.materialize("raw")
+        production.settle()
+        production.write("raw", frame(5))  # so that all below it is stale
+        create_environment(production.project, "pr-1")
+        with daemons() as branch:
+            branch.location, branch.project = production.location, production.project
+            line(branch, "1", calls, "pr-1")
+            calls.clear()
+            assert branch.settle() == []
+            assert "2 were not current when the environment began" in branch.last_tick().skip_reason
+            line(branch, "2", calls, "pr-1")
+            assert sorted(branch.settle()) == [("beside", None), ("middle", None), ("top", None)]
+            line(branch, "2", calls, "pr-1", scope="all")
+            assert branch.settle() == [("apart", None)]
+            branch.project.in_environment("pr-1").table(["raw"]).write(frame(6))
+            assert sorted(branch.settle()) == [("apart", None), ("beside", None), ("middle", None), ("top", None)]

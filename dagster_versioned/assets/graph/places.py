@@ -27,6 +27,11 @@ class Place:
         return self.project.key if isinstance(self.project, ExternalTable) else (self.project.name, str(self.table))
 
     @property
+    def is_in_environment(self) -> bool:
+        """Whether it is in an environment of its project."""
+        return not isinstance(self.project, ExternalTable) and self.project.environment is not None
+
+    @property
     def forked_at(self) -> int:
         """In an environment, the log version up to which the table is production's; else -1."""
         environment = None if isinstance(self.project, ExternalTable) else self.project.environment
