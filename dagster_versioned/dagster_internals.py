@@ -15,7 +15,9 @@ from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
+from dagster._core.definitions.data_version import CODE_VERSION_TAG, DATA_VERSION_TAG
+from dagster._core.definitions.data_version import INPUT_DATA_VERSION_TAG_PREFIX as INPUT_DATA_VERSION_PREFIX
+from dagster._core.definitions.data_version import INPUT_EVENT_POINTER_TAG_PREFIX as INPUT_EVENT_PREFIX
 from dagster._core.definitions.events import AssetKeyPartitionKey
 from dagster._core.definitions.partitions.context import partition_loading_context  # public from 1.12 on
 from dagster._core.definitions.partitions.mapping.partition_mapping import UpstreamPartitionsResult
@@ -39,8 +41,11 @@ from dagster._core.storage.tags import (
 __all__ = [
     "ASSET_PARTITION_RANGE_END_TAG",
     "ASSET_PARTITION_RANGE_START_TAG",
+    "CODE_VERSION_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
+    "INPUT_DATA_VERSION_PREFIX",
+    "INPUT_EVENT_PREFIX",
     "NOT_FINISHED_STATUSES",
     "PARTITION_NAME_TAG",
     "RETRY_NUMBER_TAG",

@@ -44,6 +44,9 @@ class TestDagster:
         assert internals.RETRY_NUMBER_TAG == "dagster/retry_number"
         assert internals.WILL_RETRY_TAG == "dagster/will_retry"
         assert internals.DATA_VERSION_TAG == "dagster/data_version"
+        assert internals.CODE_VERSION_TAG == "dagster/code_version"
+        assert internals.INPUT_DATA_VERSION_PREFIX == "dagster/input_data_version"
+        assert internals.INPUT_EVENT_PREFIX == "dagster/input_event_pointer"
 
     def test_a_run_is_finished_or_not(self) -> None:
         finished, others = set(internals.FINISHED_STATUSES), set(internals.NOT_FINISHED_STATUSES)

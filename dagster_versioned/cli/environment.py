@@ -210,6 +210,10 @@ def promote(
         typer.Option("--accept", metavar="TABLE", help="Promote it without a code version, or with far fewer rows."),
     ] = None,
     apply: Apply = False,
+    with_instance: Annotated[
+        bool,
+        typer.Option("--instance", help="Tell the Dagster instance of DAGSTER_HOME, production's, what it did."),
+    ] = False,
 ) -> ExitCode | None:
     """Make an environment's versions production's, as far as they are current there; computes nothing.
 
@@ -219,7 +223,16 @@ def promote(
     from dagster_versioned.tables.promote import promote as promoted
 
     project = session.production()
+    instance = None
+    if with_instance and apply:
+        from dagster_versioned.assets.code_location import instance_of_home
+
+        instance = instance_of_home()  # before anything is done
     report = promoted(project, name, dry_run=not apply, accept=accept or (), by=project.author)
+    if instance is not None:
+        from dagster_versioned.io_managers.promotion_events import report_promotion
+
+        session.note(f"Dagster was told of {counted(report_promotion(instance, project, report), 'version')}.")
     if session.json:
         print_json(
             {

@@ -15,8 +15,8 @@ from dagster_versioned.cli.terminal import human_size, say, show_table
 from dagster_versioned.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from dagster_versioned.identity.version import Scope
     from dagster_versioned.sensors.forecast import Forecast, Foreseen
-    from dagster_versioned.sensors.version_sensor import Scope
 
 PANEL = "Environments"
 _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "size now")

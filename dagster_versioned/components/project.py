@@ -9,11 +9,12 @@ from pydantic import BaseModel, Field, field_validator
 
 from dagster_versioned.components.yaml_schema import DAGSTER_NAME, LOCATION, PROJECT_NAME, TEXT, checked
 from dagster_versioned.extras import requiring
+from dagster_versioned.identity.version import Scope
 from dagster_versioned.io_managers.open_lineage import OpenLineageResource
 from dagster_versioned.io_managers.parquet import VersionedParquetIOManager
 from dagster_versioned.resources.governance import GovernanceResource
 from dagster_versioned.resources.project import Engine, ProjectResource
-from dagster_versioned.sensors.version_sensor import Scope, build_version_sensor
+from dagster_versioned.sensors.version_sensor import build_version_sensor
 
 
 def _texts(context: dg.ResolutionContext, tags: Mapping[str, Any]) -> dict[str, str]:

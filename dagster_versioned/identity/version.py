@@ -22,6 +22,9 @@ TableType = Literal["imported", "derived"]
 On = Literal["metadata_sha", "data_sha"]
 """What of an upstream counts as a change: all that a version means, or its data alone (early cut-off)."""
 
+Scope = Literal["changed", "all"]
+"""What is judged in an environment: what is not current because of it, or also what was not when it began."""
+
 RowOrder = Literal["significant", "ignored"]
 
 HASH_ALGO = "parquet-sha256"

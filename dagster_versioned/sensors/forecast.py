@@ -12,14 +12,14 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
-from dagster_versioned.identity.version import On
+from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.condition import VersionChanged
 from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
 from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
 from dagster_versioned.sensors.tick import oldest
-from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY, Scope
+from dagster_versioned.sensors.version_sensor import CHECKS_KEY, CODE_KEY, ON_KEY
 from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version

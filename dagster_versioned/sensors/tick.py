@@ -15,7 +15,7 @@ from dagster_versioned.dagster_internals import (
     PARTITION_NAME_TAG,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import On
+from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.graph import Unit, units_of
 from dagster_versioned.sensors.plan import Cell, Decision, Standing, runs_of
@@ -27,7 +27,6 @@ from dagster_versioned.sensors.runs import (
     RunsInProgress,
     RunsTried,
 )
-from dagster_versioned.sensors.version_sensor import Scope
 from dagster_versioned.sensors.watch import Seen, Watch
 from dagster_versioned.tables.staleness import StaleCell
 

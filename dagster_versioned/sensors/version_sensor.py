@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import dagster as dg
 
@@ -12,10 +12,7 @@ from dagster_versioned.dagster_internals import (
     RequiredNeighborsAssetSelection,
 )
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import On, require_on
-
-Scope = Literal["changed", "all"]
-"""What is judged in an environment: what is not current because of it, or also what was not when it began."""
+from dagster_versioned.identity.version import On, Scope, require_on
 
 ON_KEY = "dagster_versioned/on"
 CODE_KEY = "dagster_versioned/on_code_version"

@@ -16,14 +16,13 @@ from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, parse_reference
-from dagster_versioned.identity.version import On
+from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks, Reading
 from dagster_versioned.sensors.external import ExternalHeads, heads_of
 from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Unit, is_known
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
-from dagster_versioned.sensors.version_sensor import Scope
 from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 FORM = 2

@@ -161,3 +161,21 @@ def test_promote(cli, project, flights):
     assert [one["table"] for one in document["promoted"]] == ["new"]
     assert [one["table"] for one in document["left"]] == ["flights"]
     assert cli("promote", "pr-7").code == 3
+
+
+def test_promote_tells_dagster(cli, project, flights, tmp_path, monkeypatch):
+    import dagster as dg
+
+    cli("env", "create", "pr-142", ok=0)
+    project.in_environment("pr-142").table("new").write(pa.table({"n": [1]}), code_version="1")
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    refused = cli("promote", "pr-142", "--apply", "--instance")
+    assert refused.code == 2
+    assert "DAGSTER_HOME" in refused.err
+    assert not project.table("new").exists()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    assert "Dagster was told of 1 version." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
+    assert "Dagster was told of 0 versions." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
+    with dg.DagsterInstance.get() as instance:
+        event = instance.get_latest_materialization_event(dg.AssetKey("new"))
+    assert event.asset_materialization.tags["dagster/data_version"] == project.table("new").version().metadata_sha

@@ -2,8 +2,12 @@
 
 import dagster as dg
 import pyarrow as pa
+from dagster._core.definitions.data_version import CachingStaleStatusResolver
+from dagster._core.loader import LoadingContextForTest
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.dagster_internals import partition_loading_context
+from dagster_versioned.io_managers.promotion_events import report_promotion
 from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.promote import promote
 
@@ -106,6 +110,14 @@ def line(daemon, version, calls, environment=None, scope="changed"):
     daemon.deploy(raw, middle, top, beside, apart, sensors=[sensor], resources={"io_manager": manager})
 
 
+def statuses(daemon):
+    """What the UI says of each asset."""
+    graph = daemon.definitions.get_repository_def().asset_graph
+    with partition_loading_context(dynamic_partitions_store=daemon.instance):
+        resolver = CachingStaleStatusResolver(daemon.instance, graph, LoadingContextForTest(daemon.instance))
+        return {key: resolver.get_status(key) for key in graph.materializable_asset_keys}
+
+
 def test_from_a_branch_to_production_without_a_second_computation(daemons):
     """Two instances, as a team has them: production's, and the branch's."""
     calls: list[str] = []
@@ -125,11 +137,19 @@ def test_from_a_branch_to_production_without_a_second_computation(daemons):
         report = promote(production.project, "pr-1", dry_run=False)
         assert [cell.table for cell in report.promoted] == ["middle", "beside", "top"]
         assert not report.left
+        assert report_promotion(production.instance, production.project, report) == 3
+        assert report_promotion(production.instance, production.project, report) == 0
         calls.clear()
         line(production, "2", calls)
         assert production.settle() == []
         assert calls == []
         assert production.head("top").metadata_sha == made
+        event = production.instance.get_latest_materialization_event(dg.AssetKey("top"))
+        assert event.asset_materialization.metadata["dagster_versioned/promoted_from"].value == "pr-1"
+        assert event.asset_materialization.metadata["dagster_versioned/metadata_sha"].value == made
+        assert {key.to_user_string(): status.name for key, status in statuses(production).items()} == dict.fromkeys(
+            ("raw", "middle", "top", "beside", "apart"), "FRESH"
+        )
 
 
 def test_what_a_promotion_leaves_production_computes(daemons):
