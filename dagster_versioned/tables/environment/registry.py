@@ -139,7 +139,7 @@ def refuse_environments(store: ObjectStore) -> None:
     names = list(names_of(store))
     if names:
         raise InvalidInput(
-            f"{store.uri} has {len(names)} environments that read the project there: {', '.join(names[:10])}. Nothing "
+            f"{store.uri} has environments, which read the project there: {', '.join(names[:10])}. Nothing "
             f"was moved or deleted. Drop them first: `dagster-versioned env drop {names[0]} --apply`."
         )
 

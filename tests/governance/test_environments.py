@@ -1,0 +1,54 @@
+"""Environments of a governed project: they read it where it is, so it stays there as long as there are any."""
+
+from pathlib import Path
+
+import pytest
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.governance.decommission import decommission
+from dagster_versioned.governance.migrate import migrate
+from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.registry import Registry
+from dagster_versioned.storage import Location
+from dagster_versioned.tables.environment.registry import names_of
+from dagster_versioned.tables.environments import create_environment, drop_environment
+from support.frames import numbered
+from support.governed import NAME, Governed, Opener, facts, fill
+from support.stores import contents
+
+
+@pytest.fixture
+def governed(registry: Registry, mirror: GovernanceStore, tmp_path: Path) -> Governed:
+    one = Governed.begin(registry, mirror, Location.parse(str(tmp_path / "home")), Opener())
+    fill(one.at(one.home))
+    create_environment(one.by_developer(), "pr-1", by="Ada")
+    return one
+
+
+def test_a_developer_works_in_one_and_production_stays(governed: Governed) -> None:
+    before = facts(governed.at(governed.home))
+    branch = governed.by_developer().in_environment("pr-1")
+    branch.table("flights").write(numbered(50))
+    assert branch.table("flights").read().num_rows == 50
+    assert facts(governed.at(governed.home)) == before
+    assert list(names_of(governed.open(governed.home))) == ["pr-1"]
+
+
+def test_a_migration_is_refused_by_name_until_they_are_dropped(governed: Governed, tmp_path: Path) -> None:
+    target = Location.parse(str(tmp_path / "away"))
+    before = contents(governed.open(governed.home))
+    with pytest.raises(InvalidInput, match=r"has environments, which read the project there: pr-1\..*env drop pr-1"):
+        migrate(governed.registry, governed.mirror, NAME, target)
+    assert contents(governed.open(governed.home)) == before
+    assert not contents(governed.open(target))
+    drop_environment(governed.by_developer(), "pr-1")
+    assert migrate(governed.registry, governed.mirror, NAME, target).tables > 0
+
+
+def test_bytes_are_not_deleted_below_them(governed: Governed) -> None:
+    before = contents(governed.open(governed.home))
+    with pytest.raises(InvalidInput, match="pr-1"):
+        decommission(governed.registry, governed.mirror, NAME, delete_data=True)
+    assert contents(governed.open(governed.home)) == before
+    drop_environment(governed.by_developer(), "pr-1")
+    assert decommission(governed.registry, governed.mirror, NAME, delete_data=True).deleted_objects > 20
