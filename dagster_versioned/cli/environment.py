@@ -232,7 +232,7 @@ def promote(
     if instance is not None:
         from dagster_versioned.io_managers.promotion_events import report_promotion
 
-        session.note(f"Dagster was told of {counted(report_promotion(instance, project, report), 'version')}.")
+        session.note(f"Reported to Dagster: {counted(report_promotion(instance, project, report), 'version')}.")
     if session.json:
         print_json(
             {

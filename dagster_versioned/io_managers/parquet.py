@@ -1,6 +1,6 @@
 """`VersionedParquetIOManager`: every materialization a version, every input an exact version.
 
-What is said here is all that a code location needs to load; what is done is imported when something is.
+What is defined here is all that a code location needs to load; what is done is imported when something is.
 """
 
 from collections.abc import Generator, Mapping, Sequence

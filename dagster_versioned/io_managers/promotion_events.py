@@ -24,7 +24,7 @@ def report_promotion(instance: dg.DagsterInstance, project: Project, report: Pro
     Those that the instance knows are left out, as are those that production has replaced since, so that it may be run
     again. The UI shows them as materialized by no run, with the data versions that they were built from.
     """
-    told = 0
+    reported = 0
     for cell in report.promoted:
         table = project.table(str(cell.table))
         history = table.state.history
@@ -48,8 +48,8 @@ def report_promotion(instance: dg.DagsterInstance, project: Project, report: Pro
                 tags=_tags(version),
             )
         )
-        told += 1
-    return told
+        reported += 1
+    return reported
 
 
 def _known(instance: dg.DagsterInstance, key: dg.AssetKey, version: Version) -> bool:

@@ -145,7 +145,7 @@ class _Table:
                     self.left.append(LeftCell(name, partition, why))
 
     def promoted(self, version: Version) -> PromotedCell:
-        """What is said of a version that is promoted."""
+        """The entry of the report for a version that is promoted."""
         before = self._before.get(version.partition)
         facts, sha = version.facts, str(version.metadata_sha)
         return PromotedCell(
@@ -165,7 +165,7 @@ class _Table:
         known = self._there.operations.refresh()
         heads = known.history.heads if known is not None else {}
         if all(one.partition in heads and heads[one.partition].metadata_sha == one.metadata_sha for one in versions):
-            self._there.operations.resolve()  # whoever committed them may have died before the head said so
+            self._there.operations.resolve()  # whoever committed them may have died before the head named them
             return
         settings = self._state.snapshot.metadata.configuration
         constraints = constraints_of(settings)

@@ -174,8 +174,8 @@ def test_promote_tells_dagster(cli, project, flights, tmp_path, monkeypatch):
     assert "DAGSTER_HOME" in refused.err
     assert not project.table("new").exists()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    assert "Dagster was told of 1 version." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
-    assert "Dagster was told of 0 versions." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
+    assert "Reported to Dagster: 1 version." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
+    assert "Reported to Dagster: 0 versions." in cli("promote", "pr-142", "--apply", "--instance", ok=0).err
     with dg.DagsterInstance.get() as instance:
         event = instance.get_latest_materialization_event(dg.AssetKey("new"))
     assert event.asset_materialization.tags["dagster/data_version"] == project.table("new").version().metadata_sha

@@ -148,30 +148,30 @@ def _require_true_footer(path: Path) -> None:
     """
     with pq.ParquetFile(path) as parquet:
         for at in range(parquet.num_row_groups):
-            said, rows, sink = parquet.metadata.row_group(at), parquet.read_row_group(at), pa.BufferOutputStream()
+            stated, rows, sink = parquet.metadata.row_group(at), parquet.read_row_group(at), pa.BufferOutputStream()
             pq.write_table(rows, sink, row_group_size=max(rows.num_rows, 1), compression="none", use_dictionary=False)
             again = pq.read_metadata(arrow_reader(sink.getvalue()))
             true = again.row_group(0) if again.num_row_groups else None
-            if said.num_rows != rows.num_rows:
-                raise ValueError(f"its footer counts {said.num_rows} rows of {rows.num_rows} in row group {at}")
-            for position in range(said.num_columns if true is not None else 0):
-                column: Any = said.column(position)
+            if stated.num_rows != rows.num_rows:
+                raise ValueError(f"its footer counts {stated.num_rows} rows of {rows.num_rows} in row group {at}")
+            for position in range(stated.num_columns if true is not None else 0):
+                column: Any = stated.column(position)
                 rightly: Any = true.column(position).statistics if true is not None else None
                 if not _bounds(column.statistics, rightly):
                     raise ValueError(f"its footer does not tell the truth about {column.path_in_schema}")
 
 
-def _bounds(said: Any, true: Any) -> bool:
+def _bounds(stated: Any, true: Any) -> bool:
     """Whether what a footer says of a column holds of values of which the other statistics are true."""
-    if said is None or true is None:
-        return said is None
-    if said.physical_type != true.physical_type or (said.has_null_count and said.null_count != true.null_count):
+    if stated is None or true is None:
+        return stated is None
+    if stated.physical_type != true.physical_type or (stated.has_null_count and stated.null_count != true.null_count):
         return False
-    if not (said.has_min_max and true.has_min_max):
+    if not (stated.has_min_max and true.has_min_max):
         return True
-    if said.physical_type in ("INT32", "INT64"):  # dates and times beyond what Python has
-        return said.min_raw <= true.min_raw and true.max_raw <= said.max_raw
-    return said.min <= true.min and true.max <= said.max
+    if stated.physical_type in ("INT32", "INT64"):  # dates and times beyond what Python has
+        return stated.min_raw <= true.min_raw and true.max_raw <= stated.max_raw
+    return stated.min <= true.min and true.max <= stated.max
 
 
 def _require(batch: pa.RecordBatch, constraints: Mapping[str, str]) -> None:
