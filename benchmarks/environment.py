@@ -1,25 +1,29 @@
 """What does an environment cost: reads and commits through it beside production's own, and a promotion beside a copy?
 
 Run with ``python benchmarks/environment.py [--quick] [--spark]``. Reads are of 3,000,000 rows that production wrote,
-commits of one row each. A promotion reads, checks and digests every row that it copies; the copy only copies, and
-flushes to the disk. The rounds alternate; the figures are medians.
+commits of one row each. A promotion by rows reads, digests and encodes every row that it copies, one by bytes hashes
+them; the copy is `LocalStore.put_file`, as durable, and nothing else. The rounds alternate; the figures are medians.
 """
 
 import argparse
 import os
 import shutil
+import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from frame_of_seven import spark_session, write_rows
-from rounds import alternate, print_ratios, ratio
+from rounds import alternate, cpu_seconds, print_ratios, ratio
 
+from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environments import create_environment, drop_environment
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import promote
+from dagster_versioned.tables.write.promotion import Verify
 
 COMMITS = 50
 
@@ -30,16 +34,6 @@ def commits(project: Project) -> None:
         table.write(pa.table({"n": [time.perf_counter_ns() + number]}))
 
 
-def copied(sources: list[Path], folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for source in sources:
-        with (folder / source.name).open("wb") as target, source.open("rb") as file:
-            shutil.copyfileobj(file, target, 1 << 20)
-            target.flush()
-            os.fsync(target.fileno())
-
-
 class Promotions:
     """Each promotes into a project of its own, which has nothing yet."""
 
@@ -47,18 +41,22 @@ class Promotions:
         self._folder, self._rows, self._number = folder, rows, 0
         self._next = self._branched()
 
-    def __call__(self) -> None:
-        report = promote(self._next, "pr-1", dry_run=False)
+    def promote(self, verify: Verify) -> None:
+        report = promote(self._next, "pr-1", dry_run=False, verify=verify)
         assert len(report.promoted) == 1
 
     def renew(self) -> None:
         """Make the next one."""
         self._next = self._branched()
+        os.sync()  # what was written before is not flushed at the cost of what comes
 
     def copy(self) -> None:
         """What a promotion brings, and nothing else."""
         here = self._folder / f"{self._number}"
-        copied(list(here.glob("environments/files/*/*/data/big/*.parquet")), self._folder / "copy")
+        shutil.rmtree(self._folder / "copy", ignore_errors=True)
+        store = LocalStore(self._folder / "copy")
+        for part in here.glob("environments/files/*/*/data/big/*.parquet"):
+            store.put_file(part.name, part)
 
     def _branched(self) -> Project:
         shutil.rmtree(self._folder / f"{self._number}", ignore_errors=True)
@@ -101,17 +99,26 @@ def main() -> None:
         seconds = alternate(contestants, rounds)
         drop_environment(project, "pr-1")
         promotions = Promotions(folder / "promotions", rows)
-        moved: dict[str, list[float]] = {"promote": [], "copy": []}
+        runs = {
+            "promote, rows": partial(promotions.promote, "rows"),
+            "promote, bytes": partial(promotions.promote, "bytes"),
+            "copy": promotions.copy,
+        }
+        moved: dict[str, list[float]] = {what: [] for what in runs}
+        busy: dict[str, list[float]] = {what: [] for what in runs}
         for number in range(rounds + 1):
-            for what, run in (("promote", promotions), ("copy", promotions.copy)):
-                start = time.perf_counter()
+            for what, run in runs.items():
+                promotions.renew()
+                before, start = cpu_seconds(), time.perf_counter()
                 run()
+                taken = time.perf_counter() - start
                 if number:
-                    moved[what].append(time.perf_counter() - start)
-            promotions.renew()
-    medians = {what: sorted(taken)[len(taken) // 2] for what, taken in moved.items()}
+                    moved[what].append(taken)
+                    busy[what].append(cpu_seconds() - before)
+    medians = {what: statistics.median(taken) for what, taken in moved.items()}
     for what, taken in moved.items():
-        print(f"{what:<28} {medians[what]:7.3f} s   of {' '.join(f'{one:.3f}' for one in taken)}")
+        shown = " ".join(f"{one:.3f}" for one in taken)
+        print(f"{what:<28} {medians[what]:7.3f} s, CPU {statistics.median(busy[what]):7.3f} s   of {shown}")
     ratios = [
         ratio("environment_read_vs_production", seconds["read, environment"], seconds["read, production"]),
         ratio(
@@ -119,7 +126,8 @@ def main() -> None:
             seconds[f"{COMMITS} commits, environment"],
             seconds[f"{COMMITS} commits, production"],
         ),
-        ratio("promote_vs_copy", medians["promote"], medians["copy"]),
+        ratio("promote_rows_vs_copy", medians["promote, rows"], medians["copy"]),
+        ratio("promote_bytes_vs_copy", medians["promote, bytes"], medians["copy"]),
     ]
     if given.spark:
         ratios.append(ratio("environment_spark_read", seconds["Spark, environment"], seconds["Spark, production"]))

@@ -1,50 +1,47 @@
-"""Take the screenshots of ``docs/how-to/dagster-ui.md``, and check what they show: ``make screenshots``.
+"""Take the screenshots of ``docs/how-to``, and check what they show: ``make screenshots``.
 
 Runs the example, then lets a source change by hand below a running ``dagster dev``, waits until the sensor has brought
-everything up to date, and looks at it with a headless Chromium. A page without the words that it is there for is an
-error, and writes no picture. Needs ``chromium`` and ``chromedriver`` (Debian: ``chromium chromium-driver``).
+everything up to date, and looks at it with a headless Chromium; then computes a pull request in an environment, and
+promotes it. A page without the words that it is there for is an error, and writes no picture. Needs ``chromium`` and
+``chromedriver`` (Debian: ``chromium chromium-driver``).
 """
 
 import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import dagster as dg
 import typer
 from PIL import Image
-from selenium import webdriver
-from selenium.webdriver.common.by import By
 
 from dagster_versioned import Governance
 from example_project.defs.resources import PROJECT
 from example_project.defs.weather_delays import MONTHS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.dagster_dev import DagsterDev, dagster_dev, tool
+from support.pages import Pages, opened_browser
+from support.pull_request import open_shop, propose
 
 IMAGES = Path(__file__).parent / "images"
 LOCATION = "example_project.definitions"
 FEATURES = "example_project.features"
 SENSOR = "keep_current"
 MONTHLY = "monthly_weather_delays"
+LONG = 600.0
+"""Seconds for a run of Spark, or a backfill."""
 DERIVED = ("flight_weather", "hottest_days", MONTHLY)
 """What is built from the weather."""
-SIZE = (1400, 900)
 LARGEST_BYTES = 150_000
-PATIENCE = 180.0
-"""Seconds for a page to show what it should."""
-
-Found = TypeVar("Found")
 
 _LAUNCH_BACKFILL = """
 mutation ($params: LaunchBackfillParams!) {
@@ -77,31 +74,65 @@ def _take(folder: Path) -> None:
         _say("running the example")
         for module in ("example_project", FEATURES):
             subprocess.run([sys.executable, "-m", module], check=True, stdout=subprocess.DEVNULL)
-    with dg.DagsterInstance.get() as instance, _dagster_dev() as url:
-        change = _change_the_weather(instance)
-        runs = [_wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}") for key in DERIVED]
-        _wait_for(lambda: _settled_tick(instance), "a tick that finds everything current")
-        with _browser() as browser:
-            pages = Pages(browser, url)
-            _look_at_features(pages, _run_of_corrected_flights(instance))
-            _look_at_the_sensor(pages)  # while the ticks that requested something are in sight
-            backfill = _backfill(url)
-            _wait_for(lambda: _is_done(instance, backfill), "the backfill")
-            _look_at_assets_and_runs(pages, runs[-1], backfill)
+    log = Path(".example/dagster-dev.log")
+    with (
+        dg.DagsterInstance.get() as instance,
+        dagster_dev("-m", LOCATION, "-m", FEATURES, log=log) as dagster,
+        opened_browser() as pages,
+    ):
+        change = _change_the_weather()
+        runs = [
+            dagster.wait_for(lambda key=key: _run_of_sensor(instance, key, change), f"a run of {key}", LONG)
+            for key in DERIVED
+        ]
+        dagster.wait_for(lambda: _settled_tick(instance), "a tick that finds everything current", LONG)
+        ui = Pictures(pages, dagster.url)
+        _look_at_features(ui, _run_of_corrected_flights(instance))
+        _look_at_the_sensor(ui)  # while the ticks that requested something are in sight
+        backfill = _backfill(dagster)
+        dagster.wait_for(lambda: _is_done(instance, backfill), "the backfill", LONG)
+        _look_at_assets_and_runs(ui, runs[-1], backfill)
+    with opened_browser() as pages:
+        _look_at_a_pull_request(pages, folder / "shop")
 
 
 # What is to be seen
 
 
-def _change_the_weather(instance: dg.DagsterInstance) -> float:
+def _look_at_a_pull_request(pages: Pages, folder: Path) -> None:
+    """Of a small shop: what a branch computes in an environment, and production once it is promoted."""
+    _say("computing and promoting a pull request")
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir()
+    shop = open_shop(folder)
+    production = shop.side("main")
+    production.materialize("*")
+    branch = propose(shop, "pr-142")
+    branch.materialize("revenue*")
+    with branch.dagster_dev() as dagster:
+        ui = Pictures(pages, dagster.url)
+        ui.open("/assets/revenue?view=events")
+        ui.take("environment", "SHOP@pr-142.revenue", "dagster_versioned/environment pr-142")
+    production.cli("promote", "pr-142", "--apply", "--instance")
+    production.merge("pr-142")
+    with production.dagster_dev() as dagster:
+        ui = Pictures(pages, dagster.url)
+        ui.open("/assets/revenue?view=events")
+        ui.pages.read("Promoted from the environment pr-142")
+        ui.pages.show("//tr[.//*[.='dagster_versioned/promoted_from']]")
+        ui.take("promoted", "SHOP.revenue", "dagster_versioned/promoted_from pr-142")
+
+
+def _change_the_weather() -> float:
     """December's reports are withdrawn, or, where they were, arrive; returns since when."""
     _say("changing the weather")
     began = time.time()
     rows = Governance(".example/governance", role="reader").project(PROJECT).table("weather").read().column("month")
     months = 11 if 12 in rows.unique().to_pylist() else 12
     config = {"resources": {"flight_data": {"config": {"weather_months": months}}}}
-    command = ["dagster", "asset", "materialize", "-m", LOCATION, "--select", "weather"]
-    _run(*command, "--config-json", json.dumps(config))
+    command = [tool("dagster"), "asset", "materialize", "-m", LOCATION, "--select", "weather"]
+    subprocess.run([*command, "--config-json", json.dumps(config)], check=True, capture_output=True)
     return began
 
 
@@ -127,15 +158,11 @@ def _run_of_corrected_flights(instance: dg.DagsterInstance) -> str:
     return instance.fetch_materializations(dg.AssetKey("delay_label"), limit=2).records[1].run_id
 
 
-def _backfill(url: str) -> str:
+def _backfill(dagster: DagsterDev) -> str:
     """One backfill over the year of the table by month."""
     _say("starting a backfill")
     params = {"assetSelection": [{"path": [MONTHLY]}], "partitionNames": list(MONTHS.get_partition_keys())}
-    body = json.dumps({"query": _LAUNCH_BACKFILL, "variables": {"params": params}}).encode()
-    request = urllib.request.Request(f"{url}/graphql", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request) as response:
-        answer: dict[str, Any] = json.load(response)
-    launched = answer["data"]["launchPartitionBackfill"]
+    launched = dagster.query(_LAUNCH_BACKFILL, params=params)["launchPartitionBackfill"]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
     return launched["backfillId"]
 
@@ -150,46 +177,26 @@ def _is_done(instance: dg.DagsterInstance, backfill_id: str) -> bool:
 # Looking at it
 
 
-class Pages:
-    """A browser on the running UI that asserts before it takes a picture."""
+class Pictures:
+    """A browser on a running UI that takes pictures of what its pages are there for."""
 
-    def __init__(self, browser: webdriver.Chrome, url: str) -> None:
-        self._browser = browser
+    def __init__(self, pages: Pages, url: str) -> None:
+        self.pages = pages
         self._url = url
 
     def open(self, path: str) -> None:
         """Go to a page."""
-        self._browser.get(self._url + path)
+        self.pages.open(self._url + path)
 
-    def click(self, xpath: str) -> None:
-        """Click on the first of these, once there is one."""
-        found = _wait_for(lambda: self._browser.find_elements(By.XPATH, xpath), f"something at {xpath}", PATIENCE)
-        self._browser.execute_script("arguments[0].click()", found[0])
-
-    def show(self, xpath: str) -> None:
-        """Scroll until the last of these is at the lower edge."""
-        found = _wait_for(lambda: self._browser.find_elements(By.XPATH, xpath), f"something at {xpath}", PATIENCE)
-        self._browser.execute_script("arguments[0].scrollIntoView({block: 'end'})", found[-1])
-
-    def picture(self, name: str, *words: str) -> None:
+    def take(self, name: str, *words: str) -> None:
         """Write the page as ``docs/images/<name>.png``, once it shows all these words and nothing moves any more."""
-        missing = list(words)
-
-        def shows_all() -> bool:
-            text = " ".join(self._browser.find_element(By.TAG_NAME, "body").text.split())
-            missing[:] = [word for word in words if word not in text]
-            return not missing
-
         try:
-            _wait_for(shows_all, f"the page of {name}", PATIENCE)
+            self.pages.read(*words)
         except AssertionError as error:
-            self._browser.save_screenshot(str(Path(tempfile.gettempdir()) / f"{name}-failed.png"))
-            text = self._browser.find_element(By.TAG_NAME, "body").text
-            raise AssertionError(
-                f"{name}.png was not written: the page does not say {missing}, but:\n{text}"
-            ) from error
+            Path(tempfile.gettempdir(), f"{name}-failed.png").write_bytes(self.pages.png())
+            raise AssertionError(f"{name}.png was not written: {error}") from None
         time.sleep(2)
-        image = Image.open(io.BytesIO(self._browser.get_screenshot_as_png())).convert("RGB")
+        image = Image.open(io.BytesIO(self.pages.png())).convert("RGB")
         path = IMAGES / f"{name}.png"
         image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
         size = path.stat().st_size
@@ -197,117 +204,36 @@ class Pages:
         _say(f"{path.name}: {size / 1000:.0f} kB")
 
 
-def _look_at_the_sensor(pages: Pages) -> None:
+def _look_at_the_sensor(ui: Pictures) -> None:
     sensor = f"/locations/__repository__@{LOCATION}/sensors/{SENSOR}"
-    pages.open(sensor)
-    pages.show("//tr[.//button[.='2 runs requested']]")
-    pages.picture("sensor", SENSOR, 'not group:"sources"', "2 runs requested", "0 runs requested")
-    pages.open(sensor)
-    pages.click("//button[.='0 runs requested']")
-    pages.picture("tick", "Skip reason: Checked 8 targets", "All are built from current versions")
-    pages.open(sensor)
-    pages.click("//button[.='2 runs requested']/following::button[.='View logs'][1]")
-    pages.picture(
-        "reasons", "Requested flight_weather, because of weather", "Requested hottest_days, because of weather"
-    )
+    ui.open(sensor)
+    ui.pages.show("//tr[.//button[.='2 runs requested']]")
+    ui.take("sensor", SENSOR, 'not group:"sources"', "2 runs requested", "0 runs requested")
+    ui.open(sensor)
+    ui.pages.click("//button[.='0 runs requested']")
+    ui.take("tick", "Skip reason: Checked 8 targets", "All are built from current versions")
+    ui.open(sensor)
+    ui.pages.click("//button[.='2 runs requested']/following::button[.='View logs'][1]")
+    ui.take("reasons", "Requested flight_weather, because of weather", "Requested hottest_days, because of weather")
 
 
-def _look_at_assets_and_runs(pages: Pages, run: str, backfill: str) -> None:
-    pages.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
-    pages.picture("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
-    pages.open("/assets/weather?view=events")
-    pages.picture(
-        "versions", *(f"dagster_versioned/{key}" for key in ("change", "diff", "metadata_sha")), "full", "rows"
-    )
-    pages.open(f"/runs/{run}")
-    pages.click("//button[.='View tags and config']")
-    pages.picture("run", "dagster_versioned/why: flight_weather", "and 11 more partitions", SENSOR)
-    pages.open(f"/assets/{MONTHLY}?view=partitions&partition=2013-12-01")
-    pages.picture("partitions", "Materialized (12)", "dagster_versioned/change", "Nothing changed: it is still version")
-    pages.open(f"/runs/b/{backfill}")
-    pages.picture("backfill", MONTHLY, "100% completed", "Succeeded")
+def _look_at_assets_and_runs(ui: Pictures, run: str, backfill: str) -> None:
+    ui.open("/assets/weather?view=lineage&lineageScope=downstream&lineageDepth=4")
+    ui.take("lineage", "weather", *DERIVED, "Delta Lake", "100% filled")
+    ui.open("/assets/weather?view=events")
+    ui.take("versions", *(f"dagster_versioned/{key}" for key in ("change", "diff", "metadata_sha")), "full", "rows")
+    ui.open(f"/runs/{run}")
+    ui.pages.click("//button[.='View tags and config']")
+    ui.take("run", "dagster_versioned/why: flight_weather", "and 11 more partitions", SENSOR)
+    ui.open(f"/assets/{MONTHLY}?view=partitions&partition=2013-12-01")
+    ui.take("partitions", "Materialized (12)", "dagster_versioned/change", "Nothing changed: it is still version")
+    ui.open(f"/runs/b/{backfill}")
+    ui.take("backfill", MONTHLY, "100% completed", "Succeeded")
 
 
-def _look_at_features(pages: Pages, run: str) -> None:
-    pages.open(f"/runs/{run}?levels=info")
-    pages.picture("features", "delay_label: 0 new, 1193 stale, 0 orphaned", "stale by label of 1193")
-
-
-@contextmanager
-def _browser() -> Iterator[webdriver.Chrome]:
-    chromedriver = shutil.which("chromedriver")
-    assert chromedriver, "chromedriver is not installed; on Debian: apt-get install chromium chromium-driver"
-    with tempfile.TemporaryDirectory() as profile:
-        options = webdriver.ChromeOptions()
-        for option in (
-            "headless",
-            "no-sandbox",
-            "disable-gpu",
-            "disable-quic",
-            "no-first-run",
-            "disable-background-networking",
-            "disable-component-update",
-            "disable-sync",
-            "hide-scrollbars",
-            f"user-data-dir={profile}",
-        ):
-            options.add_argument(f"--{option}")
-        browser = webdriver.Chrome(options, webdriver.ChromeService(chromedriver))
-        metrics = {"width": SIZE[0], "height": SIZE[1], "deviceScaleFactor": 1, "mobile": False}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        try:
-            yield browser
-        finally:
-            browser.quit()
-
-
-# Dagster
-
-
-@contextmanager
-def _dagster_dev() -> Iterator[str]:
-    """``dagster dev`` on a free port, up and with the example loaded."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    _say("starting dagster dev")
-    with Path(".example/dagster-dev.log").open("wb") as log:
-        command = [_tool("dagster"), "dev", "-m", LOCATION, "-m", FEATURES, "-h", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        _wait_for(lambda: _answers(url, process), "dagster dev", 2 * PATIENCE)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
-
-
-def _answers(url: str, process: "subprocess.Popen[bytes]") -> bool:
-    assert process.poll() is None, "dagster dev has ended; see .example/dagster-dev.log"
-    try:
-        with urllib.request.urlopen(f"{url}/server_info", timeout=5):
-            return True
-    except (urllib.error.URLError, TimeoutError):
-        return False
-
-
-def _run(tool: str, *arguments: str) -> None:
-    subprocess.run([_tool(tool), *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _tool(name: str) -> str:
-    """A command installed beside this Python."""
-    return str(Path(sys.executable).parent / name)
-
-
-def _wait_for(look: Callable[[], Found | None], what: str, seconds: float = 600) -> Found:
-    """What ``look`` finds, once it finds something."""
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, f"waited {seconds:.0f} s for {what}"
-        time.sleep(1)
-    return found
+def _look_at_features(ui: Pictures, run: str) -> None:
+    ui.open(f"/runs/{run}?levels=info")
+    ui.take("features", "delay_label: 0 new, 1193 stale, 0 orphaned", "stale by label of 1193")
 
 
 def _say(text: str) -> None:

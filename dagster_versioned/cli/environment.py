@@ -1,24 +1,42 @@
 """The verbs for environments: a project whose tables go on elsewhere. Heavy imports wait until one runs."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dagster_versioned.cli.arguments import Apply
 from dagster_versioned.cli.comment import Notation
+from dagster_versioned.cli.developer import DryRun, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.session import Session, verb
-from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
+from dagster_versioned.cli.plan import Modules, modules_of_variable
+from dagster_versioned.cli.session import Session, table_of, verb
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import PRODUCTION
 
 if TYPE_CHECKING:
+    from dagster import DagsterInstance
+
     from dagster_versioned.tables.environment.fork import Fork
     from dagster_versioned.tables.environments import Written
+    from dagster_versioned.tables.history import Version
+    from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.promote import Half, LeftCell, PromotionReport
 
 PANEL = "Environments"
 _SHORT = 8
+
+
+class Verification(StrEnum):
+    """What a promotion makes again, as `tables.write.promotion.Verify` says."""
+
+    ROWS = "rows"
+    BYTES = "bytes"
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: a-z, 0-9 and '-'.")]
@@ -40,12 +58,23 @@ def register(app: typer.Typer) -> None:
         panel=PANEL,
         examples=["env diff pr-142", "env diff pr-142 --key flights=id --format markdown"],
     )(diff)
+    verb(
+        env,
+        panel=PANEL,
+        examples=["env export pr-142 s3://scratch/pr-142", "env export pr-142 exported --table flights --dry-run"],
+    )(export)
+    verb(env, panel=PANEL, examples=["env rebase pr-142", "env rebase pr-142 --apply"])(rebase)
     verb(env, panel=PANEL, examples=["env drop pr-142", "env drop pr-142 --apply"])(drop)
     app.add_typer(env, name="env", rich_help_panel=PANEL)
     verb(
         app,
         panel=PANEL,
-        examples=["promote pr-142", "promote pr-142 --apply", "promote pr-142 --accept small_table --apply"],
+        examples=[
+            "promote pr-142",
+            "promote pr-142 --apply",
+            "promote pr-142 --prepare --apply",
+            "promote pr-142 --commit -m my_project.definitions --apply",
+        ],
     )(promote)
 
 
@@ -97,8 +126,11 @@ def ls(session: Session) -> None:
 def show(session: Session, name: Name) -> None:
     """Show what an environment began with, and what was written in it since."""
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.tables.environment.registry import document_of
     from dagster_versioned.tables.environments import written_in
 
+    document, _ = document_of(session.production(), name)
+    is_unfinished = document.next is not None or document.previous is not None
     project = session.production().in_environment(name)
     environment = project.environment
     assert environment is not None
@@ -106,7 +138,12 @@ def show(session: Session, name: Name) -> None:
     size = sum(info.size for info in environment.own_data().list())
     if session.json:
         print_json(
-            {**_json_of(environment.fork), "size_bytes": size, "written": [_written_json(one) for one in written]}
+            {
+                **_json_of(environment.fork),
+                "size_bytes": size,
+                "unfinished_rebase": is_unfinished,
+                "written": [_written_json(one) for one in written],
+            }
         )
         return
     show_fields(
@@ -120,6 +157,8 @@ def show(session: Session, name: Name) -> None:
             ("location", project.store.uri),
         ]
     )
+    if is_unfinished:
+        say(f"A rebase of it is unfinished. Run it again: `dagster-versioned env rebase {name} --apply`.")
     if not written:
         say("Nothing was written in it.")
         return
@@ -187,6 +226,102 @@ def _keys(given: Iterable[str]) -> dict[str, list[str]]:
     return keys
 
 
+def export(
+    session: Session,
+    name: Name,
+    to: Annotated[str, typer.Argument(metavar="LOCATION", help="An empty place, or that of a run that died.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option("--table", metavar="TABLE", help="This table, written in it or not; repeatable."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All tables, also those that production has alike.")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Copy what was written in an environment to a project of its own, for every reader. Run again, it goes on."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.tables.export import export_environment
+
+    if every and table:
+        raise InvalidInput("--all and --table are two choices of tables. Nothing was written. Give one of them.")
+    project = session.production()
+    where = parsed_place(to)
+    chosen = [str(table_of(project, one).name) for one in table or ()]
+    with progress(f"Exporting {name}", quiet=session.quiet) as advance:
+        report = export_environment(
+            project,
+            name,
+            where,
+            tables=chosen or ("all" if every else "written"),
+            dry_run=dry_run,
+            by=project.author,
+            open_store=opener(session),
+            progress=advance,
+        )
+    if session.json:
+        print_json(
+            {
+                "environment": name,
+                "location": report.location,
+                "applied": not report.dry_run,
+                "size_bytes": report.size_bytes,
+                "tables": [{**asdict(one), "table": str(one.table)} for one in report.tables],
+                "left_out": [str(one) for one in report.left_out],
+            }
+        )
+        return
+    does = "would be" if report.dry_run else "are"
+    what = f"{counted(len(report.tables), 'table')} of {name}, {human_size(report.size_bytes)},"
+    say(f"{what} {does} at {report.location}.")
+    show_table(
+        ("table", "log version", "files", "size"),
+        [(one.table, one.log_version, one.files, human_size(one.size_bytes)) for one in report.tables],
+        right=("log version", "files", "size"),
+    )
+    if report.left_out:
+        say(f"{counted(len(report.left_out), 'table')} left out: --all exports all of the environment.")
+    if report.dry_run:
+        session.note("Nothing was written: this is a dry run. Do it by leaving --dry-run out.")
+
+
+def rebase(session: Session, name: Name, apply: Apply = False) -> ExitCode | None:
+    """Have an environment go on from production as it is now, with the versions of its own that are current there.
+
+    A dry run unless --apply is given. Exit code 1: some of the environment is left, to be computed anew in it.
+    """
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.tables.rebase import rebase_environment
+
+    project = session.production()
+    report = rebase_environment(project, name, dry_run=not apply, by=project.author)
+    if session.json:
+        print_json(
+            {
+                "environment": name,
+                "dry_run": report.dry_run,
+                "forked": report.forked,
+                "kept": [{**asdict(cell), "table": str(cell.table)} for cell in report.kept],
+                "left": [{**asdict(cell), "table": str(cell.table)} for cell in report.left],
+            }
+        )
+        return ExitCode.FINDINGS if report.left else None
+    goes = "would go" if report.dry_run else "goes"
+    are = "would be" if report.dry_run else "is" if len(report.kept) == 1 else "are"
+    say(
+        f"{name} {goes} on from production of {_minutes(report.forked)}. Kept {are} "
+        f"{counted(len(report.kept), 'version')} of its own, and {len(report.left)} left."
+    )
+    if report.kept:
+        show_table(
+            ("table", "production has", "kept is", "rows"),
+            [(_cell(one.table, one.partition), _short(one.before), _short(one.after), one.nrow) for one in report.kept],
+            right=("rows",),
+        )
+    _show_left(report.left)
+    if report.dry_run:
+        say("--apply does it.")
+    return ExitCode.FINDINGS if report.left else None
+
+
 def drop(session: Session, name: Name, apply: Apply = False) -> None:
     """Delete an environment, and what was written in it; production is untouched. A dry run unless --apply is given."""
     from dagster_versioned.cli.documents import print_json
@@ -207,45 +342,93 @@ def promote(
     name: Name,
     accept: Annotated[
         list[str] | None,
-        typer.Option("--accept", metavar="TABLE", help="Promote it without a code version, or with far fewer rows."),
+        typer.Option(
+            "--accept",
+            metavar="TABLE",
+            help="Promote it without a code version, with far fewer rows, or parts of another pyarrow.",
+        ),
     ] = None,
+    verify: Annotated[
+        Verification,
+        typer.Option(
+            "--verify",
+            help="Believe nothing; or what is said of rows, where branches and production are written by one role.",
+        ),
+    ] = Verification.ROWS,
     apply: Apply = False,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="The first half: verify, and let production's sensors wait for it.")
+    ] = False,
+    commit: Annotated[bool, typer.Option("--commit", help="The second half: commit what was prepared.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="End the one that is open; what it committed stays.")
+    ] = False,
+    module: Modules = None,
     with_instance: Annotated[
         bool,
-        typer.Option("--instance", help="Tell the Dagster instance of DAGSTER_HOME, production's, what it did."),
+        typer.Option(
+            "--instance",
+            help="Refuse while the Dagster instance of DAGSTER_HOME, production's, runs any of it; tell it what was "
+            "promoted.",
+        ),
     ] = False,
 ) -> ExitCode | None:
     """Make an environment's versions production's, as far as they are current there; computes nothing.
 
-    A dry run unless --apply is given. Exit code 1: some of the environment is left for production to compute.
+    A dry run unless --apply is given. --prepare before the code is deployed and --commit after are its two halves. With
+    -m, the deployed definitions have to state the code versions that are promoted. Exit code 1: some of the environment
+    is left for production to compute.
     """
-    from dagster_versioned.cli.documents import print_json
     from dagster_versioned.tables.promote import promote as promoted
 
+    if prepare + commit + abandon > 1 or ((module or with_instance) and (prepare or abandon)):
+        raise InvalidInput(
+            "--prepare, --commit and --abandon are three things; -m and --instance belong to what commits. Nothing was "
+            "done. Give one of them."
+        )
+    if accept and (commit or abandon):
+        raise InvalidInput("--accept belongs to --prepare, which decides what is committed. Nothing was done.")
     project = session.production()
-    instance = None
-    if with_instance and apply:
-        from dagster_versioned.assets.code_location import instance_of_home
-
-        instance = instance_of_home()  # before anything is done
-    report = promoted(project, name, dry_run=not apply, accept=accept or (), by=project.author)
-    if instance is not None:
+    if abandon:
+        return _abandon(session, project, name, apply)
+    half: Half | None = "prepare" if prepare else "commit" if commit else None
+    check, instance = _checks(project, module or (modules_of_variable() if commit else ()), with_instance)
+    report = promoted(
+        project,
+        name,
+        dry_run=not apply,
+        accept=accept or (),
+        by=project.author,
+        verify=verify.value,
+        half=half,
+        check=check,
+    )
+    if instance is not None and not report.dry_run:
         from dagster_versioned.io_managers.promotion_events import report_promotion
 
         session.note(f"Reported to Dagster: {counted(report_promotion(instance, project, report), 'version')}.")
+    _show(session, report, half, apply)
+    return ExitCode.FINDINGS if report.left else None
+
+
+def _show(session: Session, report: "PromotionReport", half: "Half | None", apply: bool) -> None:
+    from dagster_versioned.cli.documents import print_json
+
     if session.json:
         print_json(
             {
-                "environment": name,
-                "dry_run": report.dry_run,
+                "environment": report.environment,
+                "dry_run": not apply,
+                "half": half,
                 "size_bytes": report.size_bytes,
                 "promoted": [{**asdict(cell), "table": str(cell.table)} for cell in report.promoted],
                 "left": [{**asdict(cell), "table": str(cell.table)} for cell in report.left],
             }
         )
-        return ExitCode.FINDINGS if report.left else None
-    does = "would become" if report.dry_run else "became"
-    say(f"{counted(len(report.promoted), 'version')} of {name} {does} production's, {len(report.left)} are left to it.")
+        return
+    does = "became" if not report.dry_run else "can become" if apply else "would become"
+    count = counted(len(report.promoted), "version")
+    say(f"{count} of {report.environment} {does} production's, {len(report.left)} are left to it.")
     if report.promoted:
         show_table(
             ("table", "production has", "becomes", "rows", "size"),
@@ -261,11 +444,52 @@ def promote(
             ],
             right=("rows", "size"),
         )
-    if report.left:
-        show_table(("left", "why"), [(_cell(one.table, one.partition), one.why) for one in report.left])
-    if report.dry_run and report.promoted:
+    _show_left(report.left)
+    if half == "prepare" and apply:
+        say("Production's sensors wait for them for an hour. Deploy the code, then: --commit --apply.")
+    elif report.dry_run and report.promoted:
         say("--apply does it.")
-    return ExitCode.FINDINGS if report.left else None
+
+
+def _abandon(session: Session, project: "Project", name: str, apply: bool) -> None:
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.tables.open_promotion import abandon_promotion
+
+    found = abandon_promotion(project, name, dry_run=not apply)
+    if session.json:
+        print_json({"environment": name, "abandoned": apply, "opened": found and found.opened})
+        return
+    what = f"The promotion of {name}, open since {found.opened}," if found else "What is no promotion"
+    does = "is" if apply else "would be"
+    end = " What it committed is production's, and sensors compute the rest." if apply else " --apply does it."
+    say(f"{what} {does} {'abandoned' if found else 'deleted'}.{end}")
+
+
+def _checks(
+    project: "Project", modules: Iterable[str], with_instance: bool
+) -> "tuple[Callable[[Sequence[Version]], None] | None, DagsterInstance | None]":
+    """What a promotion has to pass before its first commit, and the instance, opened before anything is done."""
+    modules = list(dict.fromkeys(modules))
+    if not modules and not with_instance:
+        return None, None
+    from dagster_versioned.assets.code_location import instance_of_home, repository_of_module
+    from dagster_versioned.sensors.deployed import require_deployed, require_idle
+
+    os.environ["DAGSTER_VERSIONED_ENVIRONMENT"] = PRODUCTION  # which the definitions name
+    repositories = [repository_of_module(one) for one in modules]
+    instance = instance_of_home() if with_instance else None
+
+    def check(versions: "Sequence[Version]") -> None:
+        require_deployed(repositories, project, versions)
+        if instance is not None:
+            require_idle(instance, repositories, versions)
+
+    return check, instance
+
+
+def _show_left(cells: "Sequence[LeftCell]") -> None:
+    if cells:
+        show_table(("left", "why"), [(_cell(one.table, one.partition), one.why) for one in cells])
 
 
 def _cell(table: str, partition: str | None) -> str:
@@ -296,4 +520,8 @@ def _short(sha: str | None) -> str:
 
 
 def _moment(fork: "Fork") -> str:
-    return f"{fork.at:%Y-%m-%d %H:%M}Z"
+    return _minutes(fork.created)
+
+
+def _minutes(created: str) -> str:
+    return f"{datetime.fromisoformat(created):%Y-%m-%d %H:%M}Z"

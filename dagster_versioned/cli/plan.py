@@ -23,6 +23,17 @@ _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "s
 _RIGHT = ("partitions", "rows now", "size now")
 
 
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--module",
+        "-m",
+        metavar="MODULE",
+        help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
+    ),
+]
+
+
 class Stale(StrEnum):
     """What of an environment is spoken of. Enumerations, since Typer knows no literals before 0.19."""
 
@@ -31,6 +42,11 @@ class Stale(StrEnum):
 
 
 _SCOPES: dict[Stale, "Scope"] = {Stale.CHANGED: "changed", Stale.ALL: "all"}
+
+
+def modules_of_variable() -> list[str]:
+    """The module that DAGSTER_VERSIONED_MODULE names, if it does."""
+    return list(filter(None, [os.environ.get("DAGSTER_VERSIONED_MODULE")]))
 
 
 def register(app: typer.Typer) -> None:
@@ -48,15 +64,7 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     session: Session,
-    module: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--module",
-            "-m",
-            metavar="MODULE",
-            help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
-        ),
-    ] = None,
+    module: Modules = None,
     with_instance: Annotated[
         bool,
         typer.Option("--instance", help="Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks."),
@@ -70,7 +78,7 @@ def plan(
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
 ) -> ExitCode | None:
     """Say what would run of the definitions in MODULE, and why, as their sensors judge it. Runs and writes nothing."""
-    names = module or list(filter(None, [os.environ.get("DAGSTER_VERSIONED_MODULE")]))
+    names = module or modules_of_variable()
     if not names:
         raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
     if session.json and notation is not Notation.TEXT:

@@ -12,7 +12,7 @@ import io
 import os
 import sys
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +37,40 @@ STREAM_BYTES = 4 * MEBIBYTE
 
 PARTITION_ENTRY = "dagster_versioned.partition"
 ORDINAL_ENTRY = "dagster_versioned.ordinal"
+
+
+def open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> pq.ParquetWriter:
+    """The writer of a part, of rows in these types; every setting that its bytes depend on is here."""
+    later = hasattr(pq.ParquetWriter, "add_key_value_metadata")  # which pyarrow 14 and 15 have not
+    writer = pq.ParquetWriter(
+        sink,
+        schema if later or not entries else schema.with_metadata(dict(entries)),
+        version="2.6",
+        data_page_version="1.0",
+        data_page_size=MEBIBYTE,
+        write_batch_size=1024,
+        use_dictionary=True,
+        dictionary_pagesize_limit=MEBIBYTE,
+        compression=cast("Any", compression),
+        write_statistics=True,
+        write_page_index=True,
+        use_compliant_nested_type=True,
+        store_schema=False,
+    )
+    if later and entries:
+        writer.add_key_value_metadata(dict(entries))
+    return writer
+
+
+def write_row_group(writer: pq.ParquetWriter, rows: pa.Table) -> None:
+    """Write rows in one chunk, all of them, as one row group."""
+    writer.write_table(without_hidden_values(rows), row_group_size=rows.num_rows)
+
+
+def part_entries(ordinal: int, partition: str | None) -> dict[str, str]:
+    """What the footer of a part says of its place."""
+    entries = {ORDINAL_ENTRY: str(ordinal)}
+    return entries if partition is None else entries | {PARTITION_ENTRY: partition}
 
 
 class PartWriter:
@@ -135,7 +169,7 @@ class PartWriter:
         table = pa.Table.from_batches(self._buffered, self.schema).combine_chunks()
         self._buffered, self._rows, self._bytes = [], 0, 0
         writer, sink = self._open_part()
-        writer.write_table(without_hidden_values(table), row_group_size=table.num_rows)
+        write_row_group(writer, table)
         self._nan_columns |= nan_columns(table)
         self._flush()
         if not self._options.single_part and sink.size >= self._options.target_part_bytes:
@@ -148,33 +182,12 @@ class PartWriter:
             )
             # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
             self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
-            entries = self._entries()
-            later = hasattr(pq.ParquetWriter, "add_key_value_metadata")  # which pyarrow 14 and 15 have not
-            self._writer = pq.ParquetWriter(
-                self._stream,
-                self.schema if later or not entries else self.schema.with_metadata(entries),
-                version="2.6",
-                data_page_version="1.0",
-                data_page_size=MEBIBYTE,
-                write_batch_size=1024,
-                use_dictionary=True,
-                dictionary_pagesize_limit=MEBIBYTE,
-                compression=cast("Any", self._options.compression),
-                write_statistics=True,
-                write_page_index=True,
-                use_compliant_nested_type=True,
-                store_schema=False,
-            )
-            if later and entries:
-                self._writer.add_key_value_metadata(entries)
+            self._writer = open_writer(self._stream, self.schema, self._options.compression, self._entries())
         return self._writer, self._sink
 
     def _entries(self) -> dict[str, str]:
         """What a part says of itself."""
-        entries = {ORDINAL_ENTRY: str(self._ordinal)} if self._has_entries else {}
-        if entries and self._options.partition is not None:
-            entries[PARTITION_ENTRY] = self._options.partition
-        return entries
+        return part_entries(self._ordinal, self._options.partition) if self._has_entries else {}
 
     def _flush(self) -> None:
         if self._stream is not None:

@@ -15,6 +15,7 @@ from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.identity.version import On, Scope
 from dagster_versioned.sensors.blocking_checks import BlockingChecks
 from dagster_versioned.sensors.condition import VersionChanged
+from dagster_versioned.sensors.external import ExternalHeads
 from dagster_versioned.sensors.graph import Edge, Member, Unit, all_units_of
 from dagster_versioned.sensors.plan import ABOUT_TO_CHANGE, Cell, Decision
 from dagster_versioned.sensors.runs import RunsInProgress, RunsTried
@@ -164,6 +165,10 @@ class _Ahead(Watch):
         """How many tables and partitions were not current when their environment began, and are not in scope."""
         return sum(len(cells) * len(self.units[number].members) for number, cells in self._left.items())
 
+    def stale(self) -> Collection[int]:
+        """All: what has no version and no upstream is found later on."""
+        return range(len(self.units))
+
     def cells(self, unit: Unit) -> Sequence[str | None]:
         """The partitions of a unit, in order."""
         return [None] if unit.partitions is None else list(unit.partitions.order)
@@ -232,11 +237,11 @@ class _Ahead(Watch):
                 yield (self.units[number].name, cell), finding
 
     def _versions(self, member: Member) -> Mapping[str | None, Version]:
-        heads, project = self._table(member.place), self._heads[id(member.place.project)].project
-        if isinstance(project, ExternalTable) or (heads.whole is None and not heads.partitions):
+        heads, source = self._table(member.place), self._heads[id(member.place.project)]
+        if isinstance(source, ExternalHeads) or (heads.whole is None and not heads.partitions):
             return {}
         try:
-            return project.table(str(member.place.table)).state.history.heads
+            return source.table(member.place.table).state.history.heads
         except VersionedError:
             return {}  # its heads were read, so what is there was judged
 
@@ -328,7 +333,7 @@ def _stand(finding: StaleCell, decision: Decision) -> _Stand:
         case "waiting":
             what, kept = "waits", f"after {because}"
         case "running":
-            what, kept = "waits", f"{because} is building it"
+            what, kept = "waits", f"{because} is under way"
         case "absent":
             what, kept = "blocked", f"no version of {because}"
         case "tried":

@@ -75,7 +75,8 @@ class HeadChanges:
 class ProjectHeads:
     """The heads of some tables of one project. Not thread-safe.
 
-    A head that its writer left behind its log is written anew, unless ``brings_up`` is false; then the log is read.
+    A head that its writer left behind its log is written anew, unless ``brings_up`` is false; then the log is read, and
+    tables whose logs were read are kept, for whoever looks once and asks more of them.
     """
 
     def __init__(self, project: Project, brings_up: bool = True) -> None:
@@ -84,6 +85,7 @@ class ProjectHeads:
         self._project = project
         self._known: dict[TableName, _Known] = {}
         self._resolving: dict[TableName, VersionedTable] = {}
+        self._kept: dict[TableName, VersionedTable] = {}
         self._pins: tuple[str, Mapping[str, Pin]] = ("", {})
         self._tagged: dict[tuple[str, TableName], tuple[str, str]] = {}
         self._reads = 0
@@ -97,6 +99,14 @@ class ProjectHeads:
         """What the last look saw of a table; nothing, where there is no head."""
         known = self._known.get(table)
         return known.heads if known else TableHeads()
+
+    def table(self, name: TableName) -> VersionedTable:
+        """A table of the project: with the log that its heads were read from, where that was kept."""
+        if self._brings_up:  # again and again, for as long as its process lives: a log is large
+            return self._project.table(str(name))
+        if name not in self._kept:
+            self._kept[name] = self._project.table(str(name))
+        return self._kept[name]
 
     def listing(self) -> dict[str, str]:
         """The ETag of every head that is stored, by table, in one paged listing."""
@@ -183,7 +193,7 @@ class ProjectHeads:
             if mark is not None and mark.state == "leaving":
                 return  # governance did not answer: whoever came back would have lifted the fence
             self._project = self._opened.at(store) if store is not None else self._opened
-            self._known, self._resolving, self._pins, self._tagged = {}, {}, ("", {}), {}
+            self._known, self._resolving, self._kept, self._pins, self._tagged = {}, {}, {}, ("", {}), {}
 
     def _map(self, read: Callable[[Any], T], keys: Sequence[Any]) -> list[T]:
         """Read many objects; at once where the store is not local. In the order of the keys."""
@@ -282,7 +292,7 @@ class ProjectHeads:
     def _from_log(self, table: TableName, document: HeadDocument) -> tuple[Mapping[str, CellHead], int]:
         """The heads and the last drop, from the whole log, by its checkpoint, as it was at a document."""
         self._reads += 1
-        state = self._project.table(str(table)).state
+        state = self.table(table).state
         history = state.history.until(document.log_version)
         heads = {k: CellHead.of(partition_head(table, one, state)) for k, one in history.heads.items() if k is not None}
         return heads, history.last_drop

@@ -5,15 +5,16 @@ finds the same.
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dagster as dg
 import orjson
 
 from dagster_versioned.assets.graph.places import Place
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import On, Scope
@@ -23,7 +24,11 @@ from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Uni
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
+from dagster_versioned.tables.documents.promotion import OpenPromotion, read_promotion
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
+
+logger = logging.getLogger("dagster_versioned")
 
 FORM = 2
 """Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""
@@ -43,6 +48,8 @@ class Seen:
     digest: str | None
     left: int = 0
     """How many cells were stale when the environment began, and are not because of it."""
+    problems: tuple[str, ...] = ()
+    """What could not be read and was passed over."""
 
 
 class Watch:
@@ -85,13 +92,26 @@ class Watch:
                     self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
+        self._promotions: dict[int, OpenPromotion] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
         self._is_described = all(is_known(edge.mapping) for edge in edges)
         self._structure = _digest([FORM, *(_described(unit) for unit in units), on, on_code_version, scope])
 
     def look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
-        """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read."""
+        """See what is stale now. Where nothing is, and the digest is the ``settled`` one, no head is read.
+
+        Where something is, promotions are looked for. By one that has just ended, heads may be others than a moment
+        before, so they are looked at once more: what it committed is in them then, as with runs in progress.
+        """
+        seen = self._look(instance, settled)
+        problems = self._read_promotions()
+        if any(one.is_recent for one in self._promotions.values()):
+            again = self._look(instance)
+            seen = replace(again, reads=seen.reads + again.reads)
+        return replace(seen, problems=problems)
+
+    def _look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
         try:
             listings = {number: heads.listing() for number, heads in self._heads.items()}
             moved = self._refresh(instance)
@@ -129,6 +149,10 @@ class Watch:
         """Whether the last look found everything current."""
         return not any(self._findings.values())
 
+    def stale(self) -> Collection[int]:
+        """The units, by number, of which something is not current."""
+        return [number for number, found in self._findings.items() if found]
+
     def findings(self) -> Iterator[tuple[Cell, StaleCell]]:
         """What is not current, upstream first, partitions in their order."""
         for number in sorted(self._findings):
@@ -151,7 +175,8 @@ class Watch:
         def running(cell: Cell) -> str | None:
             order = self.order(cell[0])
             found = (runs.running(key, cell[1], order) for key in self.keys(cell[0]))
-            return next((run for run in found if run is not None), None)
+            run = next((run for run in found if run is not None), None)
+            return self._promoted_by(cell) if run is None else f"run {run[:8]}"
 
         if checks is None:
             return plan(self.findings(), self.upstreams, running, tried)
@@ -171,6 +196,44 @@ class Watch:
             return None
 
         return plan(self.findings(), self.upstreams, running, tried, unchecked)
+
+    def _promoted_by(self, cell: Cell) -> str | None:
+        """The open promotion that makes a cell another one, if there is one and it is not as good as dead."""
+        if not self._promotions:
+            return None
+        unit = self._names.get(cell[0])
+        if unit is not None:
+            places = [(one.place, cell[1] if one.partitions is not None else None) for one in unit.members]
+        else:
+            places = [(self._above[cell[0]].place, cell[1])]
+        for place, partition in places:
+            found = self._promotions.get(id(place.project))
+            if found is not None and found.is_living and found.covers(place.table, partition):
+                return f"promotion of {found.environment}"
+        return None
+
+    def _read_promotions(self) -> tuple[str, ...]:
+        """Read the promotions of the projects of what is stale and of its upstreams; returns what cannot be read.
+
+        Those of production alone: in an environment, nothing is promoted.
+        """
+        members = [member for number in self.stale() for member in self.units[number].members]
+        places = [place for one in members for place in (one.place, *(edge.place for edge in one.edges))]
+        self._promotions = {}
+        problems: list[str] = []
+        for number in dict.fromkeys(id(place.project) for place in places):
+            project = self._heads[number].project
+            if isinstance(project, ExternalTable) or project.environment is not None:
+                continue
+            try:
+                found = read_promotion(project.data)
+            except IntegrityError as error:
+                logger.warning("%s", error)
+                problems.append(str(error))
+            else:
+                if found is not None:
+                    self._promotions[number] = found
+        return tuple(problems)
 
     def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[Reading]]]:
         """The versions with blocking checks that runs of these cells would read; what all of them read, once."""

@@ -10,8 +10,15 @@ from dagster_versioned.errors import AlreadyExists, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName, check_environment_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head
+from dagster_versioned.tables.documents.promotion import refuse_open_promotion
 from dagster_versioned.tables.environment.fork import Fork, ForkedTable
-from dagster_versioned.tables.environment.registry import FILES, key_of, read_environment, refuse_in_environment
+from dagster_versioned.tables.environment.registry import (
+    FILES,
+    Environment,
+    key_of,
+    read_environment,
+    refuse_in_environment,
+)
 from dagster_versioned.tables.moment import commits_of, heads_at_one_moment, put_moment
 
 if TYPE_CHECKING:
@@ -27,15 +34,9 @@ def create_environment(project: "Project", name: str, *, by: str | None = None) 
     check_environment_name(name)
     refuse_in_environment(project, "Another environment of it", "Create it from the project itself")
     project.check_unmarked()
-    heads = heads_at_one_moment(project)
-    created = datetime.now(UTC).isoformat(timespec="seconds")
-    tables = {
-        table: ForkedTable(heads[table].log_version, sha, heads[table])
-        for table, sha in commits_of(project.data, heads).items()
-    }
-    fork = Fork(name, secrets.token_hex(6), project.name, created, by, tables, _pins(project.data))
+    fork = fork_now(project, name, by)
     try:
-        put_moment(project, project.store, key_of(name), fork.to_bytes(), heads, f"the environment {name}")
+        put_moment(project, project.store, key_of(name), fork.to_bytes(), fork.heads, f"the environment {name}")
     except AlreadyExists as error:
         known = read_environment(project.store, name)
         raise InvalidInput(
@@ -45,18 +46,35 @@ def create_environment(project: "Project", name: str, *, by: str | None = None) 
     return fork
 
 
+def fork_now(project: "Project", name: str, by: str | None) -> Fork:
+    """A fork of a new generation of every table at one moment; nothing is written. See `heads_at_one_moment`."""
+    heads = heads_at_one_moment(project)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    tables = {
+        table: ForkedTable(heads[table].log_version, sha, heads[table])
+        for table, sha in commits_of(project.data, heads).items()
+    }
+    return Fork(name, secrets.token_hex(6), project.name, created, by, tables, _pins(project.data))
+
+
 def drop_environment(project: "Project", name: str) -> int:
     """Delete an environment and what was written in it, and nothing else; returns the bytes that are free.
 
     First its document, so that nobody opens it or commits to it any more. Run again after a crash, it deletes what is
-    left. Raises `InvalidName`, and `EnvironmentNotFound` where there is neither a document nor a file of it.
+    left. Raises `InvalidName`, `EnvironmentNotFound` where there is neither a document nor a file of it, and
+    `InvalidInput` while a promotion of it is open.
     """
     size_of(project, name)
     project.store.delete([key_of(name)])
-    left = list(project.store.list(f"{FILES}{name}/"))
-    project.store.delete([info.key for info in left])
-    if (folder := project.store.local_path(f"{FILES}{name}")) is not None:
-        shutil.rmtree(folder, ignore_errors=True)  # locks, and files in the making
+    return delete_folder(project.store, f"{FILES}{name}")
+
+
+def delete_folder(store: ObjectStore, folder: str) -> int:
+    """Delete all that lies in a folder of environments; returns its bytes."""
+    left = list(store.list(f"{folder}/"))
+    store.delete([info.key for info in left])
+    if (path := store.local_path(folder)) is not None:
+        shutil.rmtree(path, ignore_errors=True)  # locks, and files in the making
     return sum(info.size for info in left)
 
 
@@ -64,6 +82,7 @@ def size_of(project: "Project", name: str) -> int:
     """The bytes that dropping an environment frees. Raises as `drop_environment` does."""
     check_environment_name(name)
     refuse_in_environment(project, "To drop one", "Drop it from the project itself")
+    refuse_open_promotion(project.data, name, "dropped")
     left = [info.size for info in project.store.list(f"{FILES}{name}/")]
     if not left:
         try:
@@ -88,15 +107,19 @@ def written_in(project: "Project") -> list[Written]:
     environment = project.environment
     if environment is None:
         return []
-    own = environment.own_data()
-    names = sorted(table_name(info.key[len(HEADS_FOLDER) : -len(".json")]) for info in own.list(HEADS_FOLDER))
     found: list[Written] = []
-    for name in names:
+    for name in names_written_in(environment):
         head, forked = project.table(str(name)).resolve(), environment.fork.tables.get(name)
         commits = head.log_version - environment.forked_at(name)
         if commits > 0:
             found.append(Written(name, None if forked is None else forked.head.head, head.head, commits))
     return found
+
+
+def names_written_in(environment: Environment) -> list[TableName]:
+    """The tables of which something was written in an environment, also if no commit came of it, sorted."""
+    own = environment.own_data()
+    return sorted(table_name(info.key[len(HEADS_FOLDER) : -len(".json")]) for info in own.list(HEADS_FOLDER))
 
 
 def _pins(data: ObjectStore) -> bytes | None:

@@ -78,18 +78,19 @@ def put_moment(
     """
     store.put_if_absent(key, document)
     try:
-        project.check_unmarked()  # a migration that began before the document was there did not count it
-        _check_kept(project, heads, what)
+        check_kept(project, heads, what)
     except BaseException:
         store.delete([key])
         raise
 
 
-def _check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what: str) -> None:
-    """Whether all that these heads name is there still, now that a document keeps it from being collected.
+def check_kept(project: "Project", heads: Mapping[TableName, HeadDocument], what: str) -> None:
+    """Whether all that these heads name is there still, now that the document of ``what`` keeps it.
 
-    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since.
+    Raises `CommitConflict` where a collection was faster, which can be only where a head has moved since, and
+    `ProjectMoved` where a migration was.
     """
+    project.check_unmarked()  # a migration that began before the document was there did not count it
     for name, document in heads.items():
         if read_head(project.data, head_key(name)) == document:
             continue

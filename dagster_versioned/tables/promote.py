@@ -5,24 +5,45 @@ computes it then. What is promoted is closed: each version that a promoted one w
 promoted before it. All cells of one table are one commit; there is none over several tables.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput, InvalidName, UnsupportedFeature
+from dagster_versioned.errors import (
+    CommitConflict,
+    EnvironmentNotFound,
+    HeldHead,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    UnsupportedFeature,
+    VersionedError,
+)
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.version import Parent, partitions_sha
 from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_of
+from dagster_versioned.tables.documents.promotion import OpenPromotion
+from dagster_versioned.tables.environment.registry import Environment
 from dagster_versioned.tables.environments import written_in
-from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.open_promotion import SELDOM, PromotionDocument
 from dagster_versioned.tables.operations import WRITER
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.commit import CommitDraft
-from dagster_versioned.tables.write.promotion import LeftToProduction, PromotedWrite, Promotion, restaged
+from dagster_versioned.tables.write.promotion import (
+    LeftToProduction,
+    PromotedWrite,
+    Promotion,
+    Rebase,
+    Verify,
+    restaged,
+)
 from dagster_versioned.tables.write.stage import staging_folder
 
 if TYPE_CHECKING:
@@ -31,7 +52,7 @@ if TYPE_CHECKING:
 
 _KEPT_SHARE = 0.5
 """A version with fewer than this share of the rows that it replaces looks like one of a sample."""
-_OPERATIONS = ("WRITE", "VACUUM")
+_OPERATIONS = ("WRITE", "VACUUM", Rebase.operation)
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,7 @@ class LeftCell:
 
 @dataclass(frozen=True)
 class PromotionReport:
-    """What was promoted, or (dry run) would be, upstream first, and what is left."""
+    """What was promoted, or (dry run, or the first half alone) would be, upstream first, and what is left."""
 
     environment: str
     dry_run: bool
@@ -72,6 +93,9 @@ class PromotionReport:
 
 Cell = tuple[TableName, str | None]
 
+Half = Literal["prepare", "commit"]
+"""Of a promotion: judge, verify and open it; commit what was prepared, and end it."""
+
 
 def promote(
     project: "Project",
@@ -80,44 +104,167 @@ def promote(
     dry_run: bool = True,
     accept: Collection[str] = (),
     by: str | None = None,
+    verify: Verify = "rows",
+    half: Half | None = None,
+    check: Callable[[Sequence[Version]], None] | None = None,
 ) -> PromotionReport:
     """Make the versions of an environment production's, as far as they are current there; computes nothing.
 
     Left are cells that production has moved on with, whose upstreams are left, or which are not a function of what they
     name: appended or merged rows, features, histories of events, imported tables that production has too, versions
-    without a code version, and such as have lost more than half of their rows. ``accept`` names tables for which the
-    last two are no reason. Run again, it goes on where it died: what is production's already is not committed twice.
-    Raises `EnvironmentNotFound`, and `IntegrityError` where the environment's bytes are not what its log says.
+    without a code version, such as have lost more than half of their rows, and such as another release of pyarrow
+    wrote. ``accept`` names tables for which the last three are no reason. ``verify`` "bytes" believes what is said of
+    rows, for environments that are written by whoever writes production. Run again, it goes on where it died: what is
+    production's already is not committed twice.
+
+    While a promotion is open, production's sensors wait for its versions, until an hour after its last renewal. With
+    ``half``, "prepare" verifies all that can be without a commit and opens it, "commit" commits just what was prepared;
+    without, one call does both. ``check`` is given the versions that are to be committed before the first one is; what
+    it raises ends the call. Raises `EnvironmentNotFound`, also where the environment is dropped meanwhile,
+    `IntegrityError` where its bytes are not what its log says, `CommitConflict` while the promotion of another one is
+    open, and `InvalidInput` for a "commit" of what was not prepared, and for another ``verify``.
     """
+    if verify not in get_args(Verify):
+        raise InvalidInput(f"verify is one of {', '.join(get_args(Verify))}, not {verify!r}. Nothing was promoted.")
     environment = project.in_environment(name)
     project.check_write()
-    tables = [_Table(project, environment, written.table, accept) for written in written_in(environment)]
-    candidates = {(one.name, version.partition): version for one in tables for version in one.cells.values()}
-    left = [cell for one in tables for cell in one.left]
-    left += _close(project, candidates)
-    by_name = {one.name: one for one in tables}
-    promoted: list[PromotedCell] = []
-    for table in _in_order(candidates):
-        versions = [version for (one, _), version in candidates.items() if one == table]
-        if not versions:
-            continue
-        if not dry_run:
+    opened = environment.environment
+    assert opened is not None
+    document = PromotionDocument(project, opened)
+    try:
+        return _promote(project, environment, document, dry_run, accept, by or project.author, verify, half, check)
+    except VersionedError as error:
+        is_gone = _is_gone(opened)
+        if not dry_run and (is_gone or isinstance(error, IntegrityError)):
+            with suppress(VersionedError):
+                document.end()  # it cannot go on, so nobody should wait for it
+        if is_gone:
+            raise EnvironmentNotFound(
+                f"The environment {name} was dropped, or made anew, while it was promoted. What was committed by then "
+                "is production's, each version with all that it was built from; the rest is left to production, whose "
+                f"sensors compute it. `dagster-versioned env ls` shows which there are."
+            ) from error
+        raise
+
+
+def _promote(
+    project: "Project",
+    environment: "Project",
+    document: PromotionDocument,
+    dry_run: bool,
+    accept: Collection[str],
+    by: str | None,
+    verify: Verify,
+    half: Half | None,
+    check: Callable[[Sequence[Version]], None] | None,
+) -> PromotionReport:
+    prepared = document.prepared() if half == "commit" else None
+    if not dry_run and prepared is None:
+        document.check_free()
+    promotable = _Promotable(project, environment, accept, verify, prepared)
+    document.environment.check_current()  # else what was written in it may be gone, which looks like nothing to promote
+    coming = promotable.coming()
+    if check is not None and half != "prepare" and coming:
+        check(coming)
+    if dry_run:
+        promoted = promotable.each(None)
+    elif half == "prepare":
+        promoted = promotable.each(PromotedTable.verify)
+        document.open(promotable.shas(), by)
+    else:
+        if prepared is None and coming:
+            document.open(promotable.shas(), by)
+        promoted = promotable.each(lambda table, versions: table.commit(versions, by, document.renew))
+        document.end()
+    name = document.environment.name
+    return PromotionReport(name, dry_run or half == "prepare", tuple(promoted), tuple(promotable.left))
+
+
+class _Promotable:
+    """The versions of an environment that may be promoted, fewer of them as a promotion goes on, and what is left."""
+
+    def __init__(
+        self,
+        project: "Project",
+        environment: "Project",
+        accept: Collection[str],
+        verify: Verify,
+        prepared: OpenPromotion | None,
+    ) -> None:
+        accepted = accept if prepared is None else [*prepared.cells]  # it was accepted when it was prepared
+        tables = [
+            PromotedTable(project, environment, written.table, accepted, verify) for written in written_in(environment)
+        ]
+        self._project = project
+        self._tables = {one.name: one for one in tables}
+        self._candidates = {(one.name, version.partition): version for one in tables for version in one.cells.values()}
+        self.left = [cell for one in tables for cell in one.left]
+        if prepared is not None:
+            self.left += _unprepared(self._candidates, prepared)
+        self.left += close(project, self._candidates)
+
+    def coming(self) -> list[Version]:
+        """Those that are not production's already."""
+        return [version for (table, _), version in self._candidates.items() if not self._tables[table].has(version)]
+
+    def shas(self) -> dict[TableName, dict[str | None, str]]:
+        """The names of all of them, by table and partition."""
+        shas: dict[TableName, dict[str | None, str]] = {}
+        for (table, partition), version in self._candidates.items():
+            shas.setdefault(table, {})[partition] = str(version.metadata_sha)
+        return shas
+
+    def each(self, do: "Callable[[PromotedTable, Sequence[Version]], None] | None") -> list[PromotedCell]:
+        """Do this with the versions of each table, upstream first; what it refuses is left, and what is below it."""
+        promoted: list[PromotedCell] = []
+        for table in in_order(self._candidates):
+            versions = [version for (one, _), version in self._candidates.items() if one == table]
+            if not versions:
+                continue
             try:
-                by_name[table].commit(versions, by or project.author)
+                if do is not None:
+                    do(self._tables[table], versions)
             except (LeftToProduction, CommitConflict, HeldHead, InvalidInput, UnsupportedFeature) as error:
                 for version in versions:
-                    del candidates[table, version.partition]
-                left += [LeftCell(table, version.partition, str(error)) for version in versions]
-                left += _close(project, candidates)
+                    del self._candidates[table, version.partition]
+                self.left += [LeftCell(table, version.partition, str(error)) for version in versions]
+                self.left += close(self._project, self._candidates)
                 continue
-        promoted += [by_name[table].promoted(version) for version in versions]
-    return PromotionReport(name, dry_run, tuple(promoted), tuple(left))
+            promoted += [self._tables[table].promoted(version) for version in versions]
+        return promoted
 
 
-class _Table:
-    """A table that was written in an environment, beside production's: which versions may be promoted, which not."""
+def _is_gone(environment: Environment) -> bool:
+    try:
+        environment.check_current()
+    except EnvironmentNotFound:
+        return True
+    except VersionedError:
+        return False  # who knows; what was raised before says more
+    return False
 
-    def __init__(self, project: "Project", environment: "Project", name: TableName, accept: Collection[str]) -> None:
+
+def _unprepared(candidates: dict[Cell, Version], prepared: OpenPromotion) -> list[LeftCell]:
+    """Take those away that are not what was prepared; returns them."""
+    left: list[LeftCell] = []
+    for (table, partition), version in list(candidates.items()):
+        if prepared.cells.get(table, {}).get(partition) != version.metadata_sha:
+            del candidates[table, partition]
+            left.append(LeftCell(table, partition, f"version {version.short} was not prepared; prepare it anew"))
+    return left
+
+
+class PromotedTable:
+    """A table that was written in an environment, beside production's: which versions may be promoted, which not.
+
+    A rebase (`tables.rebase`) judges by the same rules, with the environment's next generation in place of production.
+    """
+
+    promotion: type[Promotion] = Promotion
+
+    def __init__(
+        self, project: "Project", environment: "Project", name: TableName, accept: Collection[str], verify: Verify
+    ) -> None:
         self.name = name
         self._project = project
         self._there: VersionedTable = project.table(str(name))
@@ -125,9 +272,11 @@ class _Table:
         opened = environment.environment
         assert opened is not None
         self._environment = opened.name
+        self._promoted_from: str | None = opened.name
         self._forked_at = opened.forked_at(name)
         self._commit_sha = opened.fork.tables[name].commit_sha256 if name in opened.fork.tables else None
         self._accept = accept
+        self._verify: Verify = verify
         self._state = self._here.state
         self.left: list[LeftCell] = []
         self.cells: dict[str | None, Version] = {}
@@ -157,16 +306,36 @@ class _Table:
             facts.size_bytes,
         )
 
-    def commit(self, versions: Sequence[Version], by: str | None) -> None:
+    def has(self, version: Version) -> bool:
+        """Whether a version was production's already when this was opened."""
+        head = self._before.get(version.partition)
+        return head is not None and head.metadata_sha == version.metadata_sha
+
+    def verify(self, versions: Sequence[Version]) -> None:
+        """Read and check all that a commit would, but for those that are production's already; nothing of it is kept.
+
+        Raises `LeftToProduction`.
+        """
+        constraints = constraints_of(self._state.snapshot.metadata.configuration)
+        for version in versions:
+            if not self.has(version):
+                with staging_folder(self._there.store) as staging:
+                    self._pending(version, staging, constraints)
+
+    def commit(
+        self, versions: Sequence[Version], by: str | None, renew: Callable[[timedelta], None] = lambda _: None
+    ) -> None:
         """Copy and check the parts, and commit the versions; nothing where they are production's already.
 
-        Raises `LeftToProduction`, and what a write raises.
+        ``renew`` says that somebody is at it, unless that was said not that long ago. Raises `LeftToProduction`, and
+        what a write raises.
         """
         known = self._there.operations.refresh()
         heads = known.history.heads if known is not None else {}
         if all(one.partition in heads and heads[one.partition].metadata_sha == one.metadata_sha for one in versions):
             self._there.operations.resolve()  # whoever committed them may have died before the head named them
             return
+        renew(timedelta(0))
         settings = self._state.snapshot.metadata.configuration
         constraints = constraints_of(settings)
         others = {
@@ -174,7 +343,10 @@ class _Table:
         }
         store = self._there.store
         with staging_folder(store) as staging:
-            pending = [self._pending(version, staging, constraints) for version in versions]
+            pending: list[PromotedWrite] = []
+            for version in versions:
+                renew(SELDOM)
+                pending.append(self._pending(version, staging, constraints))
 
             def drafted(state: TableState | None, timestamp: int) -> CommitDraft | None:
                 """The draft, judged anew: at each attempt, production may be another one."""
@@ -185,7 +357,7 @@ class _Table:
                         raise LeftToProduction(why)
                 if (parent := _missing_parent(self._project, versions)) is not None:
                     raise LeftToProduction(f"what it was built from, {_named(parent)}, is not current in production")
-                plan = Promotion(
+                plan = self.promotion(
                     store,
                     staging,
                     pending,
@@ -204,8 +376,11 @@ class _Table:
 
     def _pending(self, version: Version, staging: Staging, constraints: Mapping[str, str]) -> PromotedWrite:
         adds = parts_of(self._state.snapshot, version.partition)
-        summary, row_order, written = restaged(version, adds, self._here.store, staging, constraints)
-        return PromotedWrite(version, summary, row_order, written, self._environment)
+        accept = str(self.name) in self._accept
+        summary, row_order, written = restaged(
+            version, adds, self._here.store, staging, constraints, self._verify, accept=accept
+        )
+        return PromotedWrite(version, summary, row_order, written, self._promoted_from)
 
     def _unfit(self, base: TableState | None) -> str | None:
         """Why nothing of the table is promoted."""
@@ -244,7 +419,7 @@ class _Table:
         moved = self._moved(version, base)
         if moved is not None or (head is not None and head.metadata_sha == version.metadata_sha):
             return moved
-        return _not_exact(version, is_new=self._forked_at < 0) or (
+        return not_exact(version, is_new=self._forked_at < 0) or (
             None if str(self.name) in self._accept else self._doubtful(version, head)
         )
 
@@ -261,13 +436,17 @@ class _Table:
         head = history.heads.get(partition)
         if head is not None and head.metadata_sha == version.metadata_sha:
             return None
-        if head is not None and head.log_version > fork:
+        if head is not None and head.log_version > fork and not self._precedes(head, version, history):
             return f"production has made version {head.short} since the fork"
         if history.last_drop > fork and any(
             one.is_drop and one.log_version > fork and one.partition == partition for one in history.versions
         ):
             return "production has dropped it since the fork"
         return None
+
+    def _precedes(self, head: Version, version: Version, history: History) -> bool:
+        """Whether a head that was made since the fork is an earlier version of the environment's, brought as it is."""
+        return False
 
     def _doubtful(self, version: Version, head: Version | None) -> str | None:
         """What somebody has to accept."""
@@ -280,7 +459,7 @@ class _Table:
         return None
 
 
-def _not_exact(version: Version, *, is_new: bool) -> str | None:
+def not_exact(version: Version, *, is_new: bool) -> str | None:
     """Why production would not make this very version of what it names."""
     identity = version.identity
     if version.facts.added is not None:
@@ -292,7 +471,7 @@ def _not_exact(version: Version, *, is_new: bool) -> str | None:
     return None
 
 
-def _close(project: "Project", candidates: dict[Cell, Version]) -> list[LeftCell]:
+def close(project: "Project", candidates: dict[Cell, Version]) -> list[LeftCell]:
     """Take those away that are built from what is, and will be, not current in production; returns them."""
     left: list[LeftCell] = []
     while True:
@@ -345,7 +524,7 @@ def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Ver
             yield parent
 
 
-def _in_order(candidates: Mapping[Cell, Version]) -> list[TableName]:
+def in_order(candidates: Mapping[Cell, Version]) -> list[TableName]:
     """The tables of the candidates, each after those that its versions are built from."""
     tables = {table for table, _ in candidates}
     above = {table: set[TableName]() for table in tables}

@@ -32,7 +32,7 @@ from dagster_versioned.tables.documents.head import (
     parse_head,
     publish_head,
 )
-from dagster_versioned.tables.environment.registry import environments_of
+from dagster_versioned.tables.environment.registry import forks_of
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
@@ -104,7 +104,7 @@ def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run:
     """
     found: list[tuple[str, ObjectInfo]] = []
     former = dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name)
-    forks = environments_of(project.store) if former else []
+    forks = forks_of(project.store) if former else []
     readers = {name: fork.environment for fork in forks for name in fork.tables}
     for source in former:
         if (reader := readers.get(table_name(source))) is not None:

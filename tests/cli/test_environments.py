@@ -1,8 +1,14 @@
 """``dagster-versioned env``, and other verbs in an environment."""
 
-import pyarrow as pa
+import sys
+from dataclasses import replace
 
-from dagster_versioned.tables.environment.registry import names_of
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.tables.environment.registry import document_of, names_of
+from dagster_versioned.tables.environments import fork_now
+from dagster_versioned.tables.project import Project
 
 
 def test_from_making_it_to_dropping_it(cli, project, flights):
@@ -72,6 +78,45 @@ def test_bytes_that_are_no_environment(cli, project, flights):
         assert "environments/forks/pr-142.json cannot be read" in outcome.err
     cli("env", "drop", "pr-142", "--apply", ok=0)
     assert not list(names_of(project.store))
+
+
+class TestExport:
+    def fill(self, cli, project, flights):
+        cli("env", "create", "pr-142", ok=0)
+        project.in_environment("pr-142").table("mine").write(pa.table({"id": [9]}))
+
+    def test_a_dry_run_then_the_export(self, cli, project, flights, tmp_path):
+        self.fill(cli, project, flights)
+        place = str(tmp_path / "out")
+        dry = cli("env", "export", "pr-142", place, "--dry-run", ok=0)
+        assert "1 table of pr-142" in dry.out
+        assert "would be at" in dry.out
+        assert "1 table left out" in dry.out
+        assert not (tmp_path / "out").exists()
+        assert "are at" in cli("env", "export", "pr-142", place, ok=0).out
+        assert Project.open("NYC", place).table("mine").read()["id"].to_pylist() == [9]
+        assert cli.json("--location", place, "verify")["ok"]
+        again = cli("env", "export", "pr-142", place)
+        assert again.code == 2
+        assert "is an export of the environment pr-142" in again.err
+
+    def test_all_tables_or_some(self, cli, project, flights, tmp_path):
+        self.fill(cli, project, flights)
+        both = cli("env", "export", "pr-142", str(tmp_path / "x"), "--all", "--table", "mine")
+        assert both.code == 2
+        everything = cli.json("env", "export", "pr-142", str(tmp_path / "all"), "--all")
+        assert [one["table"] for one in everything["tables"]] == ["flights", "mine"]
+        assert everything["applied"]
+        assert everything["left_out"] == []
+        one = cli.json("env", "export", "pr-142", str(tmp_path / "one"), "--table", "flights")
+        assert [(table["table"], table["log_version"], table["files"]) for table in one["tables"]] == [
+            ("flights", 2, 1)
+        ]
+        assert one["left_out"] == ["mine"]
+        assert cli("env", "export", "pr-142", str(tmp_path / "none"), "--table", "other").code == 3
+        secret = cli("env", "export", "pr-142", "s3://user:p4ss@bucket/x")
+        assert secret.code == 2
+        assert "p4ss" not in secret.err
 
 
 class TestDiff:
@@ -145,6 +190,34 @@ class TestDiff:
         assert "<b>" not in text.replace("\\<b\\>", "")
 
 
+def test_rebase(cli, project, flights):
+    cli("env", "create", "pr-142", ok=0)
+    branch = project.in_environment("pr-142")
+    branch.table("new").write(pa.table({"n": [1]}))
+    project.table("later").write(pa.table({"n": [2]}))
+    dry = cli("env", "rebase", "pr-142", ok=0)
+    assert "pr-142 would go on from production of 20" in dry.out
+    assert "Kept would be 1 version of its own, and 0 left." in dry.out
+    assert cli.json("env", "show", "pr-142")["tables"] == {"flights": 2}
+    document, etag = document_of(project, "pr-142")
+    begun = replace(document, next=fork_now(project, "pr-142", "Ada"))
+    project.store.put_if_match("environments/forks/pr-142.json", begun.to_bytes(), etag)
+    assert cli.json("env", "show", "pr-142")["unfinished_rebase"]
+    assert "A rebase of it is unfinished." in cli("env", "show", "pr-142", ok=0).out
+    assert "Kept is 1 version of its own, and 0 left." in cli("env", "rebase", "pr-142", "--apply", ok=0).out
+    assert cli.json("env", "show", "pr-142")["unfinished_rebase"] is False
+    assert cli.json("env", "show", "pr-142")["tables"] == {"flights": 2, "later": 0}
+    project.in_environment("pr-142").table("flights").write(pa.table({"id": [1]}))
+    project.table("flights").write(pa.table({"id": [2]}))
+    outcome = cli("env", "rebase", "pr-142", "--apply", "--json")
+    assert outcome.code == 1
+    assert [one["table"] for one in outcome.json["kept"]] == ["new"]
+    assert [(one["table"], one["partition"]) for one in outcome.json["left"]] == [("flights", None)]
+    assert not outcome.json["dry_run"]
+    assert outcome.json["forked"]
+    assert cli("env", "rebase", "pr-7").code == 3
+
+
 def test_promote(cli, project, flights):
     cli("env", "create", "pr-142", ok=0)
     branch = project.in_environment("pr-142")
@@ -179,3 +252,114 @@ def test_promote_tells_dagster(cli, project, flights, tmp_path, monkeypatch):
     with dg.DagsterInstance.get() as instance:
         event = instance.get_latest_materialization_event(dg.AssetKey("new"))
     assert event.asset_materialization.tags["dagster/data_version"] == project.table("new").version().metadata_sha
+
+
+DEPLOYED = """
+import dagster as dg
+import pyarrow as pa
+from dagster_versioned import ProjectResource, VersionedParquetIOManager
+
+@dg.asset(code_version="{code}")
+def new() -> pa.Table:
+    raise NotImplementedError
+
+project = ProjectResource(
+    name="NYC", location={location!r}, environment=dg.EnvVar("DAGSTER_VERSIONED_ENVIRONMENT")
+)
+defs = dg.Definitions([new], resources={{"io_manager": VersionedParquetIOManager(project=project)}})
+"""
+
+
+class TestHalves:
+    @pytest.fixture
+    def prepared(self, cli, project, flights, tmp_path, monkeypatch):
+        """A promotion of ``new`` by code 2 that is prepared; modules with older code and with that."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.setenv("DAGSTER_VERSIONED_ENVIRONMENT", "")  # so that what the verb sets is taken back
+        monkeypatch.delenv("DAGSTER_HOME", raising=False)
+        for code in ("1", "2"):
+            text = DEPLOYED.format(code=code, location=str(cli.location))
+            (tmp_path / f"deployed_{code}.py").write_text(text)
+        cli("env", "create", "pr-142", ok=0)
+        project.in_environment("pr-142").table("new").write(pa.table({"n": [1]}), code_version="2")
+        assert "can become production's" in cli("promote", "pr-142", "--prepare", "--apply", ok=0).out
+        yield cli
+        for code in ("1", "2"):
+            sys.modules.pop(f"deployed_{code}", None)
+
+    def test_one_after_the_other(self, prepared, project):
+        assert not project.table("new").exists()
+        assert "would become" in prepared("promote", "pr-142", "--commit", ok=0).out
+        assert not project.table("new").exists()
+        document = prepared("promote", "pr-142", "--commit", "--apply", "--json", ok=0).json
+        assert (document["half"], document["dry_run"]) == ("commit", False)
+        assert [(one["table"], one["nrow"]) for one in document["promoted"]] == [("new", 1)]
+        assert project.table("new").read()["n"].to_pylist() == [1]
+        prepared("promote", "pr-142", "--commit", "--apply", ok=0)
+        prepared("env", "drop", "pr-142", "--apply", ok=0)
+
+    def test_the_code_has_to_be_deployed(self, prepared, project):
+        refused = prepared("promote", "pr-142", "--commit", "--apply", "-m", "deployed_1")
+        assert refused.code == 2
+        assert "new (1 is deployed, 2 made it)" in refused.err
+        assert prepared("promote", "pr-142", "--commit", "-m", "deployed_1").code == 2
+        assert not project.table("new").exists()
+        assert prepared("promote", "pr-142", "--commit", "-m", "nothing_of_that_name").code == 2
+        prepared("promote", "pr-142", "--commit", "--apply", "-m", "deployed_2", ok=0)
+        assert project.table("new").exists()
+
+    def test_no_run_of_it_may_be_in_progress(self, prepared, project, tmp_path, monkeypatch):
+        import dagster as dg
+
+        home = tmp_path / "home"
+        home.mkdir()
+        monkeypatch.setenv("DAGSTER_HOME", str(home))
+        with dg.DagsterInstance.get() as instance:
+            job = dg.Definitions([dg.asset(name="new")(lambda: None)]).resolve_implicit_global_asset_job_def()
+            run = instance.create_run_for_job(
+                job, status=dg.DagsterRunStatus.STARTED, asset_selection=frozenset([dg.AssetKey("new")])
+            )
+            refused = prepared("promote", "pr-142", "--commit", "--apply", "--instance")
+            assert refused.code == 6
+            assert f"new (run {run.run_id[:8]})" in refused.err
+            assert not project.table("new").exists()
+            instance.report_run_canceled(run)
+        outcome = prepared("promote", "pr-142", "--commit", "--apply", "--instance", ok=0)
+        assert "Reported to Dagster: 1 version." in outcome.err
+
+    def test_abandon_and_drop(self, prepared, project):
+        refused = prepared("env", "drop", "pr-142", "--apply")
+        assert refused.code == 2
+        assert "promote pr-142 --abandon --apply" in refused.err
+        assert prepared("env", "drop", "pr-142").code == 2
+        assert "would be abandoned" in prepared("promote", "pr-142", "--abandon", ok=0).out
+        assert prepared("env", "drop", "pr-142", "--apply").code == 2
+        assert "is abandoned" in prepared("promote", "pr-142", "--abandon", "--apply", ok=0).out
+        assert prepared("promote", "pr-142", "--abandon", "--apply").code == 2
+        prepared("env", "drop", "pr-142", "--apply", ok=0)
+        assert not project.table("new").exists()
+
+    def test_another_one_waits(self, prepared):
+        prepared("env", "create", "pr-143", ok=0)
+        refused = prepared("promote", "pr-143", "--apply")
+        assert refused.code == 6
+        assert "A promotion of pr-142 is open" in refused.err
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("--prepare", "--commit"),
+            ("--commit", "--abandon"),
+            ("--prepare", "-m", "deployed_2"),
+            ("--prepare", "--instance"),
+            ("--abandon", "--instance"),
+            ("--commit", "--accept", "new"),
+            ("--abandon", "--accept", "new"),
+        ],
+    )
+    def test_what_does_not_go_together(self, prepared, project, words):
+        refused = prepared("promote", "pr-142", *words, "--apply")
+        assert refused.code == 2
+        assert "Nothing was done" in refused.err
+        assert not project.table("new").exists()

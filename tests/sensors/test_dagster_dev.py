@@ -1,43 +1,14 @@
 """The trigger under ``dagster dev`` as a user starts it: its daemon, its processes, its storage."""
 
-import os
-import signal
-import subprocess
-import sys
-import time
-from contextlib import contextmanager
-from pathlib import Path
-
 import dagster as dg
 import pyarrow as pa
 import pytest
 
 from dagster_versioned import Project
 from support import dev_location
+from support.dagster_dev import dagster_dev
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-PATIENCE = 240.0
-
-
-@contextmanager
-def dagster_dev(home: Path):
-    """``dagster dev`` until the block ends, when all of its processes are killed at once."""
-    command = [str(Path(sys.executable).parent / "dagster"), "dev", "-f", dev_location.__file__, "-p", "0"]
-    with (home / "dev.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
-
-
-def wait_until(is_so, what, home):
-    until = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < until, f"{what}; {(home / 'dev.log').read_text()[-3000:]}"
-        time.sleep(0.5)
 
 
 def test_changes_are_run_once_each_also_those_that_came_while_dagster_was_dead(tmp_path, monkeypatch):
@@ -66,15 +37,15 @@ def test_changes_are_run_once_each_also_those_that_came_while_dagster_was_dead(t
 
     with dg.DagsterInstance.from_config(str(home)) as instance:
         write(0)
-        with dagster_dev(home):
-            wait_until(is_current, "the first version", home)
+        with dagster_dev("-f", dev_location.__file__, log=home / "dev.log") as dagster:
+            dagster.wait_for(is_current, "the first version")
             write(0)
             write(1)
             write(2)
-            wait_until(is_current, "a change", home)
+            dagster.wait_for(is_current, "a change")
         write(3)
-        with dagster_dev(home):
-            wait_until(is_current, "a change while it was dead", home)
+        with dagster_dev("-f", dev_location.__file__, log=home / "dev.log") as dagster:
+            dagster.wait_for(is_current, "a change while it was dead")
         runs = instance.get_runs()
         assert {run.status for run in runs} == {dg.DagsterRunStatus.SUCCESS}
         assert {run.tags["dagster_versioned/target"] for run in runs} == {"delays"}

@@ -318,7 +318,7 @@ class TestInstance:
         assert whats(forecast([location])) == {("down", None): "new"}
         ((what, why),) = told(forecast([location], instance=instance)).values()
         assert what == "waits"
-        assert why.endswith(f"run {run.run_id[:8]} is building it")
+        assert why.endswith(f"run {run.run_id[:8]} is under way")
 
     def test_a_check_that_did_not_pass(self, house, instance):
         house.write("up")
@@ -428,3 +428,13 @@ def test_what_is_no_versioned_table_is_left_out(house):
     assert (whats(found), found.current, found.uncoded) == ({("up", None): "new"}, 0, ("up",))
     with pytest.raises(InvalidInput, match="no versioned table"):
         forecast([house.define(report)])
+
+
+def test_a_log_is_read_once_for_heads_and_for_what_is_shown(house, monkeypatch):
+    house.write("up", 1, "a", "b", "c", code="1")
+    opened = []
+    table = Project.table
+    monkeypatch.setattr(Project, "table", lambda self, name: opened.append(name) or table(self, name))
+    found = forecast([house.define(asset("up", partitions_def=ABC, code_version="2"))])
+    assert [(one.partition, one.rows) for one in found.cells] == [("a", 1), ("b", 1), ("c", 1)]
+    assert opened == ["up"]  # an opened table keeps what it has read of its log

@@ -5,18 +5,23 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_versioned.errors import HeldHead, VersionedError
+from dagster_versioned import ProjectResource, VersionedParquetIOManager, build_version_sensor
+from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, HeldHead, InvalidInput, VersionedError
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.documents.promotion import PROMOTION_KEY, read_promotion
 from dagster_versioned.tables.environment.registry import names_of
 from dagster_versioned.tables.environments import create_environment, drop_environment
+from dagster_versioned.tables.open_promotion import abandon_promotion
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.promote import promote
+from dagster_versioned.tables.promote import PromotionReport, promote
 from support.crashes import append_as_another_program
 from support.interleaving import Stepped, impatient
 from support.s3_server import S3Server
@@ -162,7 +167,13 @@ OTHERS = [
 
 
 def at_calls(
-    base: Path, folder: Path, happens: Callable[[Stepped, Path], None], *, first: int = 1, every: int = 1
+    base: Path,
+    folder: Path,
+    happens: Callable[[Stepped, Path], None],
+    *,
+    first: int = 1,
+    every: int = 1,
+    least: int = 20,
 ) -> Iterator[tuple[Stepped, Path]]:
     """Copies of the base, each with a store in which something happens before a later one of its calls."""
     for number in itertools.count(first, every):
@@ -181,7 +192,7 @@ def at_calls(
             yield box[0], root
         shutil.rmtree(root)
         if not fired:
-            assert number > 20
+            assert number > least
             return
         assert number < MOST_CALLS
 
@@ -215,6 +226,129 @@ def test_a_promotion_that_dies_goes_on(base, tmp_path, after):
             one: (numbers(project, one), project.table(one).state.log_version) for one in project.tables()
         } == wanted
         require_sound(project)
+
+
+def keep_current(root: Path, code: str):
+    """Production's version sensor as it is deployed with the old code or the new; each call is a tick of a new process.
+
+    Returns the assets that a run is requested for.
+    """
+    keys = dg.StaticPartitionsDefinition(["a", "b", "c"])
+
+    def asset(name: str, *upstreams: str, code_version: str | None = code, partitions=None) -> dg.AssetsDefinition:
+        def compute() -> pa.Table:
+            raise NotImplementedError
+
+        deps = [dg.AssetDep(one, partition_mapping=ALL if one == "daily" else None) for one in upstreams]
+        return dg.asset(name=name, deps=deps, code_version=code_version, partitions_def=partitions)(compute)
+
+    assets = [
+        asset("raw", code_version=None),
+        asset("middle", "raw"),
+        asset("daily", "raw", partitions=keys),
+        asset("top", "middle", "daily"),
+        asset("new", "top"),
+    ]
+    resource = ProjectResource(name="NYC", location=str(root))
+    sensor = build_version_sensor("keep", dg.AssetSelection.all(), on_code_version=True)
+    manager = VersionedParquetIOManager(project=resource)
+    definitions = dg.Definitions(assets, sensors=[sensor], resources={"io_manager": manager})
+
+    def tick(instance: dg.DagsterInstance) -> set[str]:
+        with dg.build_sensor_context(instance=instance, definitions=definitions) as context:
+            found = sensor.evaluate_tick(context)
+        return {key.to_user_string() for one in found.run_requests or () for key in one.asset_selection}
+
+    return tick
+
+
+ALL = dg.AllPartitionMapping()
+LONG_AGO = timedelta(minutes=61)
+
+
+def let_it_die(project: Project) -> None:
+    """An hour goes by."""
+    known = read_promotion(project.data)
+    if known is not None:
+        before = (known.renewed_at - LONG_AGO).isoformat()
+        project.data.put(PROMOTION_KEY, replace(known, renewed=before).to_bytes())
+
+
+def prepare(project: Project) -> None:
+    promote(project, "pr", dry_run=False, half="prepare")
+
+
+def commit(project: Project) -> None:
+    promote(project, "pr", dry_run=False, half="commit")
+
+
+def abandon(project: Project) -> None:
+    abandon_promotion(project, "pr", dry_run=False)
+
+
+def abandon_and_drop(project: Project) -> None:
+    with contextlib.suppress(InvalidInput):
+        abandon(project)
+    drop_environment(project, "pr")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("dies", [prepare, commit, abandon, abandon_and_drop], ids=lambda dies: dies.__name__)
+def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_that_it_leaves(
+    base, tmp_path, dies, after
+):
+    """A half dies at any call, before or after the new code is deployed; sensors look, and whoever comes goes on."""
+    started = tmp_path / "started"
+    shutil.copytree(base, started)
+    branch = opened(started).in_environment("pr")  # all partitions by the new code, which else asks for the others
+    build(branch, "daily", rows(12), "raw", code="2", partition="b")
+    build(branch, "top", rows(31), "middle", "daily", code="2")
+    build(branch, "new", rows(41), "top", code="2")
+    promoted = {"middle", "daily", "top", "new"}
+    if dies is not prepare:
+        prepare(opened(started))
+    seen = set()
+    with dg.DagsterInstance.ephemeral() as instance:
+        for store, root in at_calls(started, tmp_path, lambda store, _: store.die(after=after), least=3):
+            with contextlib.suppress(VersionedError):
+                dies(Project("NYC", store))
+            project = opened(root)
+            found = read_promotion(project.data)
+            state = None if found is None else found.state
+            seen.add(state)
+            done = {one for one in promoted if is_promoted(project, one)}
+            old, new = keep_current(root, "1"), keep_current(root, "2")
+            if state == "open":
+                assert old(instance) == new(instance) == set()
+                again = root.with_name(f"{root.name} again")
+                shutil.copytree(root, again)
+                let_it_die(opened(again))
+                assert bool(keep_current(again, "2")(instance)) == (done != promoted)
+                shutil.rmtree(again)
+            else:
+                assert done == (promoted if state == "ended" else done)
+                assert bool(new(instance)) == (done != promoted)
+            if "pr" in names_of(project.store) and dies is not abandon_and_drop:
+                assert not promote(project, "pr", dry_run=False).left
+                assert new(instance) == set()
+                require_sound(project)
+                assert read_promotion(project.data).state in ("ended", "abandoned")
+            elif dies is abandon_and_drop:
+                abandon_and_drop_again(project)
+                assert new(instance) >= {"daily"}
+                assert not list(project.store.list("environments/"))
+    expected = {prepare: {None, "open"}, commit: {"open", "ended"}}
+    assert seen == expected.get(dies, {"open", "abandoned"})
+
+
+def is_promoted(project: Project, table: str) -> bool:
+    heads = project.table(table).state.history.heads.values() if project.table(table).exists() else ()
+    return any(one.facts.promoted_from == "pr" for one in heads)
+
+
+def abandon_and_drop_again(project: Project) -> None:
+    with contextlib.suppress(EnvironmentNotFound):  # where all of it is gone
+        abandon_and_drop(project)
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=lambda other: other.__name__)
@@ -275,7 +409,10 @@ def test_promotions_of_two_environments_at_once(tmp_path):
     reports = []
 
     def run(name: str) -> None:
-        reports.append(promote(opened(tmp_path / "lake"), name, dry_run=False))
+        try:
+            reports.append(promote(opened(tmp_path / "lake"), name, dry_run=False))
+        except CommitConflict as error:  # while another one's is open
+            reports.append(error)
 
     threads = [threading.Thread(target=run, args=(name,)) for name in ("pr-1", "pr-2", "pr-1", "pr-2")]
     for thread in threads:
@@ -283,6 +420,8 @@ def test_promotions_of_two_environments_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert len(reports) == 4
+    assert any(isinstance(one, PromotionReport) for one in reports)
+    assert read_promotion(project.data).state == "ended"
     require_sound(project)
     assert project.table("middle").state.log_version == 1
     assert numbers(project, "middle")[0] in (10, 20)

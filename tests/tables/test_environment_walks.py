@@ -1,4 +1,4 @@
-"""Long walks of production, an environment, promotions, tags and collections, against dictionaries of rows."""
+"""Long walks of production, an environment, rebases, promotions, tags and collections, against dictionaries of rows."""
 
 import random
 from contextlib import suppress
@@ -15,6 +15,7 @@ from dagster_versioned.tables.environments import create_environment, drop_envir
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import promote
+from dagster_versioned.tables.rebase import rebase_environment
 from support.s3_server import S3Server
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,7 @@ class Walk:
     chance: random.Random
     number: int = 0
     promoted: int = 0
+    rebased: int = 0
     production: dict[Cell, int] = field(default_factory=dict)
     branch: dict[Cell, int] | None = None
     tags: dict[str, dict[Cell, int]] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class Walk:
             self.create: 12,
             self.drop: 5,
             self.promote: 12,
+            self.rebase: 12,
             self.expire: 6,
             self.purge: 3,
             self.vacuum: 3,
@@ -135,6 +138,14 @@ class Walk:
         changed = {(str(cell.table), cell.partition) for cell in report.promoted}
         assert all(head_of(self.project, *cell) == head for cell, head in before.items() if cell not in changed)
 
+    def rebase(self) -> None:
+        if self.branch is None:
+            return
+        report = rebase_environment(self.project, "pr", dry_run=False)
+        kept = {(str(cell.table), cell.partition) for cell in report.kept}
+        self.branch = self.production | {cell: rows for cell, rows in self.branch.items() if cell in kept}
+        self.rebased += len(kept)
+
     def purge(self) -> None:
         """What is no head, unless a tag, the environment, or a copy in it needs the bytes."""
         for table in self.project.tables():
@@ -173,6 +184,7 @@ def walked(store: ObjectStore, seed: int, steps: int) -> None:
             walk.check()
     walk.check()
     assert walk.promoted > 0
+    assert walk.rebased > 0
     for table in walk.project.tables():
         assert not walk.project.table(table).verify().findings, table
 

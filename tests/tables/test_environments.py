@@ -302,7 +302,7 @@ class TestDropping:
         with pytest.raises(EnvironmentNotFound, match="was dropped since"):
             branch.table("numbers").write(rows(50))
         create_environment(project, "pr-1", by="Grace")
-        with pytest.raises(EnvironmentNotFound, match=r"made anew at .* by Grace"):
+        with pytest.raises(EnvironmentNotFound, match=r"made anew, at .* by Grace"):
             branch.table("numbers").write(rows(50))
         assert numbers(project.in_environment("pr-1")) == [6]
 

@@ -113,7 +113,8 @@ class TestDroppedDuringAWrite:
         table.project.data = OverlayStore(own, production, table.project.environment.fork)
         table = table.project.table("numbers")
         before = contents(production)
-        with pytest.raises(EnvironmentNotFound, match="Nothing was committed"):
+        said = "while this was committed" if again else "Nothing was committed"
+        with pytest.raises(EnvironmentNotFound, match=said):
             table.write(rows(50))
         assert contents(production) == before
         assert [info.key for info in project.store.list("environments/")] == ["environments/forks/pr-1.json"] * again

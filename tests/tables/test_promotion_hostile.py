@@ -4,12 +4,14 @@ import hashlib
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from dagster_versioned.errors import IntegrityError
+from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.canonical import canonical_json
 from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.documents.promotion import PROMOTION_KEY
 from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
@@ -134,7 +136,8 @@ def test_a_parent_by_the_name_that_the_project_had(project):
     assert "raw" in left(promote(renamed, "pr-1", dry_run=False))["fresh"]
 
 
-def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path):
+@pytest.mark.parametrize("verify", ["rows", "bytes"])
+def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path, verify):
     """The log of the environment says that they were checked."""
     small = TableOptions(constraints={"small": "n < 5"})
     build(project, "low", rows(1), options=small)
@@ -155,31 +158,133 @@ def test_forged_rows_that_do_not_satisfy_the_constraints(project, tmp_path):
         branch.store.put(add.key, other.table("low").store.get(add.key))
     branch.store.put(_FIRST, b"\n".join(map(orjson.dumps, forged.values())) + b"\n")
     assert numbers(project.in_environment("pr-1"), "low") == [77]
-    assert "'small' (n < 5) is false" in left(promote(project, "pr-1", dry_run=False))["low"]
+    assert "'small' (n < 5) is false" in left(promote(project, "pr-1", dry_run=False, verify=verify))["low"]
     assert numbers(project, "low") == [1]
+
+
+def with_part(table, change, **identity) -> None:
+    """Have the head of an environment's table consist of other bytes, with all names that follow from them."""
+    (add,) = table.state.snapshot.adds()
+    forged = change(table.store.get(add.key))
+    sha = hashlib.sha256(forged).hexdigest()
+    table.store.put(f"{sha}.parquet", forged)
+    lines = {line_kind(line): line for line in log_of(table)}
+    lines["add"]["add"] |= {"path": f"{sha}.parquet", "size": len(forged)}
+    (entry,) = lines["commitInfo"]["commitInfo"]["dagsterVersioned"]["versions"]
+    entry["identity"] |= {"data_sha": data_sha([sha], "significant"), **identity}
+    entry["facts"]["parquet_sha"] = sha
+    entry["metadata_sha"] = hashlib.sha256(canonical_json(entry["identity"])).hexdigest()
+    table.store.put(_FIRST, b"\n".join(map(orjson.dumps, lines.values())) + b"\n")
+
+
+def with_another_index_of_pages(data: bytes) -> bytes:
+    """The part with the index of its pages telling of other rows, and its row groups telling the truth."""
+    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    forged = data[:end].replace((2020).to_bytes(8, "little"), (1011).to_bytes(8, "little"))
+    # The last of them are in the index of columns, which follows the rows; the rows stay.
+    at = forged.rindex((1011).to_bytes(8, "little"))
+    return data[:at] + forged[at : at + 8] + data[at + 8 :]
 
 
 def test_a_footer_that_lies(project, branch):
     """Its bytes have the SHA-256 of their name, and the identity follows from them; a filter would not find the row."""
     build(branch, "top", rows(1010, 2020), code_version="2")
-    table, before = branch.table("top"), contents(project.data)
-    (add,) = table.state.snapshot.adds()
-    data = table.store.get(add.key)
-    end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    forged = data[:end] + data[end:].replace((2020).to_bytes(8, "little"), (1011).to_bytes(8, "little"))
-    sha = hashlib.sha256(forged).hexdigest()
-    table.store.put(f"{sha}.parquet", forged)
-    lines = {line_kind(line): line for line in log_of(table)}
-    lines["add"]["add"]["path"] = f"{sha}.parquet"
-    (entry,) = lines["commitInfo"]["commitInfo"]["dagsterVersioned"]["versions"]
-    entry["identity"]["data_sha"] = data_sha([sha], "significant")
-    entry["facts"]["parquet_sha"] = sha
-    entry["metadata_sha"] = hashlib.sha256(canonical_json(entry["identity"])).hexdigest()
-    table.store.put(_FIRST, b"\n".join(map(orjson.dumps, lines.values())) + b"\n")
+    table, before = branch.table("top"), contents(project.data, without=(PROMOTION_KEY,))
+
+    def lie(data: bytes) -> bytes:
+        end = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+        return data[:end] + data[end:].replace((2020).to_bytes(8, "little"), (1011).to_bytes(8, "little"))
+
+    with_part(table, lie)
     assert numbers(project.in_environment("pr-1"), "top") == [1010, 2020]
-    with pytest.raises(IntegrityError, match="its footer does not tell the truth about n"):
-        promote(project, "pr-1", dry_run=False)
-    assert contents(project.data) == before
+    for accept in ([], ["top"]):
+        with pytest.raises(IntegrityError, match="its footer does not tell the truth about n"):
+            promote(project, "pr-1", dry_run=False, accept=accept)
+    assert contents(project.data, without=(PROMOTION_KEY,)) == before
+
+
+def test_an_index_of_pages_that_lies(project, branch):
+    build(branch, "top", rows(1010, 2020), code_version="2")
+    with_part(branch.table("top"), with_another_index_of_pages)
+    assert numbers(project.in_environment("pr-1"), "top") == [1010, 2020]
+    assert "what it says of pages" in left(promote(project, "pr-1", dry_run=False))["top"]
+    assert numbers(project, "top") == [3]
+
+
+def test_a_part_that_another_writer_encoded_is_left_unless_it_is_accepted(project, branch):
+    build(branch, "top", rows(1010, 2020), code_version="2")
+
+    def encode(data: bytes) -> bytes:
+        sink, parquet = pa.BufferOutputStream(), pq.ParquetFile(pa.BufferReader(data))
+        schema = parquet.schema_arrow.with_metadata(parquet.metadata.metadata)
+        with pq.ParquetWriter(sink, schema, compression="snappy", store_schema=False) as writer:
+            writer.write_table(parquet.read())
+            if hasattr(writer, "add_key_value_metadata"):  # pyarrow 14 and 15 write what the schema has
+                writer.add_key_value_metadata(parquet.metadata.metadata)
+        return sink.getvalue().to_pybytes()
+
+    with_part(branch.table("top"), encode)
+    assert "is not what pyarrow" in left(promote(project, "pr-1", dry_run=False))["top"]
+    assert not promote(project, "pr-1", dry_run=False, accept=["top"]).left
+    assert numbers(project, "top") == [1010, 2020]
+    assert not project.table("top").verify().findings
+
+
+class TestBytes:
+    """Nothing is believed of names and identities; what is said of rows is."""
+
+    def test_the_same_version_as_by_rows(self, project, branch):
+        table = pa.table({"n": [1, None], "x": [1.5, float("nan")], "y": [1.5, 2.5], "s": [{"z": 1.0}, None]})
+        build(branch, "fresh", table, options=TableOptions(constraints={"p": "y > 1"}))
+        build(branch, "daily", rows(7), partition="b", code_version="2")
+        assert not promote(project, "pr-1", dry_run=False, verify="bytes").left
+        for name in ("fresh", "daily"):
+            here, there = project.table(name), branch.table(name)
+            stated = {add.key: add.stats for add in there.state.snapshot.adds()}
+            assert all(add.stats == stated[add.key] for add in here.state.snapshot.adds())
+            assert not here.verify().findings
+        here, there = project.table("fresh").version(), branch.table("fresh").version()
+        assert (here.metadata_sha, here.facts.digest) == (there.metadata_sha, there.facts.digest)
+        assert here.facts.null_counts == there.facts.null_counts
+
+    def test_changed_bytes(self, project, branch):
+        build(branch, "top", rows(30), code_version="2")
+        store, before = branch.table("top").store, contents(project.data, without=(PROMOTION_KEY,))
+        (add,) = branch.table("top").state.snapshot.adds()
+        data = store.get(add.key)
+        store.put(add.key, data[:50] + bytes([data[50] ^ 1]) + data[51:])
+        with pytest.raises(IntegrityError, match="with bytes of the SHA-256"):
+            promote(project, "pr-1", dry_run=False, verify="bytes")
+        assert contents(project.data, without=(PROMOTION_KEY,)) == before
+
+    @pytest.mark.parametrize("identity", [{"nrow": 3}, {"data_sha": "0" * 64}])
+    def test_an_identity_that_does_not_follow(self, project, branch, identity):
+        build(branch, "top", rows(30), code_version="2")
+        before = contents(project.data, without=(PROMOTION_KEY,))
+        with_part(branch.table("top"), bytes, **identity)
+        with pytest.raises(IntegrityError, match="rows of bytes with"):
+            promote(project, "pr-1", dry_run=False, verify="bytes")
+        assert contents(project.data, without=(PROMOTION_KEY,)) == before
+
+    def test_counts_that_cannot_be(self, project, branch):
+        build(branch, "top", rows(30), code_version="2")
+        lines = log_of(branch.table("top"))
+        for line in lines:
+            if line_kind(line) == "commitInfo":
+                line["commitInfo"]["dagsterVersioned"]["versions"][0]["facts"]["null_counts"] = [2]
+        branch.table("top").store.put(_FIRST, b"\n".join(map(orjson.dumps, lines)) + b"\n")
+        with pytest.raises(IntegrityError, match="null counts"):
+            promote(project, "pr-1", dry_run=False, verify="bytes")
+
+    def test_a_parent_that_is_not_current(self, project, branch):
+        build(branch, "top", rows(30), code_version="2")
+        project.table("raw").write(rows(9))
+        assert "raw" in left(promote(project, "pr-1", dry_run=False, verify="bytes"))["top"]
+        assert numbers(project, "top") == [3]
+
+    def test_another_word(self, project, branch):
+        with pytest.raises(InvalidInput, match="verify is one of rows, bytes"):
+            promote(project, "pr-1", verify="nothing")  # pyright: ignore[reportArgumentType]
 
 
 _FIRST = "_delta_log/00000000000000000001.json"

@@ -96,7 +96,7 @@ class Tag:
                 raw.text("created"),
                 raw.optional_text("by"),
                 raw.optional_text("why"),
-                {table_name(one): _table(tables.members(one)) for one in tables.value},
+                {table_name(one): tagged_table(tables.members(one)) for one in tables.value},
             )
             if raw.integer("schema_version") != 1 or tag.name != name or tag.at.utcoffset() != timedelta(0):
                 raise ValueError("its schema_version is not 1, its name another one, or its time not UTC")
@@ -137,7 +137,8 @@ def _names(data: ObjectStore) -> Iterator[str]:
             yield name
 
 
-def _table(raw: Members) -> TaggedTable:
+def tagged_table(raw: Members) -> TaggedTable:
+    """Parse a table of a stored tag. Raises `LogCorrupt`, and `ValueError` where its SHA-256 is none."""
     sha = raw.text("commit_sha256")
     if not _SHA.fullmatch(sha):
         raise ValueError("a commit's SHA-256 is not one")

@@ -56,6 +56,11 @@ class Fork:
         """Where the environment's own bytes lie, below the base's root; another one each time it is made anew."""
         return f"environments/files/{self.environment}/{self.generation}"
 
+    @property
+    def heads(self) -> dict[TableName, HeadDocument]:
+        """The head of each table at the fork."""
+        return {name: table.head for name, table in self.tables.items()}
+
     def owner(self, key: str) -> Owner:
         """Who holds what is under a key below the project's data folder."""
         return self.within(key).owner(key)
@@ -127,10 +132,7 @@ class Fork:
             if not _GENERATION.fullmatch(fork.generation) or fork.at.tzinfo is None:
                 raise ValueError("its generation or its time is not one")
         except (ValueError, LogCorrupt, InvalidName, IntegrityError) as error:
-            raise IntegrityError(
-                f"The environment {key} cannot be read ({error}). Nothing was changed, and production is untouched. "
-                "Drop the environment, and create it anew."
-            ) from error
+            raise unreadable(key, error) from error
         return fork
 
     @cached_property
@@ -150,6 +152,14 @@ class Fork:
     @cached_property
     def _keys(self) -> list[str]:
         return sorted(self._documents)
+
+
+def unreadable(key: str, error: Exception) -> IntegrityError:
+    """What is raised for bytes that are no document of an environment."""
+    return IntegrityError(
+        f"The environment {key} cannot be read ({error}). Nothing was changed, and production is untouched. "
+        "Drop the environment, and create it anew."
+    )
 
 
 def _table(raw: Members, key: str) -> ForkedTable:

@@ -1,8 +1,8 @@
 """Where the environments of a project are, and how one is opened.
 
 Each is one document below the project's root, ``environments/forks/{name}.json``, and a folder of its own,
-``environments/files/{name}/{generation}/``, for what is written in it. One that is dropped and made anew has another
-folder, so what a writer is late with reaches nobody.
+``environments/files/{name}/{generation}/``, for what is written in it. One that is rebased, or dropped and made anew,
+has another folder, so what a writer is late with reaches nobody.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from dagster_versioned.identity.names import PRODUCTION, TableName, check_enviro
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
+from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.state import TableState
 
@@ -71,45 +72,79 @@ class Environment:
         )
 
     def check_current(self) -> None:
-        """Refuse to write what nobody would read: it was dropped, or made anew. Raises `InvalidInput`."""
-        key = key_of(self.name)
-        try:
-            if self.base.head(key).etag == self.etag:
-                return
-            now = Fork.from_bytes(self.base.get(key), key)
-        except ObjectNotFound:
-            now = None
-        if now is None or now.generation != self.fork.generation:
-            what = "dropped" if now is None else f"made anew at {now.created} by {now.by or 'somebody'}"
+        """Refuse to write what nobody would read: it was dropped, rebased, made anew. Raises `EnvironmentNotFound`."""
+        if not self._is_current():
+            now = self._document()
+            if now is None:
+                what = "dropped"
+            else:
+                how = "rebased" if _is_left(now, self.fork) else "rebased, or made anew,"
+                what = f"{how} at {now.fork.created} by {now.fork.by or 'somebody'}"
             raise EnvironmentNotFound(
                 f"The environment {self.name} was {what} since it was opened here. Nothing was committed. Open it "
                 f"again, or create it: `dagster-versioned env create {self.name}`."
             )
 
     def check_committed(self) -> None:
-        """`check_current` after a commit: what was committed while it was dropped is taken away."""
-        try:
-            self.check_current()
-        except EnvironmentNotFound:
+        """`check_current` after a commit: what was committed while it was dropped is taken away.
+
+        Not while a rebase leaves this generation: it deletes that once all that was committed before is carried on.
+        """
+        if self._is_current():
+            return
+        now = self._document()
+        if now is None or not _is_left(now, self.fork):
             own = self.store()
             own.delete([info.key for info in own.list()])
-            raise
+        if now is not None:
+            raise EnvironmentNotFound(
+                f"The environment {self.name} was rebased, or made anew, at {now.fork.created} by "
+                f"{now.fork.by or 'somebody'} while this was committed, which a rebase may or may not have carried on. "
+                "Open it again, and repeat it."
+            )
+        self.check_current()
+
+    def _is_current(self) -> bool:
+        try:
+            if self.base.head(key_of(self.name)).etag == self.etag:
+                return True
+        except ObjectNotFound:
+            return False
+        now = self._document()
+        return now is not None and now.is_open(self.fork.generation)
+
+    def _document(self) -> EnvironmentDocument | None:
+        key = key_of(self.name)
+        try:
+            return EnvironmentDocument.from_bytes(self.base.get(key), key)
+        except ObjectNotFound:
+            return None
+
+
+def _is_left(now: EnvironmentDocument, fork: Fork) -> bool:
+    return now.previous is not None and now.previous.generation == fork.generation
 
 
 def open_environment(project: "Project", name: str) -> Environment:
     """The environment of a name. Raises `InvalidName`, `EnvironmentNotFound`, `IntegrityError`."""
-    fork, etag = _read(project.store, name)
-    if fork.project != project.name:
+    document, etag = document_of(project, name)
+    return Environment(document.fork, project.store, etag)
+
+
+def document_of(project: "Project", name: str) -> tuple[EnvironmentDocument, str]:
+    """The document of the environment of a name, and its ETag. Raises as `open_environment` does."""
+    document, etag = _read(project.store, name)
+    if document.fork.project != project.name:
         raise InvalidInput(
-            f"The environment {name} is one of the project {fork.project!r}, not of {project.name!r}. Nothing was "
-            "opened. Open the project by the name that it has."
+            f"The environment {name} is one of the project {document.fork.project!r}, not of {project.name!r}. Nothing "
+            "was opened. Open the project by the name that it has."
         )
-    return Environment(fork, project.store, etag)
+    return document, etag
 
 
 def read_environment(store: ObjectStore, name: str) -> Fork:
     """The fork of the environment of a name, below a project's root. Raises as `open_environment` does."""
-    return _read(store, name)[0]
+    return _read(store, name)[0].fork
 
 
 def names_of(store: ObjectStore) -> Iterator[str]:
@@ -123,6 +158,11 @@ def names_of(store: ObjectStore) -> Iterator[str]:
 def environments_of(store: ObjectStore) -> list[Fork]:
     """All environments below a project's root, by name. Raises `IntegrityError` where one cannot be read."""
     return [read_environment(store, name) for name in names_of(store)]
+
+
+def forks_of(store: ObjectStore) -> list[Fork]:
+    """All forks that production keeps something for, also those of unfinished rebases. Raises as `environments_of`."""
+    return [fork for name in names_of(store) for fork in _read(store, name)[0].forks]
 
 
 def refuse_in_environment(project: "Project", what: str, instead: str) -> None:
@@ -154,7 +194,7 @@ def is_production(name: str | None) -> bool:
     return name is None or name == PRODUCTION
 
 
-def _read(store: ObjectStore, name: str) -> tuple[Fork, str]:
+def _read(store: ObjectStore, name: str) -> tuple[EnvironmentDocument, str]:
     key = key_of(check_environment_name(name))
     try:
         data, info = store.get_with_info(key)
@@ -165,10 +205,10 @@ def _read(store: ObjectStore, name: str) -> tuple[Fork, str]:
             f"There is no environment {name!r} in {store.uri}. Nothing was created. {known}; `dagster-versioned env "
             "create` makes one."
         ) from None
-    fork = Fork.from_bytes(data, key)
-    if fork.environment != name:
+    document = EnvironmentDocument.from_bytes(data, key)
+    if document.fork.environment != name:
         raise IntegrityError(
-            f"{key} is the document of the environment {fork.environment!r}. Nothing was changed. Drop {name}, and "
-            "create it anew."
+            f"{key} is the document of the environment {document.fork.environment!r}. Nothing was changed. Drop "
+            f"{name}, and create it anew."
         )
-    return fork, info.etag
+    return document, info.etag

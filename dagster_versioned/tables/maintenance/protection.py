@@ -13,7 +13,7 @@ from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.tag import TaggedTable
 from dagster_versioned.tables.environment.fork import ForkedTable
-from dagster_versioned.tables.environment.registry import FILES, environments_of
+from dagster_versioned.tables.environment.registry import FILES, forks_of
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import named_sha
 
@@ -79,7 +79,7 @@ class Protectors:
         return dict(self._at_moments(history, names)) | pinned
 
     def _at_moments(self, history: History, names: Set[str]) -> Iterator[tuple[str, Protection]]:
-        forks = environments_of(self._project.store) if self._project.environment is None else []
+        forks = forks_of(self._project.store) if self._project.environment is None else []
         moments: list[tuple[Protection, Mapping[TableName, ForkedTable | TaggedTable]]] = [
             *(
                 (Protection("environment", f"what the environment {fork.environment!r} began with"), fork.tables)

@@ -25,6 +25,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.datom_documents import Check
+from dagster_versioned.tables.documents.export import EXPORT_KEY, read_export
 from dagster_versioned.tables.documents.head import Head, head_key, read_head, table_head
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.history import MEMBER, History, Version
@@ -209,9 +210,16 @@ def _identities(
 def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
     """Parents in this project that versions record, and that are not in the history of their table any more.
 
-    One whose bytes are gone is there: its table says so. What is in another project is not looked at.
+    One whose bytes are gone is there: its table says so. What is in another project is not looked at, nor are the
+    tables that an export left out, or has not come to.
     """
     project = table.project
+    try:
+        export = read_export(project.data)
+    except IntegrityError as error:
+        export = None
+        yield Finding("document", EXPORT_KEY, str(error))
+    left_out: Set[str] = set() if export is None else set(map(str, export.absent))
     known: dict[str, Set[str]] = {str(table.name): known_shas(history)}
     unreadable: dict[str, str] = {}
     for version in versions:
@@ -222,6 +230,8 @@ def _parents(table: "VersionedTable", history: History, versions: Iterable[Versi
             if parent.get("source") != project.name or not isinstance(name, str):
                 continue
             if name not in known:
+                if name in left_out and not project.table(name).exists():
+                    continue
                 try:
                     known[name] = known_shas(project.table(name).state.history)
                 except VersionedError as error:
@@ -279,20 +289,16 @@ def _changes(state: TableState, commits: Sequence[Commit], versions: Iterable[Ve
     return {key: one for key, one in files.needed(state.history.versions).items() if key in belonging}
 
 
-def part_problems(store: ObjectStore, adds: Sequence[Add]) -> list[tuple[str, str]]:
-    """What is wrong with the bytes of parts and of their deletion vectors, by the parts' keys.
+def part_problems(store: ObjectStore, files: Sequence[Add | Cdc]) -> list[tuple[str, str]]:
+    """What is wrong with the bytes of parts, of their deletion vectors, and of files of changes, by the files' keys.
 
     Reads every byte. Raises `StorageError` where the store does not answer.
     """
-    looks: list[tuple[Add, Callable[[ObjectStore, Add], str | None]]] = [(add, _part) for add in adds]
-    looks += [(add, _vector) for add in adds if add.deletion_vector]
-
-    def problem_of(look: tuple[Add, Callable[[ObjectStore, Add], str | None]]) -> str | None:
-        return look[1](store, look[0])
-
+    looks: list[tuple[str, Callable[[], str | None]]] = [(file.key, partial(_part, store, file)) for file in files]
+    looks += [(add.key, partial(_vector, store, add)) for add in files if isinstance(add, Add) and add.deletion_vector]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="verify") as pool:
-        found = list(pool.map(problem_of, looks))
-    return [(add.key, problem) for (add, _), problem in zip(looks, found, strict=True) if problem is not None]
+        found = [(key, pool.submit(look)) for key, look in looks]
+        return [(key, problem) for key, looking in found if (problem := looking.result()) is not None]
 
 
 def _part(store: ObjectStore, add: Add | Cdc) -> str | None:

@@ -2,27 +2,31 @@
 
 Of the environment, only bytes and identities are taken. What its log says of them (statistics, digests, counts) is
 made again from the bytes, and the identity has to follow from that: who may write to an environment alone cannot make
-production believe anything.
+production believe anything. Where both are written by the same role, the rows need not be read again (`Verify`).
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Add
-from dagster_versioned.delta.files.arrow_memory import arrow_reader
-from dagster_versioned.delta.files.statistics import from_parquet_metadata
-from dagster_versioned.delta.schema.types import parse_schema, schema_to_arrow
+from dagster_versioned.delta.files.statistics import from_parquet_metadata, parse
+from dagster_versioned.delta.schema.types import StructType, parse_schema, schema_to_arrow
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.conform import conform_all
 from dagster_versioned.engines.parquet_part import ORDINAL_ENTRY, PARTITION_ENTRY, nan_columns
-from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowsSummary, StagedParts
-from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.part_proof import PartProof, require_true_footer
+from dagster_versioned.engines.parts import MEBIBYTE, ROW_GROUP_ROWS, Part, RowsSummary, StagedParts
+from dagster_versioned.engines.sql import Names
+from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound, VersionedError
 from dagster_versioned.identity.digest import BagDigest, RowsDigest, SequenceDigest, digest_kind
 from dagster_versioned.identity.version import RowOrder, data_sha
@@ -31,6 +35,14 @@ from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import named_sha
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
+
+Verify = Literal["rows", "bytes"]
+"""What of a version is made again before it is production's: all that is said of its rows; or its identity, from the
+SHA-256 of its parts, and the rest is believed."""
+
+_REMOTE_PIECE_BYTES = 8 * MEBIBYTE
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, KeyError, IndexError, ValueError, InvalidInput)
+"""What comes of bytes that are no part of ours."""
 
 
 class LeftToProduction(VersionedError):
@@ -41,7 +53,12 @@ class PromotedWrite(PendingWrite):
     """One version of an environment on its way to production."""
 
     def __init__(
-        self, version: Version, contents: RowsSummary, row_order: RowOrder, written: StagedParts, environment: str
+        self,
+        version: Version,
+        contents: RowsSummary,
+        row_order: RowOrder,
+        written: StagedParts,
+        environment: str | None,
     ) -> None:
         identity = version.identity
         description = VersionDescription(
@@ -68,110 +85,237 @@ class Promotion(TableWrite):
     operation = "PROMOTE"
 
 
+class Rebase(Promotion):
+    """The same in the next generation of an environment, where the versions stay the environment's own."""
+
+    operation = "REBASE"
+
+
 def restaged(
-    version: Version, adds: Sequence[Add], store: ObjectStore, staging: Staging, constraints: Mapping[str, str]
+    version: Version,
+    adds: Sequence[Add],
+    store: ObjectStore,
+    staging: Staging,
+    constraints: Mapping[str, str],
+    verify: Verify = "rows",
+    *,
+    accept: bool = False,
 ) -> tuple[RowsSummary, RowOrder, StagedParts]:
     """The parts of a version, copied from an environment's table to a staging folder of production, and what they say.
 
-    Every byte is read: its SHA-256 must be its name's, its rows give the digest, counts and statistics, its footer
-    partition and ordinal, and the identity must follow from that. Raises `IntegrityError` naming what does not, and
-    `LeftToProduction` where rows do not satisfy the constraints.
+    Every byte is read: its SHA-256 must be its name's, its footer gives partition and ordinal, and the identity must
+    follow. With ``verify`` "rows", the rows give digest, counts and statistics, and are encoded again, which proves the
+    footers; ``accept`` takes parts of which it does not, because another release wrote them, where row groups are as
+    their footers say. With "bytes", footers and the log are believed. Raises `IntegrityError` naming what is wrong, and
+    `LeftToProduction` where rows do not satisfy the constraints, or footers are not accepted.
     """
     identity = version.identity
     schema = parse_schema(version.entry.to_json()["identity"]["schema"])
     row_order: RowOrder = "ignored" if digest_kind(version.facts.digest) == BagDigest.kind else "significant"
-    arrow = schema_to_arrow(schema)
-    digest = BagDigest(arrow) if row_order == "ignored" else SequenceDigest(arrow)
-    null_counts = [0] * len(schema.fields)
-    copies = sorted((_copied(version, add, store, staging) for add in adds), key=lambda part: part.ordinal)
+    folder = staging.directory()
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(PROMOTERS, thread_name_prefix="copy") as pool:
+        copied = list(pool.map(partial(_copied, version, store, folder), adds))
+    copies = sorted(copied, key=lambda part: part.ordinal)
     if len({part.ordinal for part in copies}) < len(copies):
         raise _wrong(version, store, "has two parts of one ordinal")
-    nrow, parts = 0, list[Part]()
-    for part in copies:
-        nans: set[str] = set()
-        try:
-            with pq.ParquetFile(Path(str(part.source))) as parquet:
-                for batch in conform_all(parquet.iter_batches(batch_size=ROW_GROUP_ROWS), schema):
-                    digest.update(batch)
-                    nrow += batch.num_rows
-                    _require(batch, constraints)
-                    null_counts = [count + batch.column(i).null_count for i, count in enumerate(null_counts)]
-                    nans |= nan_columns(pa.Table.from_batches([batch]))
-                statistics = from_parquet_metadata(parquet.metadata, schema, nans)
-        except (pa.ArrowException, OSError, InvalidInput) as error:
-            raise _wrong(version, store, f"has the unreadable part {part.sha256}.parquet ({error})") from error
-        parts.append(replace(part, statistics=statistics))
-    rows: RowsDigest = digest.finish()
-    summary = RowsSummary(schema, nrow, tuple(null_counts), rows)
-    found = data_sha([part.sha256 for part in parts], row_order)
+    found, nrow = data_sha([part.sha256 for part in copies], row_order), sum(part.num_records for part in copies)
     if (found, nrow) != (identity.data_sha, identity.nrow) or version.metadata_sha != identity.metadata_sha():
         raise _wrong(
             version,
             store,
             f"says data_sha {identity.data_sha} and {identity.nrow} rows of bytes with {found} and {nrow}",
         )
+    if verify == "bytes":
+        summary = _stated(version, schema, store)
+        stated = {named_sha(add.key): add.stats for add in adds}
+        parts = [_believed(version, part, schema, stated[part.sha256], store, constraints) for part in copies]
+    else:
+        summary, parts = _read(version, copies, schema, row_order, store, constraints, accept=accept)
     return summary, row_order, StagedParts(summary, tuple(parts))
 
 
-def _copied(version: Version, add: Add, store: ObjectStore, staging: Staging) -> Part:
+def _copied(version: Version, store: ObjectStore, folder: Path, add: Add) -> Part:
     """A part of ours in the staging folder, with the bytes that its name says; its statistics are still to be made."""
     name = named_sha(add.key)
     if name is None or add.deletion_vector is not None or add.partition_values:
         raise LeftToProduction("it has deletion vectors, partition columns, or files that another program wrote")
+    path = folder / f"{name}.parquet"
     try:
-        data = store.get(add.key)
+        sha, size = _copy(store, add.key, path)
     except ObjectNotFound as error:
         raise _wrong(version, store, f"lacks the part {add.key}") from error
-    sha = hashlib.sha256(data).hexdigest()
     if sha != name:
         raise _wrong(version, store, f"has the part {add.key} with bytes of the SHA-256 {sha}")
-    folder = staging.directory()
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{sha}.parquet"
-    path.write_bytes(data)
     try:
         metadata = pq.read_metadata(path)
         entries = {key.decode(): value.decode() for key, value in (metadata.metadata or {}).items()}
         ordinal = int(entries[ORDINAL_ENTRY])
-        _require_true_footer(path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError, ValueError) as error:
+    except _UNREADABLE as error:
         raise _wrong(version, store, f"has the part {add.key}, which is none of ours ({error})") from error
     if entries.get(PARTITION_ENTRY) != version.partition:
         raise _wrong(version, store, f"has the part {add.key} of the partition {entries.get(PARTITION_ENTRY)!r}")
-    return Part(sha, len(data), metadata.num_rows, ordinal, {}, path)
+    return Part(sha, size, metadata.num_rows, ordinal, {}, path)
 
 
-def _require_true_footer(path: Path) -> None:
-    """Raise `ValueError` where the footer says of a row group what its rows are not: by it, readers pass over rows.
+def _copy(store: ObjectStore, key: str, path: Path) -> tuple[str, int]:
+    """The SHA-256 and the number of the bytes that are copied to a new file; each is read once.
 
-    Bounds may be wide. The index of pages, which says the same once more of fewer rows, is not looked at.
+    A piece is hashed while it is written. Nothing is flushed to the disk, which giving the part its name does.
     """
-    with pq.ParquetFile(path) as parquet:
-        for at in range(parquet.num_row_groups):
-            stated, rows, sink = parquet.metadata.row_group(at), parquet.read_row_group(at), pa.BufferOutputStream()
-            pq.write_table(rows, sink, row_group_size=max(rows.num_rows, 1), compression="none", use_dictionary=False)
-            again = pq.read_metadata(arrow_reader(sink.getvalue()))
-            true = again.row_group(0) if again.num_row_groups else None
-            if stated.num_rows != rows.num_rows:
-                raise ValueError(f"its footer counts {stated.num_rows} rows of {rows.num_rows} in row group {at}")
-            for position in range(stated.num_columns if true is not None else 0):
-                column: Any = stated.column(position)
-                rightly: Any = true.column(position).statistics if true is not None else None
-                if not _bounds(column.statistics, rightly):
-                    raise ValueError(f"its footer does not tell the truth about {column.path_in_schema}")
+    digest, size, hashed = hashlib.sha256(), 0, None
+    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1, thread_name_prefix="hash") as hashing:
+        for piece in _pieces(store, key):
+            hashed = hashing.submit(digest.update, piece)
+            rest = piece
+            while rest:
+                rest = rest[file.write(rest) :]
+            size += len(piece)
+            hashed.result()  # the memory of the piece is used again
+    return digest.hexdigest(), size
 
 
-def _bounds(stated: Any, true: Any) -> bool:
-    """Whether what a footer says of a column holds of values of which the other statistics are true."""
-    if stated is None or true is None:
-        return stated is None
-    if stated.physical_type != true.physical_type or (stated.has_null_count and stated.null_count != true.null_count):
-        return False
-    if not (stated.has_min_max and true.has_min_max):
-        return True
-    if stated.physical_type in ("INT32", "INT64"):  # dates and times beyond what Python has
-        return stated.min_raw <= true.min_raw and true.max_raw <= stated.max_raw
-    return stated.min <= true.min and true.max <= stated.max
+def _pieces(store: ObjectStore, key: str) -> Iterator[memoryview]:
+    """An object's bytes, each piece until the next one is asked for: of a file in one memory, which stays in caches."""
+    source = store.local_path(key)
+    if source is None:
+        start = 0
+        while piece := store.get_range(key, start, _REMOTE_PIECE_BYTES):
+            yield memoryview(piece)
+            start += len(piece)
+            if len(piece) < _REMOTE_PIECE_BYTES:
+                return
+        return
+    try:
+        with source.open("rb", buffering=0) as file:
+            memory = memoryview(bytearray(MEBIBYTE))
+            while length := file.readinto(memory):
+                yield memory[:length]
+    except FileNotFoundError as error:
+        raise ObjectNotFound(f"{source} is not there.") from error
+
+
+def _read(
+    version: Version,
+    copies: Sequence[Part],
+    schema: StructType,
+    row_order: RowOrder,
+    store: ObjectStore,
+    constraints: Mapping[str, str],
+    *,
+    accept: bool,
+) -> tuple[RowsSummary, list[Part]]:
+    """What the rows of copied parts say, decoded once: two row groups are in memory, of which one is decoded."""
+    arrow = schema_to_arrow(schema)
+    digest = BagDigest(arrow) if row_order == "ignored" else SequenceDigest(arrow)
+    null_counts, nrow, parts = [0] * len(schema.fields), 0, list[Part]()
+
+    def summarize(batches: Sequence[pa.RecordBatch]) -> None:
+        for batch in batches:
+            digest.update(batch)
+            _require(batch, constraints)
+
+    with (
+        ThreadPoolExecutor(1, thread_name_prefix="digest") as digesting,
+        ThreadPoolExecutor(1, thread_name_prefix="encode") as encoding,
+    ):
+        running: list[Future[None]] = []
+        for part in copies:
+            path, nans = Path(str(part.source)), set[str]()
+            with _decoding(version, part, store), ExitStack() as opened:
+                parquet = opened.enter_context(pq.ParquetFile(path))
+                from_parquet_metadata(parquet.metadata, schema)  # raises where its columns are not the schema's
+                proof = opened.enter_context(PartProof(path, arrow, part.ordinal, version.partition))
+                for at in range(parquet.num_row_groups):
+                    table = parquet.read_row_group(at).combine_chunks()
+                    batches = list(conform_all(table.to_batches(), schema))
+                    rows = pa.Table.from_batches(batches, arrow)
+                    for one in running:
+                        one.result()
+                    running = [digesting.submit(summarize, batches), encoding.submit(proof.add, rows)]
+                    nrow += rows.num_rows
+                    null_counts = [n + column.null_count for n, column in zip(null_counts, rows.columns, strict=True)]
+                    nans |= nan_columns(rows)
+                for one in running:
+                    one.result()
+                if not proof.finish():
+                    _require_accepted(version, part, path, store, accept=accept)
+                statistics = from_parquet_metadata(parquet.metadata, schema, nans)
+            parts.append(replace(part, statistics=statistics))
+    if nrow != version.identity.nrow:
+        raise _wrong(version, store, f"says {version.identity.nrow} rows of parts with {nrow}")
+    return RowsSummary(schema, nrow, tuple(null_counts), digest.finish()), parts
+
+
+@contextmanager
+def _decoding(version: Version, part: Part, store: ObjectStore) -> Generator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise _wrong(version, store, f"has the unreadable part {part.sha256}.parquet ({error})") from error
+
+
+def _require_accepted(version: Version, part: Part, path: Path, store: ObjectStore, *, accept: bool) -> None:
+    """Raise where a part is not what its rows are encoded to here, unless its row groups are right and accepted."""
+    try:
+        require_true_footer(path)
+    except ValueError as error:
+        raise _wrong(version, store, f"has the part {part.sha256}.parquet, which is none of ours ({error})") from error
+    if not accept:
+        made_by = str(pq.read_metadata(path).created_by)
+        raise LeftToProduction(
+            f"its part {part.sha256[:8]} ({made_by!r:.60}) is not what pyarrow {pa.__version__} makes of its rows, so "
+            "what it says of pages is not known to be true (promote with the release that wrote it, or accept the "
+            "table?)"
+        )
+
+
+def _stated(version: Version, schema: StructType, store: ObjectStore) -> RowsSummary:
+    """What the environment's log says of the rows, as far as that can be."""
+    nrow, nulls = version.identity.nrow, tuple(version.facts.null_counts)
+    try:
+        digest = RowsDigest.parse(version.facts.digest)
+    except InvalidInput as error:
+        raise _wrong(version, store, f"has no digest ({error})") from error
+    if digest.nrow != nrow or len(nulls) != len(schema.fields) or not all(0 <= count <= nrow for count in nulls):
+        raise _wrong(version, store, f"says of {nrow} rows the digest {digest.text} and the null counts {list(nulls)}")
+    return RowsSummary(schema, nrow, nulls, digest)
+
+
+def _believed(
+    version: Version,
+    part: Part,
+    schema: StructType,
+    stated: str | None,
+    store: ObjectStore,
+    constraints: Mapping[str, str],
+) -> Part:
+    """A copied part with the statistics of its footer; of NaN, which no footer knows, those of the log.
+
+    Of its rows, the columns that constraints name are read.
+    """
+    path = Path(str(part.source))
+    with _decoding(version, part, store), pq.ParquetFile(path) as parquet:
+        bounds = parse(stated).get("maxValues") if stated is not None else None
+        nans = set(_lacking(from_parquet_metadata(parquet.metadata, schema, ())["maxValues"], bounds))
+        statistics = from_parquet_metadata(parquet.metadata, schema, nans)
+        if constraints:
+            names = Names({"rows": schema})
+            needed = {name for sql in constraints.values() for name in names.resolve(sql).of("rows")}
+            read = schema.select([name for name in schema.names if name in needed] or schema.names)
+            for batch in conform_all(parquet.iter_batches(ROW_GROUP_ROWS, columns=list(read.names)), read):
+                _require(batch, constraints)
+    return replace(part, statistics=statistics)
+
+
+def _lacking(bounds: Mapping[str, Any], stated: object, path: str = "") -> Iterator[str]:
+    """Dotted paths of the columns that have a bound, and none as it is stated."""
+    for name, bound in bounds.items():
+        given = cast("Mapping[str, object]", stated).get(name) if isinstance(stated, Mapping) else None
+        if isinstance(bound, Mapping):
+            yield from _lacking(cast("Mapping[str, Any]", bound), given, f"{path}{name}.")
+        elif given is None:
+            yield f"{path}{name}"
 
 
 def _require(batch: pa.RecordBatch, constraints: Mapping[str, str]) -> None:

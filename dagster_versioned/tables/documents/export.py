@@ -1,0 +1,94 @@
+"""The document of an export: which environment's tables are at a place, each as of which commit; FORMAT, "Exports"."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import orjson
+
+from dagster_versioned.delta.actions import Members
+from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound
+from dagster_versioned.identity.names import TableName, table_name
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.documents.tag import TaggedTable, tagged_table
+
+EXPORT_KEY = ".metadata/export.json"
+"""Where it lies, below the data folder of the project that was made by the export."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an export puts at a place: the ``tables``, as of one moment; ``left_out`` are the environment's other ones.
+
+    ``is_complete`` once all of them are there.
+    """
+
+    project: str
+    environment: str
+    generation: str
+    created: str
+    by: str | None
+    tables: Mapping[TableName, TaggedTable]
+    left_out: tuple[TableName, ...]
+    is_complete: bool = False
+
+    @property
+    def at(self) -> datetime:
+        """When it began, UTC."""
+        return datetime.fromisoformat(self.created).astimezone(UTC)
+
+    @property
+    def absent(self) -> tuple[TableName, ...]:
+        """The environment's tables that need not be there."""
+        return self.left_out if self.is_complete else (*self.left_out, *self.tables)
+
+    def to_bytes(self) -> bytes:
+        """JSON with sorted keys."""
+        return encode(
+            {
+                "schema_version": 1,
+                "project": self.project,
+                "environment": self.environment,
+                "generation": self.generation,
+                "created": self.created,
+                "by": self.by,
+                "tables": {
+                    str(name): {"log_version": table.log_version, "commit_sha256": table.commit_sha256}
+                    for name, table in self.tables.items()
+                },
+                "left_out": [str(name) for name in self.left_out],
+                "complete": self.is_complete,
+            }
+        )
+
+
+def read_export(data: ObjectStore) -> Export | None:
+    """The document of the export that made a project, by its data folder; ``None`` where none did.
+
+    Raises `IntegrityError` where it cannot be read.
+    """
+    try:
+        stored = data.get(EXPORT_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        raw = Members({"export": orjson.loads(stored)}, EXPORT_KEY).members("export")
+        tables = raw.members("tables")
+        export = Export(
+            raw.text("project"),
+            raw.text("environment"),
+            raw.text("generation"),
+            raw.text("created"),
+            raw.optional_text("by"),
+            {table_name(one): tagged_table(tables.members(one)) for one in tables.value},
+            tuple(table_name(one) for one in raw.texts("left_out")),
+            raw.flag("complete"),
+        )
+        if raw.integer("schema_version") != 1 or datetime.fromisoformat(export.created).tzinfo is None:
+            raise ValueError("its schema_version is not 1, or its time has no zone")
+    except (ValueError, LogCorrupt, InvalidName) as error:
+        raise IntegrityError(
+            f"{EXPORT_KEY} in {data.uri} cannot be read ({error}). Nothing was changed. Export to an empty place."
+        ) from error
+    return export
