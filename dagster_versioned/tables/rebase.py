@@ -19,11 +19,13 @@ from dagster_versioned.errors import (
     HeldHead,
     IntegrityError,
     InvalidInput,
+    ObjectNotFound,
     PreconditionFailed,
     TableNotFound,
     UnsupportedFeature,
 )
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.backoff import RACE
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
 from dagster_versioned.tables.documents.promotion import refuse_open_promotion
@@ -78,31 +80,56 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
             refuse_open_promotion(project.data, name, "rebased")
         to = document.next or fork_now(project, name, by)
         return _carried_on(project, document.fork, to, by, dry_run=True)
-    done: RebaseReport | None = None
-    goes_to: Fork | None = None
-    for _ in range(_TURNS):
-        document, etag = document_of(project, name)
-        if document.previous is not None:
-            return _finished(project, document.previous, document, etag, by)
-        if done is not None and goes_to is not None and document.fork.generation == goes_to.generation:
-            return done  # another rebase has finished this one
-        if document.next is None:
-            refuse_open_promotion(project.data, name, "rebased")  # what is on its way is finished all the same
-            with suppress(PreconditionFailed):
-                _swap(project.store, replace(document, next=fork_now(project, name, by)), etag)
-            continue
-        goes_to = document.next
-        _check_next(project, goes_to, document, etag)
-        done = _carried_on(project, document.fork, goes_to, by)
+    rebase = _Rebase(project, name, by)
+    gone: ObjectNotFound | None = None
+    for attempt in range(_TURNS):
         try:
-            _swap(project.store, EnvironmentDocument(goes_to, previous=document.fork), etag)
-        except PreconditionFailed:
-            with suppress(EnvironmentNotFound):  # the next turn says what became of it
-                _environment(project, goes_to).check_committed()
+            if (report := rebase.step()) is not None:
+                return report
+        except ObjectNotFound as error:  # another rebase, which was faster, deletes what this one goes on from
+            gone = error
+            RACE.pause(attempt)
+    if gone is not None:
+        raise gone
     raise CommitConflict(
         f"The environment {name} was changed by others {_TURNS} times while it was rebased. It is as they left it. Run "
         "it again when nobody else rebases it."
     )
+
+
+class _Rebase:
+    """One rebase of an environment, by steps that each begin with its document as it is then."""
+
+    def __init__(self, project: "Project", name: str, by: str | None) -> None:
+        self._project = project
+        self._name = name
+        self._by = by
+        self._done: RebaseReport | None = None
+        self._to: Fork | None = None
+
+    def step(self) -> RebaseReport | None:
+        """Take the next step, whoever took the ones before; returns the report once there is none."""
+        project, by = self._project, self._by
+        document, etag = document_of(project, self._name)
+        if document.previous is not None:
+            return _finished(project, document.previous, document, etag, by)
+        if self._to is not None and document.fork.generation == self._to.generation:
+            return self._done  # another rebase has finished this one
+        if document.next is None:
+            refuse_open_promotion(project.data, self._name, "rebased")  # what is on its way is finished all the same
+            with suppress(PreconditionFailed):
+                _swap(project.store, replace(document, next=fork_now(project, self._name, by)), etag)
+            return None
+        _check_next(project, document.next, document, etag)
+        self._to = None  # until all of it is carried
+        self._done = _carried_on(project, document.fork, document.next, by)
+        self._to = document.next
+        try:
+            _swap(project.store, EnvironmentDocument(self._to, previous=document.fork), etag)
+        except PreconditionFailed:
+            with suppress(EnvironmentNotFound):  # the next step says what became of it
+                _environment(project, self._to).check_committed()
+        return None
 
 
 def _check_next(project: "Project", to: Fork, document: EnvironmentDocument, etag: str) -> None:

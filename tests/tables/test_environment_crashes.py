@@ -267,7 +267,9 @@ LONG_AGO = timedelta(minutes=61)
 
 
 def let_it_die(project: Project) -> None:
-    """An hour goes by."""
+    """An hour goes by, after which nobody is waited for: not a promotion, and not who announced a commit either."""
+    for name in project.tables():
+        project.table(name).resolve()
     known = read_promotion(project.data)
     if known is not None:
         before = (known.renewed_at - LONG_AGO).isoformat()
