@@ -13,12 +13,15 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.assets.feature import versioned_feature as versioned_feature
     from dagster_versioned.assets.feature_definition import feature_of as feature_of
     from dagster_versioned.assets.polling_source import polling_source as polling_source
+    from dagster_versioned.assets.reuse.versioned_asset import versioned_asset as versioned_asset
+    from dagster_versioned.assets.reuse.versioned_asset import versioned_multi_asset as versioned_multi_asset
     from dagster_versioned.assets.sql_asset import sql_asset as sql_asset
     from dagster_versioned.checks.build import build_version_checks as build_version_checks
     from dagster_versioned.checks.chain import ChainValidity as ChainValidity
     from dagster_versioned.checks.integrity import HeadIntegrity as HeadIntegrity
     from dagster_versioned.checks.one_definition import OneDefinition as OneDefinition
     from dagster_versioned.checks.parents import FreshParents as FreshParents
+    from dagster_versioned.checks.reuse import ReuseIsHonest as ReuseIsHonest
     from dagster_versioned.checks.row_count import RowCountDrift as RowCountDrift
     from dagster_versioned.checks.schema_policy import SchemaPolicy as SchemaPolicy
     from dagster_versioned.components.project import VersionedProjectComponent as VersionedProjectComponent
@@ -41,6 +44,8 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.governance.dispatch import read_cached as read_cached
     from dagster_versioned.io_managers.open_lineage import OpenLineageResource as OpenLineageResource
     from dagster_versioned.io_managers.parquet import VersionedParquetIOManager as VersionedParquetIOManager
+    from dagster_versioned.io_managers.publication import publish_checked as publish_checked
+    from dagster_versioned.io_managers.publication_sensor import build_publication_sensor as build_publication_sensor
     from dagster_versioned.odf.event_table import EventTable as EventTable
     from dagster_versioned.resources.credentials import S3CredentialsResource as S3CredentialsResource
     from dagster_versioned.resources.governance import GovernanceResource as GovernanceResource
@@ -80,7 +85,9 @@ _HOME = {
     "SampleHash": "dagster_versioned.engines.samples",
     "feature_of": "dagster_versioned.assets.feature_definition",
     "import_metaxy": "dagster_versioned.features.import_metaxy",
+    "versioned_asset": "dagster_versioned.assets.reuse.versioned_asset",
     "versioned_feature": "dagster_versioned.assets.feature",
+    "versioned_multi_asset": "dagster_versioned.assets.reuse.versioned_asset",
     "ChainValidity": "dagster_versioned.checks.chain",
     "FreshParents": "dagster_versioned.checks.parents",
     "Governance": "dagster_versioned.governance.connect",
@@ -91,6 +98,7 @@ _HOME = {
     "Partitioning": "dagster_versioned.tables.partitioning",
     "Project": "dagster_versioned.tables.project",
     "ProjectResource": "dagster_versioned.resources.project",
+    "ReuseIsHonest": "dagster_versioned.checks.reuse",
     "RowCountDrift": "dagster_versioned.checks.row_count",
     "S3CredentialsResource": "dagster_versioned.resources.credentials",
     "SchemaPolicy": "dagster_versioned.checks.schema_policy",
@@ -102,6 +110,8 @@ _HOME = {
     "polling_source": "dagster_versioned.assets.polling_source",
     "build_git_mirror_sensor": "dagster_versioned.sensors.git_mirror",
     "build_version_checks": "dagster_versioned.checks.build",
+    "build_publication_sensor": "dagster_versioned.io_managers.publication_sensor",
+    "publish_checked": "dagster_versioned.io_managers.publication",
     "build_source_sensor": "dagster_versioned.sensors.source",
     "build_version_sensor": "dagster_versioned.sensors.version_sensor",
     "version_changed": "dagster_versioned.sensors.condition",

@@ -33,6 +33,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES, NOT_FINISHED_ST
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
+    BACKFILL_ID_TAG,
     PARTITION_NAME_TAG,
     RETRY_NUMBER_TAG,
     WILL_RETRY_TAG,
@@ -41,6 +42,7 @@ from dagster._core.storage.tags import (
 __all__ = [
     "ASSET_PARTITION_RANGE_END_TAG",
     "ASSET_PARTITION_RANGE_START_TAG",
+    "BACKFILL_ID_TAG",
     "CODE_VERSION_TAG",
     "DATA_VERSION_TAG",
     "FINISHED_STATUSES",
@@ -68,7 +70,17 @@ __all__ = [
     "partition_loading_context",
     "partition_of",
     "set_data_version",
+    "steps_of",
 ]
+
+
+def steps_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[str]:
+    """The keys of the steps that a run executes; of a run executed again from its failure, those alone that failed."""
+    if run.step_keys_to_execute is not None:
+        return frozenset(run.step_keys_to_execute)
+    if run.execution_plan_snapshot_id is None:
+        return frozenset()
+    return frozenset(instance.get_execution_plan_snapshot(run.execution_plan_snapshot_id).step_keys_to_execute)
 
 
 def partition_of(evaluation: dg.AssetCheckEvaluation) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import dagster as dg
 
+from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.checks.chain import ChainValidity
 from dagster_versioned.checks.check import CheckedHeads, VersionCheck
 from dagster_versioned.checks.integrity import HeadIntegrity
@@ -70,7 +71,9 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
     )
     def evaluate(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         resource = getattr(context.resources, resource_key)
-        table = _project(resource, resource_key).table(key.path)
+        inner = context.op_execution_context.get_step_execution_context()
+        publish: Publish = getattr(resource, "publish", "at_once")
+        table = table_for(inner, _project(resource, resource_key).table(key.path), publish)
         step = context.op_execution_context  # which has the partitions of the run before Dagster 1.12 as well
         partitioned = step.has_partition_key or step.has_partition_key_range
         partitions = frozenset(map(str, step.partition_keys)) if partitioned else None

@@ -12,6 +12,7 @@ from dagster_versioned.cli import environment as branching
 from dagster_versioned.cli import governance as governing
 from dagster_versioned.cli import inspect as looking
 from dagster_versioned.cli import maintenance as maintaining
+from dagster_versioned.cli import parked as parking
 from dagster_versioned.cli import plan as planning
 from dagster_versioned.cli import reshape as reshaping
 from dagster_versioned.cli import tag as tagging
@@ -70,6 +71,7 @@ looking.register(app)
 maintaining.register(app)
 reshaping.register(app)
 tagging.register(app)
+parking.register(app)
 branching.register(app)
 planning.register(app)
 governing.register(app)

@@ -52,6 +52,11 @@ def register(app: typer.Typer) -> None:
         examples=["revert flights a3f8c1", "revert flights @3 --hold --why 'the source is broken since May'"],
     )(revert)
     verb(app, panel=PANEL, examples=["release flights", "release monthly --partition 2013-01-01"])(release)
+    verb(
+        app,
+        panel=PANEL,
+        examples=["forget daily_delays --code-version 2 --apply", "forget daily_delays"],
+    )(forget)
     verb(app, panel=PANEL, examples=["pin flights before-audit", "pin flights q1 a3f8c1 --why 'quarterly report'"])(pin)
     verb(app, panel=PANEL, examples=["unpin before-audit"])(unpin)
     verb(app, panel=PANEL, examples=["pins", "pins --json"])(pins)
@@ -153,6 +158,39 @@ def release(session: Session, table: Table, partition: Partition = None) -> None
         print_json({"table": str(subject.name), "partition": partition, "released": released})
     else:
         say(f"{subject.name}: {'released' if released else 'it was not held'}")
+
+
+def forget(
+    session: Session,
+    table: Table,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="One computation: facts.computation.key of a version.")
+    ] = None,
+    code_version: Annotated[
+        str | None, typer.Option("--code-version", metavar="TEXT", help="Whatever code of this version computed.")
+    ] = None,
+    apply: Apply = False,
+) -> None:
+    """Have what was computed so far computed again, instead of reused. A dry run unless --apply is given.
+
+    Without --key and --code-version, all of it. No row changes; what is computed from then on is reused again.
+    """
+    from dagster_versioned.cli.documents import print_json, version_document
+
+    subject = session.table(table)
+    versions = subject.forget(key=key, code_version=code_version, dry_run=not apply)
+    if session.json:
+        shown = [version_document(version) for version in versions]
+        print_json({"table": str(subject.name), "applied": apply, "versions": shown})
+        return
+    count = counted(len(versions), "version")
+    say(
+        f"{subject.name}: {count} {'is' if len(versions) == 1 else 'are'} not reused any more"
+        if apply
+        else f"{subject.name}: {count} would not be reused any more"
+    )
+    if versions and not apply:
+        session.note("Nothing was changed. Give --apply to forget.")
 
 
 def pin(

@@ -27,6 +27,8 @@ Scope = Literal["changed", "all"]
 
 RowOrder = Literal["significant", "ignored"]
 
+_LONGEST = 1e12
+
 HASH_ALGO = "parquet-sha256"
 """How ``data_sha`` is made: SHA-256 over the bytes of Parquet files."""
 
@@ -275,6 +277,22 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
+class Computation:
+    """Which computation made a version: its `computation_key`, and the ``seconds`` that it took, writing included."""
+
+    key: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _check_sha("key of a computation", self.key)
+        if type(self.seconds) not in (int, float) or not 0 <= self.seconds < _LONGEST:
+            raise InvalidInput(
+                f"The seconds of a computation must be a number from 0 on, not {self.seconds!r:.100}. Nothing was "
+                "written."
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is true of a version's making and storage; none of it is hashed.
 
@@ -282,7 +300,8 @@ class Facts:
     parts, ``parquet_sha`` the SHA-256 of the only part (absent where there are more), ``digest`` the text of a rows
     digest, ``previous`` the ``metadata_sha`` of the head that was replaced, ``author`` who wrote it, ``null_counts``
     the nulls in each top-level column. ``added`` says how rows came to those of the
-    head, where they did not replace them; ``promoted_from`` is the environment that made it. FORMAT, "Identity".
+    head, where they did not replace them; ``promoted_from`` is the environment that made it, and ``computation`` which
+    computation did, where that is remembered. FORMAT, "Identity".
     """
 
     created_at: str
@@ -297,6 +316,7 @@ class Facts:
     null_counts: Sequence[int] = ()
     added: Added | None = None
     promoted_from: str | None = None
+    computation: Computation | None = None
     schema_version: int = 3
     kind: str = "table"
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
@@ -312,6 +332,8 @@ class Facts:
             _check_kind("run", self.run, Run)
         if self.added is not None:
             _check_kind("added", self.added, Added)
+        if self.computation is not None:
+            _check_kind("computation", self.computation, Computation)
         if isinstance(self.null_counts, str) or any(type(count) is not int for count in self.null_counts):
             raise InvalidInput(f"null_counts are whole numbers, one a column, not {self.null_counts!r:.100}.")
         if not _CREATED_AT.fullmatch(self.created_at):
@@ -346,6 +368,8 @@ class Facts:
                     **({"removed": self.added.removed} if self.added.removed else {}),
                 },
                 "promoted_from": self.promoted_from,
+                "computation": self.computation
+                and {"key": self.computation.key, "seconds": round(self.computation.seconds, 3)},
             },
             self.unknown,
         )
@@ -370,6 +394,7 @@ class Facts:
                 "null_counts": list,
                 "added": dict,
                 "promoted_from": str,
+                "computation": dict,
             },
         )
         writer, _ = _split(known.get("writer", {}), {"name": str, "version": str})
@@ -382,6 +407,9 @@ class Facts:
             counts = {"inserted": int, "updated": int, "removed": int}
             added, _ = _split(known["added"], {"mode": str, "digest": str, **counts})
             known["added"] = Added(**added)
+        if "computation" in known:
+            computation: dict[str, Any] = known["computation"]
+            known["computation"] = Computation(computation.get("key", ""), computation.get("seconds", -1))
         return cls(**known, unknown=unknown)
 
 

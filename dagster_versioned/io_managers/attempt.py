@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 Versions = dict[dg.AssetKey, tuple[Upstream, ...]]
 
+MESSAGE_TAG = "dagster_versioned/message"
+"""Run tag with a message that becomes part of the identity of what the run writes."""
+
 NOTE_KEY = "dagster_versioned/read"
 """Metadata key of the engine event by which the writing step of a graph-backed asset knows what earlier steps read."""
 

@@ -7,6 +7,7 @@ import dagster as dg
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.features.sample_update import SampleUpdate
+from dagster_versioned.tables.write.kept import KeptVersion
 
 
 def as_source(frame: Any, asset_key: dg.AssetKey) -> Any:
@@ -22,7 +23,7 @@ def column_lineage(frame: Any) -> dg.TableColumnLineage | None:
     """The lineage of a Spark frame's columns; ``None`` for other frames, and where nothing is known."""
     if isinstance(frame, SampleUpdate):
         frame = frame.frame
-    if isinstance(engine_for(frame), ArrowEngine):
+    if isinstance(frame, KeptVersion) or isinstance(engine_for(frame), ArrowEngine):
         return None
     from dagster_versioned.engines.spark.column_lineage import column_lineage
 

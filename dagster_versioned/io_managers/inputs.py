@@ -1,6 +1,6 @@
 """What a step reads: the exact version that its input is to see, as the type that it is annotated with."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -8,6 +8,8 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
 from dagster_versioned.assets.graph.places import external_table
+from dagster_versioned.assets.parked import Publish, table_for
+from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
@@ -19,6 +21,7 @@ from dagster_versioned.io_managers.output_partitions import some
 from dagster_versioned.io_managers.parents import is_read_whole
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
 
@@ -46,7 +49,7 @@ class _Wish:
         return {} if self.by_partition else no_columns(self.frame_type)
 
 
-def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str]) -> Any:
+def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str], publish: Publish) -> Any:
     """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
     Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
@@ -55,11 +58,51 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
+    if step is not None:
+        table = table_for(step, table, publish)
     wish = _wish(context, project)
     files = _files(context, table, step, pins)
     is_empty = files is None or (not files.versions and not files.whole)
     if step:
         note(step, context.asset_key, [] if files is None or is_empty else table.upstream_of(files))
+    versions = [] if files is None or is_empty else table.upstream_of(files)
+
+    def value(partitions: frozenset[str] | None) -> Any:
+        return _value(context, table, wish, files if files is None else _only(table, files, partitions))
+
+    return _lazy(context, versions, wish, value) if is_lazy(context) else value(None)
+
+
+def is_lazy(context: dg.InputContext) -> bool:
+    """Whether the input is loaded only where the function that wants it is called."""
+    try:
+        return isinstance(context.dagster_type, LazyType)
+    except dg.DagsterInvariantViolationError:
+        return False  # outside of a run
+
+
+def _lazy(
+    context: dg.InputContext,
+    versions: Sequence[Upstream],
+    wish: "_Wish",
+    load: Callable[[frozenset[str] | None], Any],
+) -> LazyInput:
+    read_as = type_text(_annotation(context) if wish.is_annotated else wish.frame_type)
+    return LazyInput(context.asset_key, tuple(versions), read_as, asked_of(context.definition_metadata), load)
+
+
+def _only(table: VersionedTable, files: VersionFiles, partitions: frozenset[str] | None) -> VersionFiles:
+    """Of files, those of some partitions (``None``: all), as if these alone had been asked for."""
+    if partitions is None or all(one.partition is None for one in files.versions):
+        return files
+    known = sorted(str(one.partition) for one in files.versions if one.partition in partitions)
+    if not known:
+        return files.of_no_partition()
+    return table.files_of(files.only(known), columns=files.scan.columns)
+
+
+def _value(context: dg.InputContext, table: VersionedTable, wish: "_Wish", files: VersionFiles | None) -> Any:
+    is_empty = files is None or (not files.versions and not files.whole)
     if wish.frame_type is UpstreamFiles and files is not None:
         return UpstreamFiles(table, files)
     if files is None or (is_empty and (wish.is_optional or wish.by_partition)):
@@ -93,7 +136,11 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
     files = table.files(_pin(context, table.name, step, pins), columns=columns)
     if step:
         note(step, context.asset_key, table.upstream_of(files.version))
-    return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+
+    def value(_: frozenset[str] | None) -> Any:
+        return as_source(table.read_files(files, wish.frame_type), context.asset_key)
+
+    return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
 
 
 def _files(

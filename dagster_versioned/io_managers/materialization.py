@@ -82,6 +82,7 @@ def version_metadata(
         f"{OURS}/part_count": facts.part_count,
         **_added(result),
         **_replayed(result),
+        **_reused(result),
         f"{OURS}/write_seconds": round(result.seconds, 3),
     }
     if history is not None:
@@ -117,6 +118,18 @@ def _replayed(result: WriteResult) -> dict[str, Any]:
     return {f"{OURS}/committed_by": dg.DagsterRunMetadataValue(run.run_id), **left}
 
 
+def _reused(result: WriteResult) -> dict[str, Any]:
+    """What was saved where the version was kept, as floats, which Dagster plots; or that it is not to be kept again."""
+    if not result.reused:
+        return {f"{OURS}/contradicted": True} if result.contradicted else {}
+    facts = result.version.facts
+    return {
+        f"{OURS}/reused": result.version.short,
+        f"{OURS}/saved_seconds": float(facts.computation.seconds) if facts.computation is not None else 0.0,
+        f"{OURS}/saved_bytes": float(facts.size_bytes),
+    }
+
+
 def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
     """A line of the run's log: the table, its partitions, what became of them, the version, its size."""
     versions = [result.version for result in results]
@@ -124,9 +137,10 @@ def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
     rows = sum(version.identity.nrow for version in versions)
     parts = sum(version.facts.part_count for version in versions)
     size = f"{rows} {'row' if rows == 1 else 'rows'} in {parts} {'part' if parts == 1 else 'parts'}"
+    reused = _reused_text(results)
     if len(results) == 1:
         key = versions[0].partition
-        return f"{table}{'' if key is None else f'[{key}]'}: {changes[0]}, version {versions[0].short}, {size}."
+        return f"{table}{'' if key is None else f'[{key}]'}: {changes[0]}, version {versions[0].short}, {size}.{reused}"
     made: dict[str, list[str]] = {}
     for change, version in zip(changes, versions, strict=True):
         made.setdefault(change, []).append(f"{version.partition}={version.short}")
@@ -134,7 +148,20 @@ def outcome_text(table: TableName, results: Sequence[WriteResult]) -> str:
     for change, found in made.items():
         more = ", …" if len(found) > SHOWN_PARTITIONS else ""
         changed.append(f"{len(found)} {change} ({', '.join(found[:SHOWN_PARTITIONS])}{more})")
-    return f"{table}, {len(results)} partitions: {', '.join(changed)}, {size}."
+    return f"{table}, {len(results)} partitions: {', '.join(changed)}, {size}.{reused}"
+
+
+def _reused_text(results: Sequence[WriteResult]) -> str:
+    """What was computed before and is kept, and what is not to be kept again; nothing of ordinary writes."""
+    shown = [_reused(result) for result in results if result.reused]
+    text = ""
+    if shown:
+        seconds = sum(float(one[f"{OURS}/saved_seconds"]) for one in shown)
+        which = "It" if len(results) == 1 else f"{len(shown)} of {len(results)}"
+        text = f" {which} had been computed before: the function was not called for it, which saved {seconds:.1f} s."
+    if any(result.contradicted for result in results):
+        text += " The same computation had given other rows before, so it is not reused from now on."
+    return text
 
 
 def _change(result: WriteResult) -> str:

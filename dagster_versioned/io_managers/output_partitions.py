@@ -1,12 +1,13 @@
 """What an asset returned, as a frame for each partition that the run covers."""
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
+from dagster_versioned.assets.reuse.reuse_step import KeptOutput
 from dagster_versioned.engines.dispatch import split_rows
 from dagster_versioned.engines.row_partitions import KeyColumn, RowPartitions
 from dagster_versioned.errors import InvalidInput
@@ -24,16 +25,32 @@ def frames_by_partition(context: dg.OutputContext, obj: Any, *, allow_empty: boo
 
     Raises `InvalidInput` where they are not those of the run's partitions.
     """
+    if isinstance(obj, KeptOutput):
+        with ExitStack() as pinned:
+            frames: dict[str | None, Any] = dict(obj.kept)
+            for stretch, value in obj.computed:
+                frames |= pinned.enter_context(_frames(context, value, sorted(stretch), allow_empty=allow_empty))
+            yield {key: frames[key] for key in sorted(frames, key=str)}
+        return
+    keys = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
+    with _frames(context, obj, keys, allow_empty=allow_empty) as frames:
+        yield frames
+
+
+@contextmanager
+def _frames(
+    context: dg.OutputContext, obj: Any, keys: Sequence[str] | None, *, allow_empty: bool
+) -> Generator[dict[str | None, Any]]:
+    """Those of one value of the function; ``keys`` are the partitions that it is of."""
     asset = context.asset_key.to_user_string()
     if obj is None:
         raise InvalidInput(
             f"The asset {asset} returned None, which is no table. Nothing was written. Return a frame, or annotate the "
             "function with -> None, so that it is not asked for one."
         )
-    if not context.has_asset_partitions:
+    if keys is None:
         yield {None: obj}
         return
-    keys = sorted(map(str, context.asset_partition_keys))
     column = plain(context.definition_metadata, PARTITION_COLUMN_KEY)
     if isinstance(obj, Mapping):
         yield _by_key(asset, cast("Mapping[Any, Any]", obj), keys)

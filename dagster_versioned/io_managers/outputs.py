@@ -5,13 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from dagster_versioned.assets.graph.materialization_keys import COMMIT_KEY, LOG_VERSION_KEY
 from dagster_versioned.assets.graph.partitions import partitioning_of
-from dagster_versioned.dagster_internals import set_data_version
+from dagster_versioned.assets.parked import (
+    Publish,
+    draft_metadata,
+    drafts_among,
+    parked_text,
+    refuse_early_conditions,
+)
+from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_version
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.attempt import note, run_of, step_of
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
+from dagster_versioned.io_managers.computations import computing
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import event_time_of
 from dagster_versioned.io_managers.materialization import (
@@ -31,17 +40,16 @@ from dagster_versioned.io_managers.transform_run import run_metadata
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.queries.transform import Derivation
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.lineage import upstream_of_version
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parked.park import Parked, park
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.write import WriteResult
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
-
-MESSAGE_TAG = "dagster_versioned/message"
-"""Run tag with a message that becomes part of the identity of what the run writes."""
 
 
 def store(
@@ -50,6 +58,7 @@ def store(
     project: ProjectResource,
     open_lineage: OpenLineageResource | None,
     preview_rows: int,
+    publish: Publish,
 ) -> None:
     """Make the value the current version of the asset's table, or of the run's partitions of it.
 
@@ -59,11 +68,12 @@ def store(
     step = step_of(context)
     if step is not None:
         settle_environment(step, table.project, context.asset_key)
+        refuse_early_conditions(step, context.asset_key, publish)
     if open_lineage is None:
-        _store(context, step, table, obj, preview_rows)
+        _store(context, step, table, obj, preview_rows, publish)
         return
     with open_lineage.reporting(table, context.asset_key, step, context.log) as output:
-        output.results, output.lineage = _store(context, step, table, obj, preview_rows)
+        output.results, output.lineage = _store(context, step, table, obj, preview_rows, publish)
 
 
 def _store(
@@ -72,15 +82,18 @@ def _store(
     table: VersionedTable,
     obj: Any,
     preview_rows: int,
+    publish: Publish,
 ) -> tuple[Sequence[WriteResult], dg.TableColumnLineage | None]:
     """Commit the value, and show in Dagster what was written, and where its columns come from."""
     asset_key = context.asset_key
     options = TableOptions.from_metadata(context.definition_metadata)
     if isinstance(obj, Derivation):
+        _refuse_parking(table, publish, options)
         derived = obj.write(table, options=options, **_described(step, table, asset_key))
         _report(context, step, table, [derived.result], None, preview_rows, lambda: run_metadata(obj, derived))
         return [derived.result], None
     if options.history is not None:
+        _refuse_parking(table, publish, options)
         lineage = column_lineage(obj)
         result = _append_events(context, step, table, obj, options)
         _report(context, step, table, [result], lineage, preview_rows)
@@ -88,13 +101,16 @@ def _store(
     with frames_by_partition(context, obj, allow_empty=options.allow_empty) as frames:
         lineage = column_lineage(next(iter(frames.values()))) if frames else None
         partitioning = partitioning_of(context.asset_partitions_def) if context.has_asset_partitions else None
-        results = _write(step, table, asset_key, frames, options, partitioning)
-    _report(context, step, table, results, lineage, preview_rows)
-    return results, lineage
+        written = _write(step, table, asset_key, frames, options, partitioning, publish)
+    _report(context, step, written.seen, written.results, lineage, preview_rows, draft=written.draft)
+    return written.results, lineage
 
 
 def store_updates(
-    context: dg.AssetExecutionContext, updates: Mapping[str | None, SampleUpdate], project: ProjectResource
+    context: dg.AssetExecutionContext,
+    updates: Mapping[str | None, SampleUpdate],
+    project: ProjectResource,
+    publish: Publish,
 ) -> Sequence[WriteResult]:
     """Commit updates of the asset's table before its output is handled, by partition, described as this will be.
 
@@ -106,7 +122,8 @@ def store_updates(
     settle_environment(context.get_step_execution_context(), table.project, asset_key)
     definition = context.assets_def.partitions_def if context.has_partition_key_range else None
     partitioning = partitioning_of(definition) if definition is not None else None
-    return _write(context.get_step_execution_context(), table, asset_key, updates, options, partitioning)
+    step = context.get_step_execution_context()
+    return _write(step, table, asset_key, updates, options, partitioning, publish).results
 
 
 def _report(
@@ -117,6 +134,7 @@ def _report(
     lineage: dg.TableColumnLineage | None,
     preview_rows: int,
     more: Callable[[], dict[str, Any]] | None = None,
+    draft: ParkedDraft | None = None,
 ) -> None:
     """Tell Dagster what was written, and later outputs of the same step; what cannot be read is left out."""
     asset_key = context.asset_key
@@ -127,7 +145,7 @@ def _report(
         set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
         if len(context.step_context.op_def.output_defs) > 1:
             note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
-    context.log.info(outcome_text(table.name, results))
+    context.log.info(outcome_text(table.name, results) if draft is None else parked_text(draft))
     if (text := replay_text(table.name, results)) is not None:
         context.log.warning(text)
     omissions = Omissions()
@@ -150,11 +168,18 @@ def _report(
         with omissions.leave_out("what is known of the version"):
             rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
             metadata = version_metadata(table, history, result, rows, omissions, before)
+            metadata = metadata if draft is None else _of_no_log(metadata, draft)
             if len(results) == 1:
                 context.add_output_metadata(metadata)
             elif step:
                 step.add_asset_metadata(metadata, asset_key, result.version.partition)
     omissions.log(context.log, table.name)
+
+
+def _of_no_log(metadata: Mapping[str, Any], draft: ParkedDraft) -> dict[str, Any]:
+    """What is shown of a version that is in no log yet."""
+    shown = {key: value for key, value in metadata.items() if key not in (COMMIT_KEY, LOG_VERSION_KEY)}
+    return {**shown, **draft_metadata(draft)}
 
 
 def _write(
@@ -164,18 +189,43 @@ def _write(
     frames: Mapping[str | None, Any],
     options: TableOptions,
     partitioning: Partitioning | None,
-) -> list[WriteResult]:
-    """Make the frames current, with all that the step knows of how they came about."""
-    return table.write_partitions(
-        frames,
-        asset_key=list(asset_key.path),
-        parents=parents_of(step, asset_key, list(frames), table.project) if step else (),
-        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
-        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-        options=options,
-        run=run_of(step, adds_rows=options.mode == "append") if step else None,
-        partitioning=partitioning,
-    )
+    publish: Publish,
+) -> Parked:
+    """Make the frames current, or park them, with all that the step knows of how they came about.
+
+    What was built from a parked version is parked as well: nobody else knows of its parent.
+    """
+    parents = parents_of(step, asset_key, list(frames), table.project, publish) if step else {}
+    run = run_of(step, adds_rows=options.mode == "append") if step else None
+    described: dict[str, Any] = {
+        "asset_key": list(asset_key.path),
+        "parents": parents,
+        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        "options": options,
+        "partitioning": partitioning,
+    }
+    upon = drafts_among(step, table.project, parents, publish) if step else ()
+    if not upon and (options.publish or publish) == "at_once":
+        with computing(step, asset_key) as computations:
+            results = table.write_partitions(frames, run=run, computations=computations, **described)
+        return Parked(table, results, None)
+    if step is None or run is None:
+        raise InvalidInput(
+            f'{table.name} is published after checks (publish="after_checks"), and this is no step of a run, so '
+            "nothing would ever check it. Nothing was written. Materialize it in a run."
+        )
+    backfill = step.dagster_run.tags.get(BACKFILL_ID_TAG)
+    return park(table, frames, run=run, backfill=backfill, upon=upon, **described)
+
+
+def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:
+    """Raise `InvalidInput` for a history of events that is to be published after its checks."""
+    if (options.publish or publish) == "after_checks":
+        raise InvalidInput(
+            f'publish="after_checks" cannot hold back {table.name}: it is a history of events, and what is added to it '
+            'stays. Nothing was written. Give the asset TableOptions(publish="at_once", …).'
+        )
 
 
 def _described(step: "StepExecutionContext | None", table: VersionedTable, asset_key: dg.AssetKey) -> dict[str, Any]:

@@ -9,18 +9,26 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.mapping import reads_whole, upstream_partitions
 from dagster_versioned.assets.graph.places import Places
+from dagster_versioned.assets.parked import Publish, table_for
+from dagster_versioned.assets.reuse.lazy_input import LazyInput
 from dagster_versioned.errors import TableNotFound, VersionNotFound
+from dagster_versioned.identity.version import Parent
 from dagster_versioned.io_managers.attempt import noted, started_at
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
 
 
 def parents_of(
-    step: "StepExecutionContext", asset_key: dg.AssetKey, partitions: Sequence[str | None], project: Project
+    step: "StepExecutionContext",
+    asset_key: dg.AssetKey,
+    partitions: Sequence[str | None],
+    project: Project,
+    publish: Publish = "at_once",
 ) -> dict[str | None, list[Upstream]]:
     """The parents of each partition that an output writes (``None``: of the whole table).
 
@@ -53,10 +61,29 @@ def parents_of(
                 parents[partition] += then
             continue
         where = places.project_for(dependency, asset_key, project)
-        known = _as_of(where, dependency, moment)
+        table = where.table(dependency.path)
+        seen = table_for(step, table, publish)
+        known = _as_of(seen, dependency, moment if seen is table else None)
         for partition, wanted in mapped.items():
             parents[partition] += known(wanted)
     return parents
+
+
+def parents_by_input(
+    step: "StepExecutionContext",
+    asset_key: dg.AssetKey,
+    partitions: Sequence[str | None],
+    inputs: Mapping[str, LazyInput],
+) -> dict[str | None, dict[str, list[Parent]]]:
+    """The parents that each input gives each partition which an output writes, as `parents_of` all of them."""
+    graph = step.job_def.asset_layer.asset_graph.source_asset_graph
+    found: dict[str | None, dict[str, list[Parent]]] = {partition: {} for partition in partitions}
+    for name, one in inputs.items():
+        by_partition = _by_partition(one.versions)
+        for partition, parents in found.items():
+            wanted = upstream_partitions(graph, asset_key, partition, one.asset_key, step.instance)
+            parents[name] = [upstream.parent for upstream in _of(by_partition, wanted)]
+    return found
 
 
 def is_read_whole(step: "StepExecutionContext", dependency: dg.AssetKey) -> bool:
@@ -96,19 +123,18 @@ def _external_as_of(table: ExternalTable, moment: datetime) -> list[Upstream]:
 
 
 def _as_of(
-    project: Project, dependency: dg.AssetKey, moment: datetime
+    table: VersionedTable, dependency: dg.AssetKey, moment: datetime | None
 ) -> Callable[[frozenset[str] | None], Sequence[Upstream]]:
-    """The dependency's versions at a moment, by the partitions that are wanted; none where it is not a table of the
-    project, or was not yet.
+    """The dependency's versions at a moment (``None``: as the run has parked them), by the partitions that are wanted;
+    none where it is not a table of the project, or was not yet.
 
     Whatever else keeps them from being known is an error: a version without its parents would look complete.
     """
-    table = project.table(dependency.path)
     try:
         then = table.choose(moment)
     except (TableNotFound, VersionNotFound):
         return lambda wanted: ()
-    if not then.versions and table.state.history.versions[0].timestamp > moment:
+    if moment is not None and not then.versions and table.state.history.versions[0].timestamp > moment:
         return lambda wanted: ()
     if any(tuple(version.recorded["asset_key"]) != tuple(dependency.path) for version in then.versions):
         return lambda wanted: ()

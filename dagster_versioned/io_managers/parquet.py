@@ -5,7 +5,7 @@ What is defined here is all that a code location needs to load; what is done is 
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import dagster as dg
 from pydantic import ConfigDict, Field
@@ -17,7 +17,9 @@ from dagster_versioned.resources.project import ProjectResource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from dagster_versioned.assets.reuse.lazy_input import LazyInput
     from dagster_versioned.features.sample_update import SampleUpdate
+    from dagster_versioned.tables.write.kept import KeptVersion
     from dagster_versioned.tables.write.write import WriteResult
 
 
@@ -44,6 +46,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
     ``dagster_versioned/as_at`` or ``dagster_versioned/as_of`` in the metadata of the `AssetIn`, those of a time; with
     ``dagster_versioned/projection: events``, the events.
 
+    **After checks.** With ``publish="after_checks"``, here or in an asset's `TableOptions`, a version is parked: the
+    run reads it, its continuations and the runs of its backfill do, and everybody else once it is published, which
+    `build_publication_sensor` does when every blocking check has passed for it, or `Project.publish`.
+
     **Lineage.** The exact versions that were handed to a step are the parents of what it writes (`parents_of`).
 
     Dagster passes by the IO manager, so that nothing is stored, where an asset is annotated ``-> None``, returns a
@@ -62,6 +68,10 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         ge=0,
         le=100,
         description="Rows that a materialization shows in Dagster; they go into its event log, where they stay.",
+    )
+    publish: Literal["at_once", "after_checks"] = Field(
+        default="at_once",
+        description="When versions become current: as they are written, or once every blocking check has passed.",
     )
     fallback: dg.ResourceDependency[dg.IOManager] = Field(
         default=cast("Any", dg.FilesystemIOManager()),
@@ -86,7 +96,7 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
 
         with self.spark():
             if context.has_asset_key:
-                outputs.store(context, obj, self.project, self.open_lineage, self.preview_rows)
+                outputs.store(context, obj, self.project, self.open_lineage, self.preview_rows, self.publish)
             else:
                 fallback.hand_on(context, obj, self.fallback)
 
@@ -100,18 +110,31 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
         from dagster_versioned.io_managers import outputs
 
         with self.spark():
-            return outputs.store_updates(context, updates, self.project)
+            return outputs.store_updates(context, updates, self.project, self.publish)
+
+    def computed_before(
+        self, context: dg.AssetExecutionContext, asset_key: dg.AssetKey, inputs: "Mapping[str, LazyInput]"
+    ) -> "Mapping[str | None, KeptVersion]":
+        """The versions that the run's partitions of a `versioned_asset` would have, of those that were computed before.
+
+        Remembers what is computed in this step. Raises `InvalidInput`, `StorageError`.
+        """
+        from dagster_versioned.io_managers import computations
+
+        return computations.computed_before(context, asset_key, inputs, self.project, self.publish)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
         Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
         """
+        from dagster_versioned.assets.reuse.lazy_input import LazyInput
         from dagster_versioned.io_managers import fallback, inputs
 
         with self.spark():
             if context.has_asset_key:
-                return inputs.load(context, self.project, self.pins)
+                found = inputs.load(context, self.project, self.pins, self.publish)
+                return found.loaded_within(self.spark) if isinstance(found, LazyInput) else found
             return fallback.hand_back(context, self.fallback)
 
     @contextmanager

@@ -45,7 +45,7 @@ def report_promotion(instance: dg.DagsterInstance, project: Project, report: Pro
                     **version_metadata(table, history, written, 0),
                     PROMOTED_KEY: report.environment,
                 },
-                tags=_tags(version),
+                tags=tags_of(version),
             )
         )
         reported += 1
@@ -60,7 +60,7 @@ def _known(instance: dg.DagsterInstance, key: dg.AssetKey, version: Version) -> 
     return last is not None and last.value == version.metadata_sha
 
 
-def _tags(version: Version) -> dict[str, str]:
+def tags_of(version: Version) -> dict[str, str]:
     """By which Dagster takes the asset for built from what it was built from, and not for out of sync."""
     identity = version.identity
     tags = {DATA_VERSION_TAG: str(version.metadata_sha)}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY
+from dagster_versioned.assets.graph.materialization_keys import LOG_VERSION_KEY, METADATA_SHA_KEY, STATE_KEY
 from dagster_versioned.dagster_internals import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
@@ -57,6 +57,7 @@ class _Made(NamedTuple):
     metadata_sha: str | None
     log_version: int | None
     run_id: str
+    is_published: bool
 
 
 Signature = tuple[int, AssetCheckExecutionRecordStatus, float] | None
@@ -114,7 +115,10 @@ class BlockingChecks:
             found: Mapping[Reading, dg.AssetCheckEvaluation] = {}
             if check in newest:
                 found, known.open = log.evaluations(check, of_check, newest[check])
-            known.verdicts = {**known.verdicts, **{one: _hindrance(check, one, found.get(one)) for one in of_check}}
+            # What was published after its checks was judged as a draft, perhaps under another name.
+            passed = {one: None for one in of_check if one not in found and log.was_published(one)}
+            verdicts = {one: _hindrance(check, one, found.get(one)) for one in of_check}
+            known.verdicts = {**known.verdicts, **verdicts, **passed}
 
     def hindrance(self, reading: Reading, checks: Iterable[dg.AssetCheckKey]) -> str | None:
         """Why a version is not handed on; ``None`` if it is."""
@@ -164,6 +168,10 @@ class _Log:
                 if evaluation is not None:
                     found[reading] = evaluation
         return found, unsettled
+
+    def was_published(self, reading: Reading) -> bool:
+        """Whether a version became current by the sensor that waits for its checks."""
+        return reading in self._last and self._last[reading].is_published
 
     def _match(
         self,
@@ -326,12 +334,13 @@ def _signature(newest: AssetCheckExecutionRecord | None) -> Signature:
 def _made(record: dg.EventLogRecord) -> _Made:
     materialization = record.asset_materialization
     metadata: Mapping[str, dg.MetadataValue[Any]] = materialization.metadata if materialization is not None else {}
-    sha, at = metadata.get(METADATA_SHA_KEY), metadata.get(LOG_VERSION_KEY)
+    sha, at, state = (metadata.get(key) for key in (METADATA_SHA_KEY, LOG_VERSION_KEY, STATE_KEY))
     return _Made(
         record.storage_id,
         sha.value if isinstance(sha, dg.TextMetadataValue) else None,
         at.value if isinstance(at, dg.IntMetadataValue) else None,
         record.run_id,
+        state is not None and state.value == "published",
     )
 
 

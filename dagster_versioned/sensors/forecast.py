@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
+from dagster_versioned.assets.reuse.foreseen import ForeseenReuse
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.identity.names import PRODUCTION
 from dagster_versioned.identity.version import On, Scope
@@ -25,7 +26,7 @@ from dagster_versioned.sensors.watch import Watch
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project
-from dagster_versioned.tables.staleness import Need, StaleCell
+from dagster_versioned.tables.staleness import SHORT, Need, StaleCell
 
 Condition = dg.AutomationCondition[Any]
 
@@ -40,7 +41,8 @@ class Foreseen:
     """A table, or a partition of one, that is not left as it is.
 
     ``sensors`` are the names of those that would request it. ``rows`` and ``size_bytes`` are of the version that is
-    there now, ``None`` where there is none.
+    there now, ``None`` where there is none. ``reused`` is the version that a `versioned_asset` would keep, or make
+    current again, instead of being computed, where that is known.
     """
 
     asset: str
@@ -52,6 +54,7 @@ class Foreseen:
     sensors: tuple[str, ...]
     rows: int | None
     size_bytes: int | None
+    reused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,8 @@ def forecast(
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)
         stands = ahead.stands(known, runs, None if instance is None else BlockingChecks())
-    cells = tuple(one for number in range(len(units)) for one in ahead.foreseen(number, stands[number]))
+        reuse = {key: one for each in repositories for one in (_reuse(each, known),) for key in _made_by(each)}
+        cells = tuple(one for number in range(len(units)) for one in ahead.foreseen(number, stands[number], reuse))
     return Forecast(
         projects=tuple(sorted({member.place.key[0] for _, member in members})),
         environment=", ".join(sorted(where)),
@@ -202,22 +206,27 @@ class _Ahead(Watch):
         self._in_view = self._all
         return [self._of_unit(number, decisions) for number in range(len(self.units))]
 
-    def foreseen(self, number: int, stands: Mapping[str | None, _Stand]) -> Iterator[Foreseen]:
+    def foreseen(
+        self, number: int, stands: Mapping[str | None, _Stand], reuse: Mapping[dg.AssetKey, ForeseenReuse]
+    ) -> Iterator[Foreseen]:
         """The tables of a unit with what becomes of them."""
         unit = self.units[number]
+        reused = {cell: _kept(unit, cell, reuse) for cell, stand in stands.items() if stand.what in ("runs", "new")}
         for member in unit.members if stands else ():
             versions = self._versions(member)
             for cell in self.cells(unit):
                 if (stand := stands.get(cell)) is not None:
                     version = versions.get(cell if member.partitions is not None else None)
                     raw = version.raw if version is not None else None
+                    kept = reused.get(cell, {}).get(member.key)
                     yield Foreseen(
                         asset=member.key.to_user_string(),
                         project=member.place.key[0],
                         table=str(member.place.table),
                         partition=cell,
                         what=stand.what,
-                        why=stand.why,
+                        why=stand.why if kept is None else f"{stand.why}; reused from version {kept[:SHORT]}",
+                        reused=kept,
                         sensors=tuple(one.name for one in self._requesters if self._asks(one, number, cell, stand)),
                         rows=None if raw is None else raw["identity"]["nrow"],
                         size_bytes=None if raw is None else raw["facts"]["size_bytes"],
@@ -341,6 +350,18 @@ def _stand(finding: StaleCell, decision: Decision) -> _Stand:
         case "unchecked" | "held" | "unreadable":
             what, kept = "blocked", because
     return _Stand(what, f"{own}; {kept}" if own else kept)
+
+
+def _reuse(repository: dg.RepositoryDefinition, instance: dg.DagsterInstance) -> ForeseenReuse:
+    return ForeseenReuse(repository.asset_graph, instance)
+
+
+def _kept(unit: Unit, cell: str | None, reuse: Mapping[dg.AssetKey, ForeseenReuse]) -> Mapping[dg.AssetKey, str | None]:
+    """The versions that a step would keep or make current again; none unless that is all of its outputs."""
+    found = {key: reuse[key].version(key, cell) if key in reuse else None for key in unit.keys}
+    if any(version is None for version in found.values()):
+        return {}
+    return {key: version.metadata_sha for key, version in found.items() if version is not None}
 
 
 def _made_by(repository: dg.RepositoryDefinition) -> Collection[dg.AssetKey]:

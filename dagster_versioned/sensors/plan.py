@@ -13,9 +13,9 @@ Cell = tuple[str, str | None]
 """A unit (assets that run together) or an upstream by name, and a partition of it."""
 
 Standing = Literal["ready", "waiting", "running", "tried", "unchecked", "absent", "held", "unreadable"]
-"""What becomes of a stale cell now: it runs; it waits for an upstream; a run of it, or its promotion, is under way; a
-run for this very state has ended, so that something must change first; a blocking check has not passed for a version
-that it would read; an upstream does not exist; it is held; it cannot be read."""
+"""What becomes of a stale cell now: it runs; it waits for an upstream; a run of it, or its promotion, is under way, or
+a draft of it is judged; a run for this very state has ended, so that something must change first; a blocking check has
+not passed for a version that it would read; an upstream does not exist; it is held; it cannot be read."""
 
 ABOUT_TO_CHANGE: frozenset[Standing] = frozenset({"ready", "waiting", "running"})
 
@@ -40,7 +40,7 @@ def plan(
     ``findings`` come upstream first. A cell waits for its direct upstreams alone: were it to wait for all that is
     above it, a source that changes faster than a long chain runs would keep the end of the chain from ever running.
     What nobody is going to run (it is held, was tried, or waits for a check) is not waited for. ``running`` says which
-    run or promotion, ``tried`` which run, ``unchecked`` which check.
+    run, draft or promotion, ``tried`` which run, ``unchecked`` which check.
     """
     decisions: dict[Cell, Decision] = {}
     busy: dict[Cell, str | None] = {}

@@ -37,7 +37,7 @@ SHOWN = 5
 _SAYS: Mapping[Standing, str] = {
     "ready": "left for the next tick",
     "waiting": "waiting for an upstream that is about to change",
-    "running": "being built by a run in progress, or promoted",
+    "running": "being built by a run in progress, parked, or promoted",
     "tried": "built from older versions; a run for just this state has ended, and the next change requests another",
     "unchecked": "waiting for a blocking check of what it would read",
     "absent": "waiting for an upstream that has no version",

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -24,14 +25,20 @@ from dagster_versioned.sensors.graph import Edge, Links, Member, Partitions, Uni
 from dagster_versioned.sensors.heads import ProjectHeads
 from dagster_versioned.sensors.plan import Cell, Decision, plan
 from dagster_versioned.sensors.runs import RunsInProgress
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts
 from dagster_versioned.tables.documents.promotion import OpenPromotion, read_promotion
 from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import Need, StaleCell, TableHeads, find
 
 logger = logging.getLogger("dagster_versioned")
 
 FORM = 2
 """Of the digest: what another form of it called settled is looked at once more. The first one covered pending heads."""
+
+
+CLOCKS = timedelta(seconds=5)
+"""How far the clocks of who publishes and of who looks may be apart; what was published so recently is waited for."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class Watch:
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
         self._promotions: dict[int, OpenPromotion] = {}
+        self._looked_at = datetime.now(UTC)
+        self._drafts: dict[int, list[ParkedDraft]] = {}
         self._is_new = True
         # A mapping of the user's own may do something else tomorrow and look the same.
         self._is_described = all(is_known(edge.mapping) for edge in edges)
@@ -112,6 +121,7 @@ class Watch:
         return replace(seen, problems=problems)
 
     def _look(self, instance: dg.DagsterInstance, settled: str | None = None) -> Seen:
+        self._looked_at = datetime.now(UTC)
         try:
             listings = {number: heads.listing() for number, heads in self._heads.items()}
             moved = self._refresh(instance)
@@ -176,8 +186,9 @@ class Watch:
             order = self.order(cell[0])
             found = (runs.running(key, cell[1], order) for key in self.keys(cell[0]))
             run = next((run for run in found if run is not None), None)
-            return self._promoted_by(cell) if run is None else f"run {run[:8]}"
+            return self._about_to_be(cell) if run is None else f"run {run[:8]}"
 
+        self._drafts = self._read_drafts()
         if checks is None:
             return plan(self.findings(), self.upstreams, running, tried)
         could_run = [cell for cell, one in self.findings() if not (one.held or one.unreadable or one.absent)]
@@ -197,9 +208,9 @@ class Watch:
 
         return plan(self.findings(), self.upstreams, running, tried, unchecked)
 
-    def _promoted_by(self, cell: Cell) -> str | None:
-        """The open promotion that makes a cell another one, if there is one and it is not as good as dead."""
-        if not self._promotions:
+    def _about_to_be(self, cell: Cell) -> str | None:
+        """The open promotion, or the draft, that is about to make a cell another one, if there is one."""
+        if not self._promotions and not self._drafts:
             return None
         unit = self._names.get(cell[0])
         if unit is not None:
@@ -210,6 +221,9 @@ class Watch:
             found = self._promotions.get(id(place.project))
             if found is not None and found.is_living and found.covers(place.table, partition):
                 return f"promotion of {found.environment}"
+            for draft in self._drafts.get(id(place.project), ()):
+                if draft.table == place.table and (partition is None or partition in draft.partitions):
+                    return f"draft {draft.id[:8]}, parked by run {draft.run.run_id[:8]}"
         return None
 
     def _read_promotions(self) -> tuple[str, ...]:
@@ -234,6 +248,20 @@ class Watch:
                 if found is not None:
                     self._promotions[number] = found
         return tuple(problems)
+
+    def _read_drafts(self) -> dict[int, list[ParkedDraft]]:
+        """The drafts that are to be judged, or were closed since heads were looked at, where something is stale."""
+        found: dict[int, list[ParkedDraft]] = {}
+        if self.is_settled:
+            return found
+        for number, heads in self._heads.items():
+            if not isinstance(heads.project, Project):
+                continue
+            for draft in read_drafts(heads.project.data)[0]:
+                closed = draft.closed_at and datetime.fromisoformat(draft.closed_at) > self._looked_at - CLOCKS
+                if closed or (draft.standing == "parked" and not draft.is_old):
+                    found.setdefault(number, []).append(draft)
+        return found
 
     def _readings(self, cells: Iterable[Cell]) -> Iterator[tuple[Edge, Iterable[Reading]]]:
         """The versions with blocking checks that runs of these cells would read; what all of them read, once."""

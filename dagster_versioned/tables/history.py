@@ -135,6 +135,7 @@ class Version:
 
     __slots__ = (
         "_again",
+        "_computation",
         "_digest",
         "_record",
         "_stored",
@@ -159,8 +160,10 @@ class Version:
         again: Again | None = None,
         is_drop: bool = False,
         digest: str | None = None,
+        computation: str | None = None,
     ) -> None:
         self._digest = digest
+        self._computation = computation
         self.log_version = log_version
         self.is_drop = is_drop
         self.partition = partition
@@ -214,6 +217,18 @@ class Version:
         return self._digest
 
     @property
+    def computation(self) -> str | None:
+        """The key of the computation that made it, as the log claims; ``None`` where that is not remembered.
+
+        Of a head that a checkpoint knows, its domain says it: no commit is read for it.
+        """
+        if self._record is None:
+            return self._computation
+        recorded = (self.raw or {}).get("facts", {}).get("computation")
+        key = cast("Mapping[str, Any]", recorded).get("key") if isinstance(recorded, Mapping) else None
+        return key if isinstance(key, str) else None
+
+    @property
     def timestamp(self) -> datetime:
         """When it was committed, UTC."""
         return _time(self._found()[0].timestamp_ms)
@@ -259,6 +274,7 @@ class Version:
             again=self._again,
             is_drop=self.is_drop,
             digest=self._digest,
+            computation=self._computation,
         )
 
     def _found(self) -> "tuple[CommitRecord, StoredVersion | None]":
@@ -732,6 +748,15 @@ class History:
         begin = bisect_left(known, log_version, key=lambda version: version.log_version)
         end = bisect_right(known, log_version, lo=begin, key=lambda version: version.log_version)
         return {version.partition: version for version in known[begin:end]}
+
+    def committed(self, log_version: int, partition: str | None) -> Version | None:
+        """The version of a partition that one commit made; reads that commit alone, of those that are not recent.
+
+        Whether its bytes were collected is known by collections that are recent or open. Raises `LogCorrupt`,
+        `ObjectNotFound`.
+        """
+        made = _versions(self.record(log_version), _gone(self._collections))
+        return next((one for one in made if one.partition == partition and one.metadata_sha is not None), None)
 
     def foreign_since(self, log_version: int) -> Version | None:
         """The last foreign commit with file actions after a log version, or ``None``."""

@@ -69,6 +69,11 @@ class TableOptions(BaseModel):
     """
     properties: Mapping[str, str] = Field(default_factory=dict)
     """Table properties to set, for other programs: `configuration.SETTABLE`, and any without the prefix ``delta.``."""
+    publish: Literal["at_once", "after_checks"] | None = None
+    """When what a step writes becomes current: as it is written, or once every blocking check has passed for it.
+
+    ``None`` is as the IO manager says.
+    """
     history: EventHistory | None = None
     """How rows become events, where the table is a history of events; it has the order of these, and no ``mode``."""
 

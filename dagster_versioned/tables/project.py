@@ -22,6 +22,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.documents.datom_documents import recorded_project
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, find_draft, read_drafts, refuse_parked, settle
 from dagster_versioned.tables.documents.tag import Tag, read_tag, read_tags
 from dagster_versioned.tables.environment.registry import (
     Environment,
@@ -30,6 +31,7 @@ from dagster_versioned.tables.environment.registry import (
     refuse_in_environment,
 )
 from dagster_versioned.tables.history import History
+from dagster_versioned.tables.parked.publish import PublicationReport, publish_run
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
@@ -164,6 +166,7 @@ class Project:
         `InvalidInput` for a governed project, whose name is in the registry.
         """
         refuse_in_environment(self, "Another name", "Rename the project itself")
+        refuse_parked(self.data, f"Renaming {self.name}")
         if self.placement_authority is not None:
             raise InvalidInput(
                 f"{self.name} is governed, so its name is in the registry and cannot be changed. Nothing was changed."
@@ -277,6 +280,30 @@ class Project:
                 f"Nothing was read; `dagster-versioned tag show {name}` lists the tables that it has."
             )
         return found
+
+    def parked(self) -> list[ParkedDraft]:
+        """The drafts of steps whose versions wait for their checks, and what became of those that were closed.
+
+        What cannot be read is left out. In the order in which they were parked.
+        """
+        return read_drafts(self.data)[0]
+
+    def drop_parked(self, draft_id: str, *, by: str | None = None, why: str | None = None) -> ParkedDraft:
+        """Close a draft, named by the beginning of its id, so that it is never published; its parts go with `vacuum`.
+
+        Raises `VersionNotFound` where there is none.
+        """
+        self.check_write()
+        text = "dropped" + (f" by {by or self.author}" if by or self.author else "") + (f": {why}" if why else "")
+        now, draft = datetime.now(UTC).isoformat(), find_draft(self.data, draft_id)
+        return settle(self.data, draft, standing="superseded", why=text, closed_at=now, by=by or self.author)
+
+    def publish(self, run_id: str, *, by: str | None = None) -> PublicationReport:
+        """Publish what a run has parked, whatever its checks say: a decision of ``by``, or of the project's author.
+
+        Each after those that it was built from. Raises `InvalidInput` without a name, and `GovernanceError`.
+        """
+        return publish_run(self, run_id, by or self.author)
 
     def _check_name(self) -> None:
         """Refuse a place that holds a project of another name, because lineage names its project for ever.

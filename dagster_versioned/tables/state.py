@@ -48,7 +48,7 @@ class StateCache:
     """
 
     def __init__(self, store: ObjectStore, near: Callable[[], int | None] = lambda: None) -> None:
-        self._store = store
+        self._store = self.store = store
         self._near = near
         self._state: TableState | None = None
         self._older: Snapshot | None = None
@@ -77,6 +77,11 @@ class StateCache:
             elif commits := commits_after(self._store, self._state.log_version):
                 self._state = self._state.advance(commits)
             return self._state
+
+    def adopt(self, state: TableState) -> None:
+        """Begin with a state that is known to be that of the log."""
+        with self._lock:
+            self._state = state
 
     @property
     def known(self) -> TableState | None:

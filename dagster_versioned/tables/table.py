@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dagster_versioned.delta.actions import Add, DomainMetadata
@@ -19,9 +19,11 @@ from dagster_versioned.identity.reference import HeadReference, LogVersion, PinN
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
+from dagster_versioned.tables.computations import Forgotten, affected, find, made_by_computations, remember
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
+from dagster_versioned.tables.documents.parked_draft import collected_drafts, refuse_parked
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.history import Selection, Version
@@ -38,7 +40,8 @@ from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.write.adopt import Adoption
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
-from dagster_versioned.tables.write.pending import PendingWrite
+from dagster_versioned.tables.write.kept import KeptVersion, keep
+from dagster_versioned.tables.write.pending import Computing, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
 from dagster_versioned.tables.write.stage import (
@@ -161,10 +164,12 @@ class VersionedTable:
         options: TableOptions | None = None,
         run: Run | None = None,
         partitioning: Partitioning | None = None,
+        computations: Mapping[str | None, Computing] | None = None,
     ) -> list[WriteResult]:
         """`write` several partitions in one commit: all of them become current, or none does.
 
-        ``parents`` are those of every partition, or a mapping with each partition's own.
+        ``parents`` are those of every partition, or a mapping with each partition's own. ``computations`` are what the
+        frames come from, by partition, where that is to be remembered; a `KeptVersion` may take the place of a frame.
         """
         clock = time.monotonic()
         is_new = self.operations.cache.known is None
@@ -175,20 +180,17 @@ class VersionedTable:
                 f"{self.name} is to be a history of events, and rows are no events yet. Nothing was written. Write "
                 "with EventTable(table, options.history).write(frame)."
             )
-        check_partitions(frames)
-        own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
-        described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
-        descriptions = {
-            partition: describe(described_key, own_parents[partition], code_version, message, options)
-            for partition in frames
-        }
+        descriptions = self.describe(frames, asset_key, parents, code_version, message, options)
         began = self.operations.check_name_is_free()
         with staging_folder(self.store) as staging, ExitStack() as pinned:
-            constraints = self._constraints(options)
+            constraints = self.constraints(options)
             writes = [
-                stage(frame, key, descriptions[key], staging, options, constraints, pinned, self._known_schema)
+                stage(frame, key, descriptions[key], staging, options, constraints, pinned, self.known_schema)
                 for key, frame in frames.items()
             ]
+            computed = [one for one in writes if one.computation is None and one.partition in (computations or {})]
+            for one in computed:
+                one.computing = replace((computations or {})[one.partition], share=len(computed))
             writing = TableWrite(
                 self.store,
                 staging,
@@ -203,7 +205,64 @@ class VersionedTable:
             )
             just_opened = is_new and time.monotonic() - clock < _JUST_NOW
             state = self.operations.change(writing.draft, just_opened=just_opened)
-        return writing.results(state, clock)
+        results = writing.results(state, clock)
+        made = zip(results, writes, strict=True)
+        remember(self.store, [one.version for one, pending in made if pending.computing and one.change != "none"])
+        return results
+
+    def computed(self, keys: Mapping[str | None, str]) -> dict[str | None, Version]:
+        """The newest version that each of these computations (`computation_key`) made, as far as that is known.
+
+        Whether it may take the place of computing it again, `kept` says. Raises `StorageError`.
+        """
+        return find(self.store, self.operations.refresh(), keys)
+
+    def kept(self, version: Version) -> KeptVersion | None:
+        """A version as what `write_partitions` makes current again without its rows; ``None`` where it cannot be.
+
+        Its key must not be contradicted or forgotten, and all its parts must be there.
+        """
+        return keep(self.operations.cache, self._known(), version)
+
+    def forget(
+        self, *, key: str | None = None, code_version: str | None = None, dry_run: bool = True
+    ) -> tuple[Version, ...]:
+        """Have what was computed so far under a key, by a code version, or (neither) at all computed again.
+
+        Returns the versions that are not reused any more; their rows stay as they are. Raises `InvalidInput`,
+        `TableNotFound`.
+        """
+        self._check_unless(dry_run)
+        if key is not None and code_version is not None:
+            raise InvalidInput("Forget a key or a code version, not both at once. Nothing was forgotten.")
+        concerned: tuple[Version, ...] = tuple(affected(self._known(), key, code_version))
+
+        def draft(state: TableState | None, _: int) -> CommitDraft | None:
+            assert state is not None  # which was asked for first
+            limit = Forgotten.of(state.snapshot).with_limit(state.log_version, key, code_version)
+            return CommitDraft("FORGET", [limit.action()], announces=False)
+
+        if not dry_run and concerned:
+            self.operations.change(draft)
+        return concerned
+
+    def describe(
+        self,
+        frames: Mapping[str | None, Any],
+        asset_key: Sequence[str] | None,
+        parents: Parents,
+        code_version: str | None,
+        message: str | None,
+        options: TableOptions,
+    ) -> dict[str | None, VersionDescription]:
+        """What a write says of each of its frames. Raises `InvalidInput` where they cannot be written together."""
+        check_partitions(frames)
+        own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
+        described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
+        return {
+            partition: describe(described_key, own_parents[partition], code_version, message, options)
+            for partition in frames
+        }
 
     def revert(
         self,
@@ -489,9 +548,17 @@ class VersionedTable:
     # Maintenance
 
     def vacuum(self, *, dry_run: bool = True, min_age: timedelta = MIN_AGE, by: str | None = None) -> CollectionReport:
-        """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``."""
+        """Delete objects that no version needs (left by writes that died), if they are older than ``min_age``.
+
+        So are the documents of drafts that were closed before, and of those that waited for more than 7 days.
+        """
         self._check_unless(dry_run)
+        drafts = collected_drafts(self.project.data, str(self.name), datetime.now(UTC) - min_age)
+        if not dry_run:
+            self.project.data.delete([info.key for info in drafts])
         report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
+        keys, size = [f"../{info.key}" for info in drafts], sum(info.size for info in drafts)
+        report = replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
         return self._with_former_folders(report, min_age)
 
     def expire(
@@ -533,6 +600,7 @@ class VersionedTable:
             raise InvalidInput("A purge needs a reason, which the log keeps: why='…'. Nothing was deleted.")
         self._check_unless(dry_run)
         self._check_is_no_history("purged")
+        refuse_parked(self.project.data, "A purge", str(self.name))
         chosen = [self.version(one) for one in versions]
         sweep(self.project, self._known(), timedelta(0), dry_run=True)  # refuses where bytes would have to stay
         same = {v.metadata_sha for v in chosen if v.raw is not None}
@@ -548,6 +616,7 @@ class VersionedTable:
         The commits alone are believed, from the first on. Raises `UnsupportedFeature` where that is not there any more.
         """
         self.operations.repair()
+        remember(self.store, made_by_computations(self._known().history.versions))
 
     def rename(self, to: str | Sequence[str], *, dry_run: bool = True, by: str | None = None) -> "RenameReport":
         """Give the table another name and asset key, with its history; run again, it goes on where it died.
@@ -560,6 +629,7 @@ class VersionedTable:
 
         refuse_in_environment(self.project, "Renaming a table", "Rename it in the project itself")
         self._check_unless(dry_run)
+        refuse_parked(self.project.data, f"Renaming {self.name}", str(self.name))
         return rename(self.project, self.operations.asked_for, to, dry_run=dry_run, by=by or self.project.author)
 
     # What sensors ask
@@ -609,6 +679,8 @@ class VersionedTable:
     def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
         self._check_unless(dry_run)
         state = self._known()
+        if partitions is None:
+            refuse_parked(self.project.data, f"Dropping {self.name}", str(self.name))
         made = Drop(self.name, partitions, by or self.project.author, why)
         if dry_run:
             made.draft(state, 0)
@@ -623,7 +695,7 @@ class VersionedTable:
         keys, size = sweep(self.project, self._known(), min_age, dry_run=report.dry_run)
         return replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
 
-    def _known_schema(self) -> StructType | None:
+    def known_schema(self) -> StructType | None:
         """The table's columns as of a moment ago; ``None`` where it has none yet."""
         state = self.operations.cache.known
         return state.snapshot.schema if state is not None and state.history.heads else None
@@ -640,7 +712,7 @@ class VersionedTable:
                 "as_at(…)."
             )
 
-    def _constraints(self, options: TableOptions) -> Mapping[str, str]:
+    def constraints(self, options: TableOptions) -> Mapping[str, str]:
         """What every row must satisfy: as the options say, else as the table does."""
         if options.constraints is not None:
             return options.constraints

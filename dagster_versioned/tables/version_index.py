@@ -228,7 +228,10 @@ def _heads(domains: Mapping[str, str], log_version: int, commits: StoredCommits)
         if type(at) is not int or not all(isinstance(sha, str) for sha in shas):
             return None
         if 0 <= at <= log_version:  # the others are of the commits since, which say it themselves
-            heads.append(Version(at, partition, *shas, again=commits, digest=head.get("digest")))
+            computation = head.get("computation")
+            heads.append(
+                Version(at, partition, *shas, again=commits, digest=head.get("digest"), computation=computation)
+            )
     return heads
 
 

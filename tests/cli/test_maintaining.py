@@ -198,3 +198,18 @@ def test_what_is_no_span_is_refused(text):
 
 def test_a_date_is_its_first_moment_in_utc():
     assert parse_moment("2026-01-31", datetime.now(UTC)) == datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def test_forgetting_is_dry_unless_asked(cli, project):
+    from dagster_versioned.tables.write.pending import Computing
+
+    table, key = project.table("computed"), "a" * 64
+    table.write_partitions({None: pa.table({"n": [1]})}, code_version="1", computations={None: Computing(key, 0.0)})
+    assert cli.json("forget", "computed")["versions"][0]["version"] == table.version().metadata_sha
+    assert "--apply" in cli("forget", "computed", "--key", key, ok=0).err
+    assert "1 version would" in cli("forget", "computed", "--code-version", "1", ok=0).out
+    assert "0 versions would" in cli("forget", "computed", "--code-version", "2", ok=0).out
+    done = cli.json("forget", "computed", "--code-version", "1", "--apply")
+    assert (done["applied"], len(done["versions"])) == (True, 1)
+    assert cli.json("forget", "computed")["versions"] == []
+    assert cli("forget", "computed", "--key", "b").code == 2

@@ -121,7 +121,7 @@ def test_what_a_run_that_failed_had_made_is_mirrored(house, mirrored):
 def test_what_a_run_committed_before_it_was_killed_is_mirrored(house, mirrored, monkeypatch):
     from dagster_versioned.io_managers import outputs
 
-    def killed(*_):
+    def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt  # after the commit, before Dagster hears of a materialization
 
     with monkeypatch.context() as patch:

@@ -109,7 +109,8 @@ def test_no_run_from_the_first_half_to_the_end_whenever_the_code_arrives(product
     production.deploy("2")
     assert production.asked() == set()
     assert (
-        "4 being built by a run in progress, or promoted: daily[a] (promotion of pr)" in production.look().skip_message
+        "4 being built by a run in progress, parked, or promoted: daily[a] (promotion of pr)"
+        in production.look().skip_message
     )
     seen = []
 

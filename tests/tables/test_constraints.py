@@ -85,14 +85,14 @@ def test_a_version_that_breaks_a_constraint_cannot_be_current_again(table: Versi
 def test_a_constraint_that_comes_meanwhile_is_not_passed_by(project: Project) -> None:
     first, second = project.table("rows"), project.table("rows")
     first.write(amounts(1))
-    write = second._constraints  # pyright: ignore[reportPrivateUsage]
+    write = second.constraints
 
     def later(options: TableOptions) -> Any:
         known = write(options)
         first.write(amounts(1), options=POSITIVE)
         return known
 
-    second._constraints = later  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    second.constraints = later  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(CommitConflict, match="got the constraints"):
         second.write(amounts(-1))
     assert first.read()["Amount"].to_pylist() == [1]

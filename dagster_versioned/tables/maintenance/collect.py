@@ -512,7 +512,7 @@ class Collector:
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
         claims = self._claims(state)
         changes = claims.changes.needed(state.history.versions, leaving)
-        return frozenset(claims.of(kept) | self._current(state) | changes.keys())
+        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self._protectors.parked())
 
     def _current(self, state: TableState) -> set[str]:
         return objects_of(self._store, parts_of(state.snapshot))

@@ -11,11 +11,12 @@ from dagster_versioned.delta.log.commits import commit_key, commits_after
 from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.documents.parked_draft import living_of
 from dagster_versioned.tables.documents.tag import TaggedTable
 from dagster_versioned.tables.environment.fork import ForkedTable
 from dagster_versioned.tables.environment.registry import FILES, forks_of
 from dagster_versioned.tables.history import History, Version
-from dagster_versioned.tables.parts import named_sha
+from dagster_versioned.tables.parts import named_sha, part_key
 
 if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
@@ -99,6 +100,12 @@ class Protectors:
                 for version in before.versions:  # of other programs, whose files were in the table, adopted or not
                     if version.is_foreign and version.log_version > oldest:
                         yield kept_as(version), reason
+
+    def parked(self) -> frozenset[str]:
+        """The keys of parts that drafts need which may still be published. Raises `IntegrityError`."""
+        drafts = living_of(self._project.data, str(self._table))
+        parts = (part for draft in drafts for version in draft.versions for part in version.parts or ())
+        return frozenset(map(part_key, parts))
 
     def copies(self, keys: Set[str]) -> Iterator[str]:
         """The files of environments, dropped ones too, with the bytes of these of the table's: what was copied there,

@@ -7,10 +7,11 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.errors import LogCorrupt, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.computations import made_under
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import missing_parts, parts_by_partition, parts_of
 from dagster_versioned.tables.state import TableState
-from dagster_versioned.tables.write.pending import PendingWrite
+from dagster_versioned.tables.write.pending import Computing, PendingWrite
 
 REUSE_WINDOW = 64
 """How many versions back equal data is looked for (FORMAT.md, "digest")."""
@@ -43,6 +44,11 @@ class WriteBase:
         """The last foreign commit with file actions since a head."""
         found = self._foreign
         return found if head is not None and found is not None and found.log_version > head.log_version else None
+
+    def made_by(self, computing: Computing, partition: str | None) -> list[Version]:
+        """The versions that a computation is known to have made before, among them those of other runs just now."""
+        before = [] if computing.made_before is None else [computing.made_before]
+        return [*made_under(self._recent[partition], computing.key), *before]
 
     def parts_of_equal_version(self, pending: PendingWrite, own: Version | None) -> tuple[Add, ...] | None:
         """The parts of the newest version that a pending write repeats, if they are all still there.

@@ -1,5 +1,6 @@
 """A frame on its way to be a version: what is known of it before anything is compared with the table."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,10 +11,11 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.identity.version import Added, Parent, Run, SourceVersion, TableType
+from dagster_versioned.identity.version import Added, Computation, Parent, Run, SourceVersion, TableType
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.state import TableState
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,23 @@ class Repetition(Enum):
 
     SAME_ROWS = "same rows"
     OTHER_ROWS = "other rows"
+
+
+@dataclass(frozen=True)
+class Computing:
+    """The computation that a frame comes from: its key, when it began by the monotonic clock, and of how many frames.
+
+    ``made_before`` is the version that it made before, as far as that was known when it began.
+    """
+
+    key: str
+    since: float
+    made_before: Version | None = None
+    share: int = 1
+
+    def computation(self) -> Computation:
+        """As its version records it if it is committed now."""
+        return Computation(self.key, max(time.monotonic() - self.since, 0) / self.share)
 
 
 @dataclass(frozen=True)
@@ -64,6 +83,12 @@ class PendingWrite:
     made_by: Run | None = None
     """The run that made the version, where that is not the run that commits it."""
 
+    computing: Computing | None = None
+    """The computation that the frame comes from, where it is to be remembered."""
+
+    computation: Computation | None = None
+    """That of a version that is there already."""
+
     changes_rows = False
     """Whether the parts that come and go do not tell what became of the rows: some are in both, or were updated."""
 
@@ -92,6 +117,9 @@ class PendingWrite:
     def repeats(self, own: Version) -> Repetition | None:
         """Whether what an earlier attempt of the step committed stands for this, whatever the head is now."""
         return None
+
+    def recheck(self, state: TableState | None) -> None:
+        """Raise where what this was made of is not there any more in a newer state."""
 
     def onto(self, base: HeadParts) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
@@ -124,7 +152,12 @@ class PendingWrite:
 
 
 class OwnWrite(ABC):
-    """What is written in place of a frame and has a way of its own onto the head: some kinds of tables have one."""
+    """What is written in place of a frame and has a way of its own onto the head: some kinds of tables have one.
+
+    ``beside_frames`` says whether one commit may hold it beside frames.
+    """
+
+    beside_frames = False
 
     @abstractmethod
     def stage(

@@ -10,6 +10,7 @@ from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
 from dagster_versioned.identity.version import VersionEntry, Writer, created_at_text
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.computations import usable
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.documents.head import held_domain
@@ -90,6 +91,7 @@ class Reversion:
             previous=head.metadata_sha if head else None,
             author=self._by,
             null_counts=previous.null_counts,
+            computation=previous.computation if usable(state, target) else None,
         )
         entry = VersionEntry.of(target.identity, facts, self.change)
         schema = parse_schema(target.entry.to_json()["identity"]["schema"])

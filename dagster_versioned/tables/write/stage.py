@@ -46,7 +46,7 @@ def check_partitions(frames: Mapping[Any, Any]) -> None:
         raise InvalidInput(
             "One write holds a whole table (key None) and partitions. Nothing was written. Write one or the other."
         )
-    own = [frame for frame in frames.values() if isinstance(frame, OwnWrite)]
+    own = [frame for frame in frames.values() if isinstance(frame, OwnWrite) and not frame.beside_frames]
     if own and len(own) < len(keys):
         raise InvalidInput(
             f"One write holds a {type(own[0]).__name__} and a frame that replaces a partition. Nothing was written. "

@@ -76,6 +76,7 @@ def retyped_refusal(columns: Sequence[str], schema: StructType) -> InvalidInput:
 
 def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetadata:
     """The action that keeps a head in checkpoints (FORMAT.md, The commit)."""
+    computation = entry.facts.computation
     return DomainMetadata(
         version_domain_key(entry.identity.partition),
         encode(
@@ -84,6 +85,7 @@ def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetad
                 "data_sha": entry.identity.data_sha,
                 "digest": entry.facts.digest,
                 "log_version": 0 if state is None else state.log_version + 1,
+                **({} if computation is None else {"computation": computation.key}),
             }
         ).decode(),
         False,

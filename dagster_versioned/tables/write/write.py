@@ -25,6 +25,7 @@ from dagster_versioned.identity.version import (
     data_sha,
 )
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.computations import contradiction, contradicts
 from dagster_versioned.tables.configuration import CHANGE_FEED, configuration, constraints_of, is_set
 from dagster_versioned.tables.documents.head import held_domain
 from dagster_versioned.tables.history import History, Version
@@ -65,7 +66,8 @@ class WriteResult:
     ``"full"``. ``version`` is the version that the frame is now, ``replayed`` says that an earlier attempt of the same
     step had committed it. ``left_out`` says that the frame has other rows than that attempt, and that they were not
     appended beside its own. ``bytes_uploaded`` counts the bytes of parts that got a final name, ``seconds`` the whole
-    write.
+    write. ``reused`` says that the version was kept instead of being computed again, ``contradicted`` that the
+    computation had given other rows before, so that it is not reused any more.
     """
 
     change: Literal["none", "metadata_only", "full"]
@@ -74,6 +76,8 @@ class WriteResult:
     bytes_uploaded: int
     seconds: float
     left_out: bool = False
+    reused: bool = False
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class WritePlan:
     adds: tuple[Add, ...] = ()
     removes: tuple[Remove, ...] = ()
     fresh: tuple[str, ...] = ()
+    contradicted: bool = False
 
 
 @dataclass(frozen=True)
@@ -197,6 +202,7 @@ class TableWrite:
                 *(self._txn(plan.pending, state, timestamp) for plan in changing if self._run),
                 *(version_domain(plan.entry, state) for plan in changing if plan.entry),
                 *ended.domains,
+                *(contradiction(key) for key in sorted(_contradicted(changing))),
             ],
             info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
@@ -214,6 +220,8 @@ class TableWrite:
                 bytes_uploaded=plan.pending.bytes_uploaded,
                 seconds=seconds,
                 left_out=plan.repetition is Repetition.OTHER_ROWS,
+                reused=plan.pending.computation is not None,
+                contradicted=plan.contradicted,
             )
             for plan in self.planned
         ]
@@ -320,6 +328,7 @@ class TableWrite:
         return columns
 
     def _plan(self, pending: PendingWrite, state: TableState | None, base: WriteBase, timestamp: int) -> WritePlan:
+        pending.recheck(state)
         history = state.history if state else History([])
         current = base.parts(pending.partition)
         head = history.heads.get(pending.partition)
@@ -348,11 +357,15 @@ class TableWrite:
             and foreign is None
             and known == listed  # whatever the log says of versions, this is what its readers get
         )
-        if is_own or is_head:
+        held = state.snapshot.domains.get(held_domain(pending.partition)) if state is not None else None
+        computing = pending.computing
+        # The version that is there was made by another computation, or nobody knows by which: this one is remembered.
+        is_news = computing is not None and head is not None and head.computation != computing.key and held is None
+        if is_own or (is_head and not is_news):
             lost = tuple(add.key for add in missing_parts(self._store, written))
             repetition = Repetition.SAME_ROWS if is_own else None
             return WritePlan(pending, unchanged=own if is_own else head, repetition=repetition, fresh=lost)
-        if state is not None and (held := state.snapshot.domains.get(held_domain(pending.partition))):
+        if held:
             raise HeldHead(_held_message(pending.partition, held))
         new = tuple(replace(add, data_change=True) for add in adds if add.identity not in known)
         removed = tuple(add.removed(timestamp) for add in current if add.identity not in listed)
@@ -369,9 +382,13 @@ class TableWrite:
             null_counts=pending.contents.null_counts,
             added=pending.added,
             promoted_from=pending.promoted_from,
+            computation=computing.computation() if computing is not None else pending.computation,
         )
+        made = [] if computing is None else base.made_by(computing, pending.partition)
+        digest = pending.contents.digest.text
         return WritePlan(
             pending,
+            contradicted=computing is not None and contradicts(state, made, computing.key, digest),
             entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
             removes=removed,
@@ -467,6 +484,12 @@ def _held_message(partition: str | None, configuration: str) -> str:
         f"The head{of} is held{' by ' + held['by'] if held.get('by') else ''}: {held.get('why')}. Nothing was written. "
         "release() it first."
     )
+
+
+def _contradicted(changing: Sequence[WritePlan]) -> set[str]:
+    """The keys of computations that gave other rows before."""
+    made = [plan.pending.computing for plan in changing if plan.contradicted]
+    return {computing.key for computing in made if computing is not None}
 
 
 def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: Ended) -> bool:

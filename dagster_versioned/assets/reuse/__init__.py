@@ -1,0 +1,1 @@
+"""Assets whose functions are not called again for what they have computed."""

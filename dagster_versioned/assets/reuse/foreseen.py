@@ -1,0 +1,103 @@
+"""The keys of computations: of those that a step makes, and of those that it would make now."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.inputs import VERSION_KEY, plain
+from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.graph.partitions import partitioning_of
+from dagster_versioned.assets.graph.places import Places
+from dagster_versioned.assets.reuse.lazy_input import LazyType, asked_of, type_text
+from dagster_versioned.dagster_internals import AssetGraph
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.identity.computation import ComputationInput, computation_key
+from dagster_versioned.tables.external import ExternalTable
+from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.table import VersionedTable
+
+
+def key_of(
+    assets: dg.AssetsDefinition,
+    asset_key: dg.AssetKey,
+    partition: str | None,
+    *,
+    config: Any,
+    message: str | None,
+    inputs: Mapping[str, ComputationInput],
+) -> str:
+    """The key under which an asset, or a partition of it, is computed. Raises `InvalidMetadata`."""
+    definition = assets.partitions_def
+    return computation_key(
+        asset_key.path,
+        partition,
+        str(assets.specs_by_key[asset_key].code_version),
+        config=config,
+        options=TableOptions.from_metadata(assets.metadata_by_key[asset_key]).model_dump(
+            mode="json", exclude_defaults=True
+        ),
+        message=message,
+        partitioning=None if definition is None else partitioning_of(definition).to_json(),
+        inputs=inputs,
+    )
+
+
+class ForeseenReuse:
+    """What steps of one code location would reuse if they ran now, without run config, tags and a message."""
+
+    def __init__(self, graph: AssetGraph, instance: dg.DagsterInstance) -> None:
+        self._graph = graph
+        self._places = Places(graph)
+        self._instance = instance
+        self._tables: dict[dg.AssetKey, VersionedTable | None] = {}
+
+    def version(self, asset_key: dg.AssetKey, partition: str | None) -> Version | None:
+        """The version that would be kept, or made current again; ``None`` where the function would be called.
+
+        What its blocking checks found is not asked. ``None`` also where the key cannot be known.
+        """
+        assets = self._graph.get(asset_key).assets_def if self._graph.has(asset_key) else None
+        if assets is None or not isinstance(assets.node_def, dg.OpDefinition):
+            return None
+        output = assets.node_def.output_dict[assets.get_output_name_for_asset_key(asset_key)]
+        config = assets.node_def.config_field
+        if not isinstance(output.dagster_type, LazyType) or (config is not None and config.is_required):
+            return None
+        try:
+            inputs = {
+                one.name: self._input(asset_key, partition, assets.keys_by_input_name[one.name], one)
+                for one in assets.node_def.input_defs
+            }
+            table = self._table(asset_key)
+            known = {name: one for name, one in inputs.items() if one is not None}
+            if table is None or len(known) < len(inputs):
+                return None
+            default = config.default_value if config is not None and config.default_provided else None
+            key = key_of(assets, asset_key, partition, config=default, message=None, inputs=known)
+            found = table.computed({partition: key}).get(partition)
+            return found if found is not None and table.kept(found) is not None else None
+        except VersionedError:
+            return None  # the step finds that out, and says it
+
+    def _table(self, asset_key: dg.AssetKey) -> VersionedTable | None:
+        if asset_key not in self._tables:
+            place = self._places.of(asset_key)
+            project = None if place is None or isinstance(place.project, ExternalTable) else place.project
+            self._tables[asset_key] = None if project is None else project.table(asset_key.path)
+        return self._tables[asset_key]
+
+    def _input(
+        self, asset_key: dg.AssetKey, partition: str | None, upstream: dg.AssetKey, definition: Any
+    ) -> ComputationInput | None:
+        table, resource = self._table(upstream), self._places.resource(upstream)
+        if table is None or resource is None:
+            return None
+        wanted = upstream_partitions(self._graph, asset_key, partition, upstream, self._instance)
+        pin = plain(definition.metadata, VERSION_KEY) or self._places.pin(upstream, table.name)
+        versions = table.upstream(pin, partitions=None if wanted is None else sorted(wanted))
+        annotation = definition.dagster_type.typing_type
+        read_as = type_text(resource.frame_type() if annotation is Any else annotation)
+        parents = [one.parent for one in versions]
+        return ComputationInput(upstream.path, parents, read_as, asked_of(definition.metadata))

@@ -1,0 +1,322 @@
+"""One step of such an asset: what of it is kept, and the function called for the rest."""
+
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.mapping import upstream_partitions
+from dagster_versioned.assets.reuse.evaluations import evaluations, has_failed, replayed
+from dagster_versioned.assets.reuse.lazy_input import Kept, LazyInput
+from dagster_versioned.assets.reuse.narrowed_context import NarrowedContext
+from dagster_versioned.dagster_internals import StepOutputHandle
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.write.kept import KeptVersion
+
+Call = tuple[Sequence[str] | None, Sequence[Any], Mapping[str, Any]]
+ByPartition = Mapping[str | None, KeptVersion]
+
+
+class KeptOutput(Kept):
+    """The output of an asset: the versions that are kept, by partition, and what the function gave for the others."""
+
+    def __init__(self, kept: ByPartition) -> None:
+        self.kept = kept
+        self.computed: list[tuple[Sequence[str], Any]] = []
+
+    def __repr__(self) -> str:
+        return f"KeptOutput({dict(self.kept)!r})"
+
+
+class Manager(Protocol):
+    """An IO manager that remembers what was computed."""
+
+    def computed_before(
+        self, context: dg.AssetExecutionContext, asset_key: dg.AssetKey, inputs: Mapping[str, LazyInput]
+    ) -> ByPartition:
+        """The versions that the run's partitions of an asset would have, of those that were computed before.
+
+        Remembers what is computed in this step, so that it is found later.
+        """
+        ...
+
+
+class Step:
+    """A call of the function as it is: outside of a step of its asset, as in a unit test."""
+
+    is_kept = False
+    stretches: Sequence[Sequence[str]] = ()
+    """The partitions to compute, in runs without a gap, where these are not all."""
+
+    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self._args = args
+        self._kwargs = kwargs
+        self._value: Any = None
+
+    def outputs(self) -> Generator[dg.Output[Any] | dg.AssetCheckResult]:
+        """What stands for the outputs that are kept, and what checks had found of them."""
+        yield from ()
+
+    def calls(self) -> Iterator[Call]:
+        """The calls to make: for which stretch (``None``: all that the step is of), and with which arguments."""
+        yield None, self._args, self._kwargs
+
+    def take(self, stretch: Sequence[str] | None, value: Any) -> bool:
+        """Take what a call gave; returns whether it is a value at all, and not another event."""
+        self._value = value
+        return True
+
+    def rest(self) -> Generator[dg.Output[Any]]:
+        """The output of the asset, where it is put together from several calls."""
+        yield from ()
+
+    def result(self) -> Any:
+        """What a function gives to Dagster that is no generator itself."""
+        return self.rest() if self.stretches else self._value
+
+
+class ReuseStep(Step):
+    """What becomes of one step."""
+
+    def __init__(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        context: dg.AssetExecutionContext,
+        inputs: Mapping[str, LazyInput],
+        kept: Mapping[dg.AssetKey, ByPartition],
+    ) -> None:
+        super().__init__(args, kwargs)
+        self.context = context
+        self.inputs = inputs
+        self.kept = kept
+        self.checks: Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
+        self._metadata: dict[str, Any] = {}
+        self._computed: list[tuple[Sequence[str], Any]] = []
+
+    def outputs(self) -> Generator[dg.Output[Any] | dg.AssetCheckResult]:
+        """What stands for the outputs that are kept, and what checks had found of them."""
+        for asset_key, kept in self.kept.items():
+            name = self.context.assets_def.get_output_name_for_asset_key(asset_key)
+            yield dg.Output(KeptOutput(kept), output_name=name)
+        yield from map(replayed, self.checks.values())
+
+    def calls(self) -> Iterator[Call]:
+        """The calls to make, each with the inputs of its partitions, which are loaded for it."""
+        types = {one.name: one.dagster_type for one in self.context.op_execution_context.op_def.input_defs}
+        for stretch in self.stretches or (None,):
+            loaded = {name: one.value(self._wanted(one, stretch), types[name]) for name, one in self.inputs.items()}
+            contexts = self._args if stretch is None else [NarrowedContext(self.context, stretch)]
+            yield stretch, contexts, {**self._kwargs, **loaded}
+
+    def take(self, stretch: Sequence[str] | None, value: Any) -> bool:
+        if stretch is None:
+            return super().take(stretch, value)
+        match value:
+            case dg.Output() | dg.MaterializeResult():
+                given = cast("dg.Output[Any]", value)
+                self._metadata |= given.metadata or {}
+                self._computed.append((stretch, given.value))
+            case dg.AssetMaterialization() | dg.AssetObservation() | dg.ExpectationResult():
+                return False
+            case _:
+                self._computed.append((stretch, value))
+        return True
+
+    def rest(self) -> Generator[dg.Output[Any]]:
+        ((asset_key, kept),) = self.kept.items()
+        given = [list(stretch) for stretch, _ in self._computed]
+        if given != [list(stretch) for stretch in self.stretches]:
+            raise InvalidInput(
+                f"The function of {asset_key.to_user_string()} was called for {len(self.stretches)} stretches of "
+                f"partitions, and gave {len(given)} values. Nothing was written. Return, or yield, one value a call."
+            )
+        output = KeptOutput(kept)
+        output.computed = self._computed
+        name = self.context.assets_def.get_output_name_for_asset_key(asset_key)
+        yield dg.Output(output, output_name=name, metadata=self._metadata)
+
+    def _wanted(self, one: LazyInput, stretch: Sequence[str] | None) -> frozenset[str] | None:
+        if stretch is None:
+            return None
+        (asset_key,) = self.kept
+        graph = self.context.job_def.asset_layer.asset_graph.source_asset_graph
+        wanted: set[str] = set()
+        for partition in stretch:
+            mapped = upstream_partitions(graph, asset_key, partition, one.asset_key, self.context.instance)
+            if mapped is None:
+                return None
+            wanted |= mapped
+        return frozenset(wanted)
+
+
+def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Step:
+    """What becomes of the step in which ``compute`` is called.
+
+    Raises `InvalidInput` for an input or output that another IO manager handles, and for a config that is not JSON.
+    """
+    context = _context(compute)
+    if context is None:
+        return Step(args, kwargs)
+    names = [one.name for one in context.op_execution_context.op_def.input_defs]
+    inputs: dict[str, LazyInput] = {}
+    for name in names:
+        value = kwargs[name]
+        if not isinstance(value, LazyInput):
+            raise InvalidInput(
+                f"The input {name!r} of {_names(context)} was loaded by another IO manager ({type(value).__name__}), "
+                "so nobody knows which version it is. The function was not called, and nothing was written. Give the "
+                "upstream a VersionedParquetIOManager, or define this asset with @dg.asset."
+            )
+        inputs[name] = value
+    found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
+    kept, evaluated = _checked(context, found)
+    checks, partitions = context.selected_asset_check_keys, set(_partitions(context))
+    step = ReuseStep(args, kwargs, context, inputs, kept)
+    if all(set(versions) == partitions for versions in kept.values()) and checks <= evaluated.keys():
+        step.is_kept, step.checks = True, evaluated
+    elif len(kept) == 1 and not checks and any(kept.values()) and _takes_context(args):
+        step.stretches = _stretches(context, kept)
+    return step
+
+
+def _checked(
+    context: dg.AssetExecutionContext, found: Mapping[dg.AssetKey, ByPartition]
+) -> tuple[Mapping[dg.AssetKey, ByPartition], Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation]]:
+    """The versions that no blocking check has failed for, and what the checks of the step itself found of them."""
+    graph = context.job_def.asset_layer.asset_graph.source_asset_graph
+    own = context.selected_asset_check_keys
+    kept: dict[dg.AssetKey, ByPartition] = {}
+    evaluated: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
+    for key, versions in found.items():
+        checks = {check for check in graph.get(key).check_keys if graph.get(check).blocking or check in own}
+        passed: dict[str | None, KeptVersion] = {}
+        for partition, one in versions.items():
+            known = evaluations(context.instance, checks, key, partition, str(one.version.metadata_sha))
+            failed = [check for check, each in known.items() if graph.get(check).blocking and has_failed(each)]
+            if failed:
+                context.log.info(f"Version {one.version.short} failed the check {failed[0].name}: not reused.")
+                continue
+            passed[partition] = one
+            evaluated |= {check: each for check, each in known.items() if check in own}
+        kept[key] = passed
+    return kept, evaluated
+
+
+def _context(compute: Callable[..., Any]) -> dg.AssetExecutionContext | None:
+    with suppress(dg.DagsterInvariantViolationError):
+        context = dg.AssetExecutionContext.get()
+        if getattr(context.op_execution_context.op_def.compute_fn, "decorated_fn", None) is compute:
+            return context
+    return None
+
+
+def _outputs(context: dg.AssetExecutionContext) -> list[dg.AssetKey]:
+    return sorted(context.selected_asset_keys)
+
+
+def _names(context: dg.AssetExecutionContext) -> str:
+    return ", ".join(key.to_user_string() for key in _outputs(context))
+
+
+def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
+    if context.has_partition_key or context.has_partition_key_range:
+        return list(map(str, context.partition_keys))
+    return [None]
+
+
+def _takes_context(args: Sequence[Any]) -> bool:
+    """Whether the function is told which partitions it is to compute: another one computes all that the run covers."""
+    return bool(args) and isinstance(args[0], dg.AssetExecutionContext)
+
+
+def _stretches(context: dg.AssetExecutionContext, kept: Mapping[dg.AssetKey, ByPartition]) -> list[list[str]]:
+    (versions,) = kept.values()
+    stretches: list[list[str]] = [[]]
+    for partition in map(str, context.partition_keys):  # in the order of the definition
+        if partition in versions:
+            stretches.append([])
+        else:
+            stretches[-1].append(partition)
+    return [stretch for stretch in stretches if stretch]
+
+
+def _manager(context: dg.AssetExecutionContext, asset_key: dg.AssetKey) -> Manager:
+    step = context.get_step_execution_context()
+    name = context.assets_def.get_output_name_for_asset_key(asset_key)
+    manager: Any = step.get_io_manager(StepOutputHandle(step.step.key, name))
+    if not hasattr(manager, "computed_before"):
+        raise InvalidInput(
+            f"The IO manager of {asset_key.to_user_string()} is a {type(manager).__name__}, which remembers nothing "
+            "that was computed. The function was not called, and nothing was written. Give it a "
+            "VersionedParquetIOManager, or define the asset with @dg.asset."
+        )
+    return manager
+
+
+def reusing(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the same kind (plain, generator, or either of them async) that calls ``body`` if it must."""
+    if inspect.isasyncgenfunction(body):
+        return _async_generator(body)
+    if inspect.iscoroutinefunction(body):
+        return _coroutine(body)
+    return _generator(body) if inspect.isgeneratorfunction(body) else _plain(body)
+
+
+def _plain(body: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        step = begin(compute, args, kwargs)
+        if step.is_kept:
+            return step.outputs()
+        for stretch, given, named in step.calls():
+            step.take(stretch, body(*given, **named))
+        return step.result()
+
+    return compute
+
+
+def _coroutine(body: Callable[..., Any]) -> Callable[..., Any]:
+    async def compute(*args: Any, **kwargs: Any) -> Any:
+        step = begin(compute, args, kwargs)
+        if step.is_kept:
+            return step.outputs()
+        for stretch, given, named in step.calls():
+            step.take(stretch, await body(*given, **named))
+        return step.result()
+
+    return compute
+
+
+def _generator(body: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*args: Any, **kwargs: Any) -> Generator[Any]:
+        step = begin(compute, args, kwargs)
+        if step.is_kept:
+            yield from step.outputs()
+            return
+        for stretch, given, named in step.calls():
+            for event in body(*given, **named):
+                if stretch is None or not step.take(stretch, event):
+                    yield event
+        if step.stretches:
+            yield from step.rest()
+
+    return compute
+
+
+def _async_generator(body: Callable[..., Any]) -> Callable[..., Any]:
+    async def compute(*args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        step = begin(compute, args, kwargs)
+        if step.is_kept:
+            for output in step.outputs():
+                yield output
+            return
+        for stretch, given, named in step.calls():
+            async for event in body(*given, **named):
+                if stretch is None or not step.take(stretch, event):
+                    yield event
+        for output in step.rest() if step.stretches else ():
+            yield output
+
+    return compute

@@ -1,0 +1,254 @@
+"""`versioned_asset`: an asset whose function is not called again for what it has computed.
+
+The parameters are those of `dagster.asset` and `dagster.multi_asset` that every supported Dagster has; only what is
+given is passed on, so what they mean, and what is refused, is Dagster's.
+"""
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, cast, get_type_hints, overload
+
+import dagster as dg
+
+from dagster_versioned.assets.reuse.lazy_input import lazy_type
+from dagster_versioned.assets.reuse.reuse_step import reusing
+from dagster_versioned.dagster_internals import CoercibleToAssetKey
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.options import TableOptions
+
+Definition = Callable[[Callable[..., Any]], dg.AssetsDefinition]
+Dep = CoercibleToAssetKey | dg.AssetSpec | dg.AssetsDefinition | dg.SourceAsset | dg.AssetDep
+
+
+@overload
+def versioned_asset(compute_fn: Callable[..., Any]) -> dg.AssetsDefinition: ...
+
+
+@overload
+def versioned_asset(
+    *,
+    name: str | None = ...,
+    key_prefix: str | Sequence[str] | None = ...,
+    ins: Mapping[str, dg.AssetIn] | None = ...,
+    deps: Iterable[Dep] | None = ...,
+    metadata: Mapping[str, Any] | None = ...,
+    tags: Mapping[str, str] | None = ...,
+    description: str | None = ...,
+    config_schema: Any = ...,
+    required_resource_keys: Set[str] | None = ...,
+    resource_defs: Mapping[str, object] | None = ...,
+    hooks: Set[dg.HookDefinition] | None = ...,
+    io_manager_def: object | None = ...,
+    io_manager_key: str | None = ...,
+    dagster_type: dg.DagsterType | None = ...,
+    partitions_def: dg.PartitionsDefinition[Any] | None = ...,
+    op_tags: Mapping[str, Any] | None = ...,
+    group_name: str | None = ...,
+    output_required: bool = ...,
+    automation_condition: dg.AutomationCondition[Any] | None = ...,
+    freshness_policy: Any = ...,
+    backfill_policy: dg.BackfillPolicy | None = ...,
+    retry_policy: dg.RetryPolicy | None = ...,
+    code_version: str | None = ...,
+    key: CoercibleToAssetKey | None = ...,
+    check_specs: Sequence[dg.AssetCheckSpec] | None = ...,
+    owners: Sequence[str] | None = ...,
+    kinds: Set[str] | None = ...,
+    pool: str | None = ...,
+    ignore_resources: Iterable[str] = ...,
+) -> Definition: ...
+
+
+def versioned_asset(
+    compute_fn: Callable[..., Any] | None = None, *, ignore_resources: Iterable[str] = (), **options: Any
+) -> dg.AssetsDefinition | Definition:
+    """`dagster.asset` for a function of its inputs, config and ``code_version``: it is never called twice for the same.
+
+    Where the version that it would make is the table's head, or an older version of it, that one is kept or made
+    current again: no input is loaded and the function is not called. The same are asset, partition, ``code_version``,
+    config, `TableOptions`, the run's message, and of each input the exact versions, the type, and what its metadata
+    asks for. A version whose blocking check failed, or whose computation once gave other rows, is not reused; nor is
+    any with the run tag ``dagster_versioned/recompute`` (``true``, or keys of assets).
+
+    ``code_version`` is required, and every dependency is an input that a `VersionedParquetIOManager` loads. Resources
+    are no part of the key: those that the function asks for are named in ``ignore_resources``. In a run of several
+    partitions the function is called for those alone that are not there, if it takes an `AssetExecutionContext`, which
+    says which they are. The other parameters are those of `dagster.asset`.
+
+    Raises `InvalidInput` for a definition whose results could depend on something else.
+    """
+
+    def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
+        # Dagster judges the definition, and finds keys and types, before anything is put in its place.
+        plain = asset(**options)(body)
+        _check(plain, options, ignore_resources)
+        inner = plain.op.output_dict[plain.get_output_name_for_asset_key(plain.key)].dagster_type
+        name = {} if "key" in options else {"name": options.get("name") or body.__name__}
+        given = {**options, **name, "ins": _ins(plain, options), "dagster_type": lazy_type(inner)}
+        return asset(**given)(_typed(body, plain))
+
+    asset = cast("Callable[..., Definition]", dg.asset)
+    _no_unknown(options)
+    return define if compute_fn is None else define(compute_fn)
+
+
+def versioned_multi_asset(
+    *,
+    outs: Mapping[str, dg.AssetOut],
+    name: str | None = None,
+    ins: Mapping[str, dg.AssetIn] | None = None,
+    deps: Iterable[Dep] | None = None,
+    description: str | None = None,
+    config_schema: Any = None,
+    required_resource_keys: Set[str] | None = None,
+    internal_asset_deps: Mapping[str, set[dg.AssetKey]] | None = None,
+    partitions_def: dg.PartitionsDefinition[Any] | None = None,
+    hooks: Set[dg.HookDefinition] | None = None,
+    backfill_policy: dg.BackfillPolicy | None = None,
+    op_tags: Mapping[str, Any] | None = None,
+    can_subset: bool = False,
+    resource_defs: Mapping[str, object] | None = None,
+    group_name: str | None = None,
+    retry_policy: dg.RetryPolicy | None = None,
+    code_version: str | None = None,
+    check_specs: Sequence[dg.AssetCheckSpec] | None = None,
+    pool: str | None = None,
+    ignore_resources: Iterable[str] = (),
+) -> Definition:
+    """`versioned_asset` of several outputs: the function is called unless every output that is asked for is there.
+
+    The other parameters are those of `dagster.multi_asset`. Raises `InvalidInput` as `versioned_asset` does.
+    """
+    every = {
+        "name": name,
+        "ins": ins,
+        "deps": deps,
+        "description": description,
+        "config_schema": config_schema,
+        "required_resource_keys": required_resource_keys,
+        "internal_asset_deps": internal_asset_deps,
+        "partitions_def": partitions_def,
+        "hooks": hooks,
+        "backfill_policy": backfill_policy,
+        "op_tags": op_tags,
+        "can_subset": can_subset or None,
+        "resource_defs": resource_defs,
+        "group_name": group_name,
+        "retry_policy": retry_policy,
+        "code_version": code_version,
+        "check_specs": check_specs,
+        "pool": pool,
+    }
+    options: dict[str, Any] = {key: value for key, value in every.items() if value is not None}
+
+    def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
+        plain = dg.multi_asset(outs=outs, **options)(body)
+        _check(plain, options, ignore_resources)
+        typed = {key: _typed_out(one, plain.op.output_dict[key].dagster_type) for key, one in outs.items()}
+        given: dict[str, Any] = {**options, "name": name or body.__name__, "ins": _ins(plain, options), "outs": typed}
+        return dg.multi_asset(**given)(_typed(body, plain))
+
+    return define
+
+
+def _no_unknown(options: Mapping[str, Any]) -> None:
+    known = inspect.signature(dg.asset).parameters
+    if unknown := sorted(options.keys() - known.keys()):
+        raise TypeError(f"versioned_asset() got an unexpected keyword argument {unknown[0]!r}")
+
+
+def _check(plain: dg.AssetsDefinition, options: Mapping[str, Any], ignored: Iterable[str]) -> None:
+    """Raise `InvalidInput` where the function could see what its key does not cover."""
+    op, ignored = plain.op, set(ignored)
+    names = ", ".join(key.to_user_string() for key in sorted(plain.keys))
+    for key in plain.keys:
+        if plain.specs_by_key[key].code_version is None:
+            raise _refused(
+                key.to_user_string(),
+                "has no code_version, so a change of its code would not be seen",
+                "give it one: code_version='1'",
+            )
+        asset_options = TableOptions.from_metadata(plain.metadata_by_key[key])
+        if asset_options.mode != "replace" or asset_options.history is not None:
+            how = "history=…" if asset_options.history is not None else f"mode={asset_options.mode!r}"
+            raise _refused(
+                key.to_user_string(),
+                f"has TableOptions({how}), so what it makes depends on the rows that are there",
+                "use @dg.asset, or mode='replace'",
+            )
+        output = op.output_dict[plain.get_output_name_for_asset_key(key)]
+        if output.dagster_type.is_nothing:
+            raise _refused(
+                key.to_user_string(),
+                "stores nothing: annotated as it is, its value does not reach the IO manager",
+                "annotate the function with what it returns (MaterializeResult[pl.DataFrame] with value=…)",
+            )
+    loaded = {plain.keys_by_input_name[one.name] for one in op.input_defs if not one.dagster_type.is_nothing}
+    unloaded = sorted(set(plain.keys_by_input_name.values()) - loaded - set(plain.keys))
+    if unloaded or options.get("deps"):
+        listed = ", ".join(key.to_user_string() for key in unloaded) or "its own"
+        raise _refused(
+            names,
+            f"depends on {listed} without loading it, so nobody sees which version the function reads",
+            "make it a parameter of the function (annotated with UpstreamFiles, if it reads the files itself)",
+        )
+    undeclared = sorted(op.required_resource_keys - ignored)
+    if undeclared:
+        raise _refused(
+            names,
+            f"asks for the resource {undeclared[0]!r}, whose configuration and answers are no part of its key",
+            f"say that they do not matter: ignore_resources=[{undeclared[0]!r}], or pass what matters as config",
+        )
+    if strange := sorted(ignored - op.required_resource_keys):
+        raise _refused(
+            names, f"ignores the resource {strange[0]!r}, which it does not ask for", "leave it out of ignore_resources"
+        )
+
+
+def _refused(asset: str, why: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"The versioned asset {asset} {why}. Nothing was defined; {fix}.")
+
+
+def _ins(plain: dg.AssetsDefinition, options: Mapping[str, Any]) -> dict[str, dg.AssetIn]:
+    """The inputs as they are, but of lazy types."""
+    stated: Mapping[str, dg.AssetIn] = options.get("ins") or {}
+    found: dict[str, dg.AssetIn] = {}
+    for one in plain.op.input_defs:
+        given = stated.get(one.name, dg.AssetIn())
+        found[one.name] = dg.AssetIn(
+            key=plain.keys_by_input_name[one.name],
+            metadata=given.metadata,
+            input_manager_key=given.input_manager_key,
+            partition_mapping=given.partition_mapping,
+            dagster_type=lazy_type(one.dagster_type),
+        )
+    return found
+
+
+def _typed_out(out: dg.AssetOut, inner: dg.DagsterType) -> dg.AssetOut:
+    replace = getattr(out, "_replace", None)  # a named tuple in some releases
+    if replace is not None:
+        return replace(dagster_type=lazy_type(inner))
+    typed = copy.copy(out)
+    object.__setattr__(typed, "dagster_type", lazy_type(inner))
+    return typed
+
+
+def _typed(body: Callable[..., Any], plain: dg.AssetsDefinition) -> Callable[..., Any]:
+    """What Dagster calls in place of the function: of the same signature, with inputs of lazy types."""
+    compute = functools.wraps(body)(reusing(body))
+    inputs = {one.name: lazy_type(one.dagster_type) for one in plain.op.input_defs}
+    hints = get_type_hints(body, include_extras=True)
+    signature = inspect.signature(body)
+    parameters = [
+        one.replace(annotation=inputs.get(one.name, hints.get(one.name, one.annotation)))
+        for one in signature.parameters.values()
+    ]
+    returns = hints.get("return", inspect.Signature.empty)
+    setattr(compute, "__signature__", signature.replace(parameters=parameters, return_annotation=returns))  # noqa: B010
+    # Dagster before 1.11.10 finds resources by these, and get_type_hints never looks at the signature.
+    annotations = {one.name: one.annotation for one in parameters if one.annotation is not inspect.Parameter.empty}
+    compute.__annotations__ = annotations | ({} if returns is inspect.Signature.empty else {"return": returns})
+    return cast("Callable[..., Any]", compute)

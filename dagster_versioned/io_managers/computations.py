@@ -1,0 +1,129 @@
+"""What a step computes: the keys of its computations, which of them were made before, and how long they take."""
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import dagster as dg
+
+from dagster_versioned.assets.parked import Publish, drafts_among
+from dagster_versioned.assets.reuse.foreseen import key_of
+from dagster_versioned.assets.reuse.lazy_input import LazyInput
+from dagster_versioned.errors import InvalidInput, InvalidMetadata
+from dagster_versioned.identity.computation import ComputationInput
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, noted
+from dagster_versioned.io_managers.environment import settle_environment
+from dagster_versioned.io_managers.parents import parents_by_input
+from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.write.kept import KeptVersion
+from dagster_versioned.tables.write.pending import Computing
+
+if TYPE_CHECKING:
+    from dagster_versioned.dagster_internals import StepExecutionContext
+
+RECOMPUTE_TAG = "dagster_versioned/recompute"
+"""Run tag: ``true``, or the keys of assets with commas between them, of which nothing that was computed is reused."""
+
+
+class _Computations:
+    """Those of one attempt: by asset and partition, and since when the next output is being computed."""
+
+    def __init__(self) -> None:
+        self.by_asset: dict[dg.AssetKey, dict[str | None, Computing]] = {}
+        self.since = time.monotonic()
+
+
+_of_steps: "WeakKeyDictionary[StepExecutionContext, _Computations]" = WeakKeyDictionary()
+
+
+def computed_before(
+    context: dg.AssetExecutionContext,
+    asset_key: dg.AssetKey,
+    inputs: Mapping[str, LazyInput],
+    project: ProjectResource,
+    publish: Publish,
+) -> dict[str | None, KeptVersion]:
+    """The versions that the run's partitions of an asset would have, of those that were computed before.
+
+    None of an asset that parks, or is built from what is parked: nobody knows yet whether that will be published.
+    Raises `InvalidInput` where the config is not JSON, or options say that rows are added to others.
+    """
+    step = context.get_step_execution_context()
+    ranged = context.has_partition_key or context.has_partition_key_range
+    partitions: list[str | None] = [*sorted(map(str, context.partition_keys))] if ranged else [None]
+    computations = _of_steps.setdefault(step, _Computations())
+    is_own = any(one.asset_key == asset_key for one in inputs.values())
+    if is_own and len(partitions) > 1:
+        return {}  # one partition is computed from another that is being computed, whose version nobody knows yet
+    table = project.project().table(asset_key.path)
+    settle_environment(step, table.project, asset_key)
+    options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
+    read: dict[str | None, list[Upstream]] = {None: [one for some in noted(step).values() for one in some]}
+    if (options.publish or publish) == "after_checks" or drafts_among(step, table.project, read, publish):
+        return {}
+    keys = _keys(context, asset_key, partitions, inputs)
+    made = table.computed(keys)
+    computations.by_asset[asset_key] = {
+        partition: Computing(key, 0, made.get(partition)) for partition, key in keys.items()
+    }
+    tag = step.dagster_run.tags.get(RECOMPUTE_TAG, "")
+    asked = {one.strip() for one in tag.split(",")}
+    kept: dict[str | None, KeptVersion] = {}
+    if not asked & {"true", asset_key.to_user_string()}:
+        found = {partition: table.kept(version) for partition, version in made.items()}
+        kept = {partition: one for partition, one in found.items() if one is not None}
+    computations.since = time.monotonic()
+    return kept
+
+
+@contextmanager
+def computing(
+    step: "StepExecutionContext | None", asset_key: dg.AssetKey
+) -> Generator[Mapping[str | None, Computing] | None]:
+    """What the frames of an output come from, while they are written; the next output's begins after that."""
+    known = _of_steps.get(step) if step is not None else None
+    if known is None or asset_key not in known.by_asset:
+        yield None
+        return
+    try:
+        yield {
+            partition: Computing(one.key, known.since, one.made_before)
+            for partition, one in known.by_asset[asset_key].items()
+        }
+    finally:
+        known.since = time.monotonic()
+
+
+def _keys(
+    context: dg.AssetExecutionContext,
+    asset_key: dg.AssetKey,
+    partitions: list[str | None],
+    inputs: Mapping[str, LazyInput],
+) -> dict[str | None, str]:
+    step = context.get_step_execution_context()
+    parents = parents_by_input(step, asset_key, partitions, inputs)
+    try:
+        return {
+            partition: key_of(
+                context.assets_def,
+                asset_key,
+                partition,
+                config=context.op_execution_context.op_config,
+                message=step.dagster_run.tags.get(MESSAGE_TAG),
+                inputs={
+                    name: ComputationInput(one.asset_key.path, parents[partition][name], one.read_as, one.asked)
+                    for name, one in inputs.items()
+                },
+            )
+            for partition in partitions
+        }
+    except InvalidMetadata as error:
+        raise InvalidInput(
+            f"What {asset_key.to_user_string()} is computed from has no key: its config, options and message have to "
+            f"be JSON. {error} The function was not called. Give such values as text, or define the asset with "
+            "@dg.asset."
+        ) from error

@@ -1,0 +1,276 @@
+"""Publishing what its checks have passed for: a draft is judged by what Dagster's event log knows of its run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+
+from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, METADATA_SHA_KEY, STATE_KEY
+from dagster_versioned.assets.graph.places import Places
+from dagster_versioned.assets.parked import PARKED_TAG, continues
+from dagster_versioned.dagster_internals import (
+    PARTITION_NAME_TAG,
+    AssetCheckExecutionRecord,
+    AssetGraph,
+    StepEventStatus,
+    partition_of,
+)
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.io_managers.materialization import table_metadata, version_metadata
+from dagster_versioned.io_managers.omissions import Omissions
+from dagster_versioned.io_managers.promotion_events import tags_of
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
+from dagster_versioned.tables.parked.publish import Publication, PublicationReport, publish_drafts
+from dagster_versioned.tables.project import Project
+
+WHOLE_KEY = "dagster_versioned/whole_table"
+"""Metadata of a check's spec: it looks at all of the table, so it is of no use once other rows have moved."""
+EXECUTIONS = 200
+"""Executions of a check, newest first, among which those are looked for that are about a draft."""
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Hindrance:
+    """Why a draft is not published. What has ``failed`` is not waited for: only somebody can change it."""
+
+    why: str
+    failed: bool
+
+
+def publish_checked(
+    project: Project,
+    instance: dg.DagsterInstance,
+    definitions: dg.Definitions | dg.RepositoryDefinition,
+    *,
+    run_id: str | None = None,
+    by: str | None = None,
+) -> PublicationReport:
+    """Publish the drafts of a project, or of one run, for which every blocking check of the definitions has passed.
+
+    What is not published stays as it is, with the reason in its document. Raises `GovernanceError`.
+    """
+    repository = definitions if isinstance(definitions, dg.RepositoryDefinition) else definitions.get_repository_def()
+    return publish_of(project, instance, repository.asset_graph, run_id=run_id, by=by)
+
+
+def publish_of(
+    project: Project,
+    instance: dg.DagsterInstance,
+    graph: AssetGraph,
+    *,
+    keys: Iterable[dg.AssetKey] | None = None,
+    run_id: str | None = None,
+    by: str | None = None,
+) -> PublicationReport:
+    """`publish_checked` of some assets of a graph; drafts of assets that it does not have are left to who has them."""
+    wanted = graph.materializable_asset_keys if keys is None else set(keys)
+    drafts, _ = read_drafts(project.data)
+    own = [
+        draft
+        for draft in drafts
+        if draft.is_living and _asset_of(draft) in wanted and run_id in (None, draft.run.run_id, draft.first_run_id)
+    ]
+
+    judged: dict[str, str | None] = {}
+
+    def judge(draft: ParkedDraft) -> str | None:
+        if draft.id not in judged:
+            judged[draft.id] = look(draft)
+        return judged[draft.id]
+
+    def look(draft: ParkedDraft) -> str | None:
+        found = hindrance(instance, graph, draft, project)
+        if found is None:
+            return None
+        standing = "failed" if found.failed else "parked"
+        if (draft.standing, draft.why) != (standing, found.why):
+            settle(project.data, draft, standing=standing, why=found.why)
+        return found.why
+
+    return publish_drafts(project, own, judge, by, lambda made: report_publication(instance, project, made))
+
+
+def hindrance(
+    instance: dg.DagsterInstance, graph: AssetGraph, draft: ParkedDraft, project: Project
+) -> Hindrance | None:
+    """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
+
+    An evaluation counts if it is of the run that parked the draft, of one that goes on with it, or of one that was told
+    to see it (`PARKED_TAG`). What Dagster names as its target does not: of a run over several partitions that is an
+    arbitrary one, and a check that is executed again names what was materialized before.
+    """
+    asset, run_id = _asset_of(draft), draft.run.run_id
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return Hindrance(f"Dagster does not know its run {run_id}", failed=True)
+    stats = instance.get_run_step_stats(run_id, [draft.run.step_key])
+    status = stats[0].status if stats else None
+    if status is not StepEventStatus.SUCCESS:
+        how = "has not succeeded" if run.is_finished else "has not ended yet"
+        return Hindrance(f"its step {draft.run.step_key} {how}", failed=run.is_finished)
+    if not _is_witnessed(instance, asset, draft):
+        return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
+    checks = sorted(check for check in graph.get(asset).check_keys if graph.get(check).blocking)
+    for check in checks:
+        found = _of_check(instance, draft, run, check)
+        if found is None and graph.get(check).metadata.get(WHOLE_KEY):
+            found = _moved(instance, draft, check, project)
+        if found is not None:
+            return found
+    return None
+
+
+def report_publication(instance: dg.DagsterInstance, project: Project, made: Publication) -> None:
+    """Tell Dagster that a draft is published: a materialization without a run for each version, once."""
+    for result in made.results:
+        table, draft = made.table, made.draft
+        history = table.state.history
+        version = result.version
+        head = history.heads.get(version.partition)
+        asset = _asset_of(draft)
+        if head is None or head.metadata_sha != version.metadata_sha or _is_reported(instance, asset, draft, version):
+            continue
+        omissions = Omissions()
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(
+                asset_key=asset,
+                partition=version.partition,
+                description=f"Published: the blocking checks of the draft {draft.id[:8]} have passed.",
+                metadata={
+                    **table_metadata(table, version),
+                    **version_metadata(table, history, result, 0, omissions),
+                    STATE_KEY: "published",
+                    DRAFT_KEY: draft.id,
+                    "dagster_versioned/parked_by": dg.DagsterRunMetadataValue(draft.run.run_id),
+                },
+                tags=tags_of(version),
+            )
+        )
+
+
+def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelection) -> dg.SensorResult:
+    """One tick of `build_publication_sensor`."""
+    repository = context.repository_def
+    assert repository is not None  # a sensor is evaluated in its code location
+    graph = repository.asset_graph
+    keys = selection.resolve(graph)
+    published, superseded, waiting, problems = 0, 0, list[tuple[ParkedDraft, str]](), list[str]()
+    for project in _projects(graph, keys):
+        try:
+            report = publish_of(project, context.instance, graph, keys=keys)
+            problems += [str(error) for error in read_drafts(project.data)[1]]
+        except VersionedError as error:
+            problems.append(str(error))
+            continue
+        for made in report.published:
+            context.log.info(f"Published {made.draft}: {', '.join(one.version.short for one in made.results)}.")
+        for draft in report.superseded:
+            context.log.info(f"{draft} is superseded: {draft.why}")
+        published, superseded = published + len(report.published), superseded + len(report.superseded)
+        waiting += report.waiting
+    for problem in problems:
+        context.log.warning(problem)
+    texts = [f"{draft} ({why})" for draft, why in waiting[:SHOWN]]
+    more = f" and {len(waiting) - SHOWN} more" if len(waiting) > SHOWN else ""
+    waits = f" Not published: {', '.join(texts)}{more}." if waiting else ""
+    unread = f" {len(problems)} could not be read: {problems[0]}" if problems else ""
+    return dg.SensorResult(skip_reason=f"Published {published} drafts, {superseded} were superseded.{waits}{unread}")
+
+
+def _projects(graph: AssetGraph, keys: Iterable[dg.AssetKey]) -> Sequence[Project]:
+    places = Places(graph)
+    found: dict[int, Project] = {}
+    for key in sorted(keys):
+        place = places.of(key) if graph.get(key).is_materializable else None
+        if place is not None and isinstance(place.project, Project):
+            found[id(place.project)] = place.project
+    return list(found.values())
+
+
+def _asset_of(draft: ParkedDraft) -> dg.AssetKey:
+    return dg.AssetKey(list(draft.versions[0].entry.identity.asset_key))
+
+
+def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: ParkedDraft) -> bool:
+    """Whether the run's own materialization names the very document."""
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    for entry in instance.all_logs(draft.run.run_id, of_type=kind):
+        made = entry.asset_materialization
+        if made is not None and made.asset_key == asset:
+            said = made.metadata.get(DRAFT_SHA_KEY)
+            if said is not None and said.value == draft.sha256:
+                return True
+    return False
+
+
+def _of_check(
+    instance: dg.DagsterInstance, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
+) -> Hindrance | None:
+    """What the newest run that evaluated a check of a draft found."""
+    name, runs = f"the check {check.name}", dict[str, dg.DagsterRun | None]({run.run_id: run})
+    by_run: dict[str, list[AssetCheckExecutionRecord]] = {}
+    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=EXECUTIONS):
+        by_run.setdefault(record.run_id, []).append(record)
+    for run_id, records in by_run.items():
+        if run_id not in runs:
+            runs[run_id] = instance.get_run_by_id(run_id)
+        other = runs[run_id]
+        if other is None or (run_id != run.run_id and not _sees(instance, other, draft)):
+            continue
+        evaluations = dict[str | None, dg.AssetCheckEvaluation]()
+        for record in records:
+            if isinstance(record.evaluation, dg.AssetCheckEvaluation):
+                evaluations.setdefault(partition_of(record.evaluation), record.evaluation)
+        failed = [one for one in evaluations.values() if not one.passed]
+        if any(one.severity is dg.AssetCheckSeverity.ERROR for one in failed):
+            return Hindrance(f"{name} has failed in run {run_id[:8]}", failed=True)
+        if evaluations:
+            return None
+        if other.is_finished:
+            return Hindrance(f"{name} did not run to its end in run {run_id[:8]}", failed=True)
+        return Hindrance(f"{name} is about to run in run {run_id[:8]}", failed=False)
+    is_over = run.is_finished
+    return Hindrance(f"{name} has not been evaluated" + ("" if is_over else " yet"), failed=is_over)
+
+
+def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
+    """Whether a run's checks looked at the draft."""
+    partition = run.tags.get(PARTITION_NAME_TAG)
+    if PARKED_TAG in run.tags and partition is not None and partition not in draft.partitions:
+        return False
+    return (run.parent_run_id is not None or PARKED_TAG in run.tags) and continues(instance, run, draft)
+
+
+def _moved(
+    instance: dg.DagsterInstance, draft: ParkedDraft, check: dg.AssetCheckKey, project: Project
+) -> Hindrance | None:
+    """Whether other rows of the table were committed since a check that looks at all of it was evaluated."""
+    state = project.table(str(draft.table)).operations.refresh()
+    latest = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
+    if state is None or not latest:
+        return None
+    own = set(draft.partitions) if draft.options.mode == "replace" else set[str | None]()
+    moved = [head for key, head in state.history.heads.items() if key not in own]
+    run = instance.get_run_record_by_id(latest[0].run_id)
+    begun = run.start_time if run is not None else None  # what was committed later, the check may not have seen
+    if begun is not None and all(head.timestamp.timestamp() <= begun for head in moved):
+        return None
+    return Hindrance(
+        f"other rows of {draft.table} moved since the check {check.name} looked at all of it; run it again, with the "
+        f"run tag {PARKED_TAG}={draft.run.run_id}",
+        failed=False,
+    )
+
+
+def _is_reported(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: ParkedDraft, version: Any) -> bool:
+    partitions = None if version.partition is None else [version.partition]
+    found = instance.fetch_materializations(dg.AssetRecordsFilter(asset, asset_partitions=partitions), limit=1).records
+    made = found[0].asset_materialization if found else None
+    said: Mapping[str, Any] = {} if made is None else {key: one.value for key, one in made.metadata.items()}
+    return (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == (
+        "published",
+        draft.id,
+        version.metadata_sha,
+    )

@@ -1,0 +1,187 @@
+"""Parking: a write whose commit is left for later. Its parts get their final names, and one document says the rest."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from dagster_versioned.delta.files import statistics
+from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.parts import Part
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import Facts, Identity, Run, VersionEntry, created_at_text, data_sha
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
+from dagster_versioned.tables.operations import WRITER
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parked.view import beside_collections, commit_in_memory, in_memory, seen_by, view
+from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.constraints import require_frame
+from dagster_versioned.tables.write.pending import OwnWrite, VersionDescription
+from dagster_versioned.tables.write.stage import Parents, stage, staging_folder
+from dagster_versioned.tables.write.write import TableWrite, WriteResult
+
+
+@dataclass(frozen=True)
+class Parked:
+    """What a step wrote, as its run reads it, and the draft of it; ``None`` where it is all current already.
+
+    ``seen`` is the table with the draft in it.
+    """
+
+    seen: VersionedTable
+    results: Sequence[WriteResult]
+    draft: ParkedDraft | None
+
+
+def park(
+    table: VersionedTable,
+    frames: Mapping[str | None, Any],
+    *,
+    run: Run,
+    backfill: str | None = None,
+    upon: Sequence[str] = (),
+    asset_key: Sequence[str] | None = None,
+    parents: Parents = (),
+    code_version: str | None = None,
+    message: str | None = None,
+    options: TableOptions | None = None,
+    partitioning: Partitioning | None = None,
+) -> Parked:
+    """`VersionedTable.write_partitions`, but for the commit: only the run, and those that go on with it, read the rows.
+
+    ``upon`` are the ids of the drafts that may be among the parents. Another attempt at the same computation takes the
+    place of this one. Raises what `write_partitions` does, and `InvalidInput` for histories of events and for features.
+    """
+    table.project.check_write()
+    options = options or TableOptions()
+    if options.history is not None or any(isinstance(frame, OwnWrite) for frame in frames.values()):
+        kind = "a history of events" if options.history is not None else "a feature, whose stale samples are computed"
+        raise InvalidInput(
+            f'publish="after_checks" cannot hold back {table.name}: it is {kind}, and what is added to it stays. '
+            "Nothing was written. Take publish away from it."
+        )
+    descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
+    table.operations.check_name_is_free()
+    with staging_folder(table.store) as staging, ExitStack() as pinned:
+        to_park = _replacing if options.mode == "replace" else _adding
+        parked = to_park(table, frames, descriptions, staging, pinned, options, run, partitioning)
+    if parked.draft is None:
+        return parked
+    draft = replace(parked.draft, backfill=backfill, upon=tuple(upon))
+    table.project.check_unmarked()
+    table.project.data.put(draft.key, draft.to_bytes())
+    return replace(parked, draft=draft)
+
+
+def _replacing(
+    table: VersionedTable,
+    frames: Mapping[str | None, Any],
+    descriptions: Mapping[str | None, VersionDescription],
+    staging: Staging,
+    pinned: ExitStack,
+    options: TableOptions,
+    run: Run,
+    partitioning: Partitioning | None,
+) -> Parked:
+    """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
+    began, constraints = time.monotonic(), table.constraints(options)
+    writes = [
+        stage(frame, key, descriptions[key], staging, options, constraints, pinned, table.known_schema)
+        for key, frame in frames.items()
+    ]
+    author = table.project.author
+    write = TableWrite(table.store, staging, writes, WRITER, options, constraints, run, author, partitioning)
+
+    def commit() -> tuple[VersionedTable, Sequence[WriteResult]]:
+        log, cache = in_memory(table.operations)
+        return seen_by(table, cache), write.results(commit_in_memory(log, cache, write.draft), began)
+
+    seen, results = beside_collections(table, commit)
+    versions: list[ParkedVersion] = []
+    for plan in write.planned:
+        if plan.entry is not None:
+            parts: Sequence[Part] | None = [] if plan.entry.identity.data_sha == data_sha([], "ignored") else None
+            parts = plan.pending.parts() if plan.fresh else parts
+            versions.append(ParkedVersion(plan.entry, plan.entry.facts.previous, _named(parts)))
+    return Parked(seen, results, _draft(table, run, options, partitioning, versions))
+
+
+def _adding(
+    table: VersionedTable,
+    frames: Mapping[str | None, Any],
+    descriptions: Mapping[str | None, VersionDescription],
+    staging: Staging,
+    pinned: ExitStack,
+    options: TableOptions,
+    run: Run,
+    partitioning: Partitioning | None,
+) -> Parked:
+    """The rows as they are given: what comes of them depends on the head that they are added to, later."""
+    constraints = table.constraints(options)
+    versions: list[ParkedVersion] = []
+    for key, frame in frames.items():
+        engine = engine_for(frame)
+        frame = pinned.enter_context(engine.pinned(engine.typed(frame, table.known_schema)))
+        require_frame(engine, frame, constraints)
+        written = engine.write(frame, staging, options.write_options(key))
+        staging.promote_all([(part, part_key(part)) for part in written.parts])
+        described, contents = descriptions[key], written.contents
+        identity = Identity(
+            asset_key=described.asset_key,
+            table_type=described.table_type,
+            data_sha=data_sha([part.sha256 for part in written.parts], "ignored"),
+            nrow=contents.nrow,
+            schema=contents.schema.to_json(),
+            partition=key,
+            parents=described.parents,
+            source_lineage=described.source_lineage,
+            code_version=described.code_version,
+            message=described.message,
+            custom=described.custom,
+        )
+        facts = Facts(
+            created_at=created_at_text(time.time_ns() // 1_000_000),
+            writer=WRITER,
+            size_bytes=sum(part.size for part in written.parts),
+            part_count=len(written.parts),
+            digest=contents.digest.text,
+            run=run,
+            author=table.project.author,
+            null_counts=contents.null_counts,
+        )
+        versions.append(ParkedVersion(VersionEntry.of(identity, facts, "full"), None, _named(written.parts)))
+    draft = _draft(table, run, options, partitioning, versions)
+    assert draft is not None  # there is a frame at least
+    viewed = view(table, [draft])
+    results = viewed.results[draft.id]
+    return Parked(
+        viewed.table, results, draft if any(one.change != "none" and not one.replayed for one in results) else None
+    )
+
+
+def _draft(
+    table: VersionedTable,
+    run: Run,
+    options: TableOptions,
+    partitioning: Partitioning | None,
+    versions: Sequence[ParkedVersion],
+) -> ParkedDraft | None:
+    if not versions:
+        return None
+    now, author = datetime.now(UTC).isoformat(), table.project.author
+    return ParkedDraft(table.name, run, None, now, author, options, partitioning, tuple(versions))
+
+
+def _named(parts: Sequence[Part] | None) -> tuple[Part, ...] | None:
+    """Parts under their final names, with the statistics that the log will have."""
+    if parts is None:
+        return None
+    return tuple(
+        replace(part, statistics=statistics.parse(statistics.to_json(part.statistics)), source=part_key(part))
+        for part in parts
+    )

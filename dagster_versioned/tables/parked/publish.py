@@ -1,0 +1,145 @@
+"""Publishing parked drafts: each after those that it was built from, by the ordinary write loop, once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from dagster_versioned.errors import InvalidInput, VersionedError, VersionNotFound
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
+from dagster_versioned.tables.parked.write import Superseded, parked_write
+from dagster_versioned.tables.write.stage import staging_folder
+from dagster_versioned.tables.write.write import WriteResult
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+    from dagster_versioned.tables.table import VersionedTable
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A draft that was published: its table, and what its versions came to."""
+
+    draft: ParkedDraft
+    table: "VersionedTable"
+    results: Sequence[WriteResult]
+
+
+@dataclass(frozen=True)
+class PublicationReport:
+    """What became of drafts: published, superseded (each says why), and those that wait, each with the reason."""
+
+    published: Sequence[Publication]
+    superseded: Sequence[ParkedDraft]
+    waiting: Sequence[tuple[ParkedDraft, str]]
+
+
+Judgement = Callable[[ParkedDraft], str | None]
+"""Why a draft is not to be published now; ``None`` if it is."""
+
+Report = Callable[[Publication], object]
+"""What is to be done once a draft is current, and before its document says so: again, where that died between."""
+
+
+def publish_run(project: "Project", run_id: str, by: str | None) -> PublicationReport:
+    """Publish what a run has parked, whatever checks say of it: the decision of a person, who is named."""
+    if not (by or "").strip():
+        raise InvalidInput(
+            f"publish({run_id!r:.60}) is a decision that no check takes, so it needs a name: by='…', or the author of "
+            "the project. Nothing was published. To publish what its checks have passed for: publish_checked()."
+        )
+    drafts, _ = read_drafts(project.data)
+    own = [one for one in drafts if one.is_living and run_id in (one.run.run_id, one.first_run_id)]
+    return publish_drafts(project, own, lambda _: None, by)
+
+
+def publish_drafts(
+    project: "Project", drafts: Iterable[ParkedDraft], judge: Judgement, by: str | None = None, report: Report = id
+) -> PublicationReport:
+    """Publish the living ones of these that are to be, each after those that it was built from.
+
+    Whatever keeps one from being published keeps no other one. Raises `GovernanceError` where this is not the place to
+    write to.
+    """
+    project.check_write()
+    published: list[Publication] = []
+    superseded: list[ParkedDraft] = []
+    waiting: dict[str, tuple[ParkedDraft, str]] = {}
+    left = [draft for draft in drafts if draft.is_living]
+    moved = True
+    while moved:
+        moved = False
+        for draft in list(left):
+            try:
+                why = _publish(project, draft, judge, by, report)
+            except Superseded as error:
+                why = _close(project, draft, by, str(error))
+            except VersionedError as error:
+                why = f"{type(error).__name__}: {error}"
+            if isinstance(why, str):
+                waiting[draft.id] = draft, why
+                continue
+            moved = True
+            left.remove(draft)
+            waiting.pop(draft.id, None)
+            if isinstance(why, Publication):
+                published.append(why)
+            else:
+                superseded.append(why)
+    return PublicationReport(published, superseded, list(waiting.values()))
+
+
+def _publish(
+    project: "Project", draft: ParkedDraft, judge: Judgement, by: str | None, report: Report
+) -> "Publication | ParkedDraft | str":
+    """The publication, or why it is not published yet. Raises `Superseded`."""
+    if (why := judge(draft)) is not None:
+        return why
+    if (above := _built_from(project, draft)) is not None:
+        return above
+    table = project.table(str(draft.table))
+    operations = table.operations
+    with staging_folder(table.store) as staging:
+        write = parked_write(table.store, staging, draft)
+        state = operations.change(write.draft)
+        results = write.results(state or operations.refresh(), write.began)
+    publication = Publication(draft, table, results)
+    report(publication)
+    names = {one.version.partition: str(one.version.metadata_sha) for one in results}
+    settle(project.data, draft, standing="published", why=None, closed_at=_now(), by=by, published=names)
+    return publication
+
+
+def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
+    """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
+    for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
+        if parent.source != project.name:
+            continue
+        try:
+            project.table(parent.table).choose(parent.version)
+            continue
+        except VersionNotFound:
+            pass
+        drafts, _ = read_drafts(project.data)
+        above = next(
+            (one for one in drafts if one.id in draft.upon and one.table == parent.table and one.is_living), None
+        )
+        if above is None:
+            raise Superseded(
+                f"It was built from version {parent.version[:8]} of {parent.table}, which was parked and never became "
+                "current as it was. The table is as it was; the draft will not be published. Run its step again."
+            )
+        because = f" ({above.why})" if above.why else ""
+        return f"it was built from the draft {above.id[:8]} of {above}, which is not published{because}"
+    return None
+
+
+def _close(project: "Project", draft: ParkedDraft, by: str | None, why: str) -> ParkedDraft | str:
+    try:
+        return settle(project.data, draft, standing="superseded", why=why, closed_at=_now(), by=by)
+    except VersionedError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

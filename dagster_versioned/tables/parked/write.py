@@ -1,0 +1,176 @@
+"""Publishing a draft: its parts, which are there already, on their way to be versions by the ordinary write loop."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import ObjectNotFound, VersionedError
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import constraints_of
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
+from dagster_versioned.tables.history import History
+from dagster_versioned.tables.operations import WRITER
+from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write.addition import Addition
+from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.constraints import require_frame
+from dagster_versioned.tables.write.pending import PendingWrite, VersionDescription
+from dagster_versioned.tables.write.write import TableWrite
+
+
+def described(version: ParkedVersion) -> VersionDescription:
+    """What describes a version besides its data."""
+    identity = version.entry.identity
+    return VersionDescription(
+        asset_key=tuple(identity.asset_key),
+        table_type=identity.table_type,
+        parents=tuple(identity.parents),
+        source_lineage=tuple(identity.source_lineage),
+        code_version=identity.code_version,
+        message=identity.message,
+        custom=identity.custom,
+    )
+
+
+class Superseded(VersionedError):
+    """A draft will never be current: what it was to replace, or what it needs, is not what it saw any more."""
+
+
+class ParkedReplacement(PendingWrite):
+    """Rows that replace the head, in parts that have their final names."""
+
+    def __init__(self, version: ParkedVersion, store: ObjectStore, table: TableName, *, single_part: bool) -> None:
+        written = None if version.parts is None else StagedParts(version.contents, version.parts)
+        super().__init__(
+            version.partition,
+            described(version),
+            version.contents,
+            version.row_order,
+            written,
+            self._lost,
+            single_part=single_part,
+        )
+        self._store = store
+        self._table = table
+
+    def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
+        """Nothing: the step gave them their names. Raises `Superseded` where one is not there any more."""
+        require_parts(self._store, self._table, self.parts())
+
+    def _lost(self) -> StagedParts:
+        raise _collected(self._table, "an earlier version with the same rows")
+
+
+class PublishedWrite(TableWrite):
+    """The draft of what a step parked, against the head as it is now."""
+
+    operation = "WRITE"
+
+    def __init__(
+        self, parked: ParkedDraft, store: ObjectStore, staging: Staging, writes: Sequence[PendingWrite]
+    ) -> None:
+        super().__init__(
+            store,
+            staging,
+            writes,
+            WRITER,
+            parked.options,
+            parked.options.constraints or {},
+            parked.run,
+            parked.author,
+            parked.partitioning,
+        )
+        self.began = time.monotonic()
+        self._parked = parked
+
+    def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
+        """As of any write; constraints that the table got since are tried on the rows. Raises `Superseded`."""
+        if state is not None and self._parked.options.constraints is None:
+            self._try(constraints_of(state.snapshot.metadata.configuration))
+        drafted = super().draft(state, timestamp)
+        if self._parked.options.mode == "replace":
+            self._require_head(state)
+        return drafted
+
+    def _require_head(self, state: TableState | None) -> None:
+        """Raise `Superseded` unless each head is the one that the draft saw, or the draft itself."""
+        for plan, version in zip(self.planned, self._parked.versions, strict=True):
+            if plan.entry is None:
+                continue
+            head = state.history.heads.get(version.partition) if state is not None else None
+            now = None if head is None or head.gone is not None else head.metadata_sha
+            foreign = state.history.foreign_since(head.log_version) if state is not None and head is not None else None
+            if now != version.saw or foreign is not None:
+                of = "" if version.partition is None else f" of partition {version.partition!r}"
+                raise Superseded(
+                    f"The head{of} of {self._parked.table} is {_short(now)}, and was {_short(version.saw)} when the "
+                    "draft was made. The table is as it was; the draft will not be published."
+                )
+            if plan.entry.metadata_sha != version.entry.metadata_sha:
+                raise Superseded(
+                    f"The rows of {self._parked.table} would be version {plan.entry.metadata_sha[:8]}, and were "
+                    f"{version.entry.metadata_sha[:8]} for those who checked them: earlier versions with the same rows "
+                    "have gone since. The table is as it was; the draft will not be published."
+                )
+
+    def _try(self, constraints: dict[str, str]) -> None:
+        if constraints.items() <= self._satisfied.items():
+            return
+        for version in self._parked.versions:
+            if version.parts is not None:
+                frame = rows_of(self._store, version.parts, version.contents)
+                require_frame(ArrowEngine(), frame, constraints)
+        self._satisfied = constraints
+
+
+def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> PublishedWrite:
+    """The write that publishes a draft; rows that are added to the head are read for it."""
+    writes: list[PendingWrite] = []
+    for version in parked.versions:
+        if parked.options.mode == "replace":
+            single = parked.options.single_part
+            writes.append(ParkedReplacement(version, store, parked.table, single_part=single))
+            continue
+        assert version.parts is not None  # rows that are added are always written
+        require_parts(store, parked.table, version.parts)
+        frame = rows_of(store, version.parts, version.contents)
+        writes.append(Addition(version.partition, described(version), frame, ArrowEngine(), staging, parked.options))
+    return PublishedWrite(parked, store, staging, writes)
+
+
+def rows_of(store: ObjectStore, parts: Sequence[Part], contents: RowsSummary) -> Any:
+    """The rows of parts that have their final names; each file's SHA-256 is checked. Raises `IntegrityError`."""
+    files = tuple(
+        ScanFile(part_key(part), part.size, part.sha256, part.num_records, part.partition_values) for part in parts
+    )
+    return ArrowEngine().read(Scan(store, contents.schema, files), pa.Table)
+
+
+def require_parts(store: ObjectStore, table: TableName, parts: Sequence[Part]) -> None:
+    """Raise `Superseded` where a part of a draft is not there with its size."""
+    for part in parts:
+        try:
+            if store.head(part_key(part)).size == part.size:
+                continue
+        except ObjectNotFound:
+            pass
+        raise _collected(table, part_key(part))
+
+
+def _collected(table: TableName, what: str) -> Superseded:
+    return Superseded(
+        f"{what} of {table}, which the draft needs, was collected. The table is as it was; the draft will not be "
+        "published. Run its step again."
+    )
+
+
+def _short(sha: str | None) -> str:
+    return "none" if sha is None else sha[:8]
