@@ -2,7 +2,8 @@
 
 Run with ``python benchmarks/environment.py [--quick] [--spark]``. Reads are of 3,000,000 rows that production wrote,
 commits of one row each. A promotion by rows reads, digests and encodes every row that it copies, one by bytes hashes
-them; the copy is `LocalStore.put_file`, as durable, and nothing else. The rounds alternate; the figures are medians.
+them; the copy is `LocalStore.put_file`, as durable, and nothing else. A plan is of 10,000 partitions, half of which are
+not there yet. The rounds alternate; the figures are medians.
 """
 
 import argparse
@@ -14,11 +15,14 @@ import time
 from functools import partial
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 from frame_of_seven import spark_session, write_rows
 from rounds import alternate, cpu_seconds, print_ratios, ratio
 
+from dagster_versioned import ProjectResource, VersionedParquetIOManager
+from dagster_versioned.sensors.forecast import forecast
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.environments import create_environment, drop_environment
 from dagster_versioned.tables.project import Project
@@ -65,6 +69,40 @@ class Promotions:
         create_environment(project, "pr-1")
         project.in_environment("pr-1").table("big").write(self._rows, code_version="1")
         return project
+
+
+KEYS = dg.StaticPartitionsDefinition([f"{number:05}" for number in range(10_000)])
+
+
+@dg.asset(partitions_def=KEYS)
+def raw() -> pa.Table:
+    """Ten thousand partitions."""
+    return pa.table({"n": [1]})
+
+
+@dg.asset(partitions_def=KEYS, code_version="1")
+def built(raw: pa.Table) -> pa.Table:
+    """Built from the partition of the same key, half of them so far."""
+    return raw
+
+
+def write_cells(location: str) -> None:
+    """What `plan` is to look at."""
+    project, keys = Project.open("PLAN", location), KEYS.get_partition_keys()
+    project.table("raw").write_partitions(dict.fromkeys(keys, pa.table({"n": [1]})))
+    done = keys[::2]
+    above = {one.parent.partition: [one] for one in project.table("raw").upstream(partitions=done)}
+    project.table("built").write_partitions(dict.fromkeys(done, pa.table({"n": [1]})), parents=above, code_version="1")
+
+
+def planned(location: str) -> float:
+    """Seconds of a plan, once the definitions are loaded; by definitions that nothing is remembered of."""
+    manager = VersionedParquetIOManager(project=ProjectResource(name="PLAN", location=location))
+    repository = dg.Definitions([raw, built], resources={"io_manager": manager}).get_repository_def()
+    start = time.perf_counter()
+    found = forecast([repository])
+    assert len(found.cells) >= len(KEYS.get_partition_keys()) / 2
+    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -115,10 +153,15 @@ def main() -> None:
                 if number:
                     moved[what].append(taken)
                     busy[what].append(cpu_seconds() - before)
+        write_cells(str(folder / "plan"))
+        plans = [planned(str(folder / "plan")) for _ in range(rounds)]
     medians = {what: statistics.median(taken) for what, taken in moved.items()}
     for what, taken in moved.items():
         shown = " ".join(f"{one:.3f}" for one in taken)
         print(f"{what:<28} {medians[what]:7.3f} s, CPU {statistics.median(busy[what]):7.3f} s   of {shown}")
+    print(
+        f"plan of 10,000 cells         {statistics.median(plans):7.3f} s   of {' '.join(f'{one:.2f}' for one in plans)}"
+    )
     ratios = [
         ratio("environment_read_vs_production", seconds["read, environment"], seconds["read, production"]),
         ratio(

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import versioned_asset
+from dagster_versioned import ProjectResource, TableOptions, VersionedParquetIOManager, versioned_asset
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.tables.computations import FOLDER, Forgotten, contradicted
 from dagster_versioned.tables.environments import create_environment
@@ -284,3 +284,49 @@ class TestEnvironments:
         assert bench.run(assets("2")) == ["result"]
         assert bench.run(assets("2")) == []
         assert bench.table("result").version().metadata_sha == promoted.metadata_sha
+
+
+class TestPublishedAfterChecks:
+    """What is parked is computed: nobody knows whether it will be published."""
+
+    def io(self, bench):
+        project = ProjectResource(name="HANGAR", location=str(bench.root))
+        return VersionedParquetIOManager(project=project, publish="after_checks")
+
+    def test_nothing_is_reused_of_it(self, bench):
+        @versioned_asset(code_version="1")
+        def up() -> pa.Table:
+            bench.calls.append("up")
+            return pa.table({"n": [1]})
+
+        @versioned_asset(code_version="1")
+        def down(up: pa.Table) -> pa.Table:
+            bench.calls.append("down")
+            return up
+
+        assert bench.run([up, down], io=self.io(bench)) == ["up", "down"]
+        for _ in range(2):
+            bench.project.publish(bench.result.run_id, by="ann")
+            assert bench.run([up, down], io=self.io(bench)) == ["up", "down"]
+        assert bench.table("down").version().facts.computation is None
+
+    def test_nor_of_what_is_built_from_it(self, bench):
+        given = [1]
+
+        @dg.asset(metadata=TableOptions(publish="after_checks").as_metadata())
+        def up() -> pa.Table:
+            return pa.table({"n": given})
+
+        @versioned_asset(code_version="1")
+        def down(up: pa.Table) -> pa.Table:
+            bench.calls.append("down")
+            return up
+
+        assert bench.run([up, down]) == ["down"]
+        bench.project.publish(bench.result.run_id, by="ann")
+        assert bench.run([up, down]) == ["down"]  # from what is published now, and remembered
+        assert bench.run([up, down]) == []
+        given[:] = [2]
+        assert bench.run([up, down]) == ["down"]  # which is parked, as what it is built from is
+        assert bench.run([up, down]) == ["down"]
+        assert [draft.table for draft in bench.project.parked()] != []
