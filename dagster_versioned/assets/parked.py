@@ -9,7 +9,8 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, STATE_KEY
 from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, steps_of
-from dagster_versioned.errors import InvalidInput, VersionNotFound
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_of
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import METADATA_KEY
@@ -56,17 +57,20 @@ def drafts_among(
         drafts = visible(step, table, publish)
         if not drafts:
             continue
-        if not all(_is_known(table, version) for of, version in versions if of == name):
+        current = _current(table)
+        if any(version not in current for of, version in versions if of == name):
             found += [draft.id for draft in drafts]
     return found
 
 
-def _is_known(table: VersionedTable, version: str) -> bool:
-    try:
-        table.choose(version)
-    except VersionNotFound:
-        return False
-    return True
+def _current(table: VersionedTable) -> set[str]:
+    """The names of what is published and current; one that was so before may be a draft's name, too."""
+    state = table.operations.refresh()
+    if state is None:
+        return set()
+    shas = {key: one.metadata_sha for key, one in state.history.heads.items() if one.metadata_sha is not None}
+    by_key = {key: sha for key, sha in shas.items() if key is not None}
+    return {*shas.values(), *([partitions_sha(by_key)] if by_key else [])}
 
 
 def visible(step: "StepExecutionContext", table: VersionedTable, publish: Publish) -> list[ParkedDraft]:
