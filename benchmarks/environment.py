@@ -2,8 +2,9 @@
 
 Run with ``python benchmarks/environment.py [--quick] [--spark]``. Reads are of 3,000,000 rows that production wrote,
 commits of one row each. A promotion by rows reads, digests and encodes every row that it copies, one by bytes hashes
-them; the copy is `LocalStore.put_file`, as durable, and nothing else. A plan is of 10,000 partitions, half of which are
-not there yet. The rounds alternate; the figures are medians.
+them; the copy is `LocalStore.put_file`, as durable, and nothing else. A plan is of 10,000 cells: two tables
+of 5,000 partitions, half of the second not there yet; the first plan imports what Dagster keeps runs with and is not
+counted. The rounds alternate; the figures are medians.
 """
 
 import argparse
@@ -71,12 +72,12 @@ class Promotions:
         return project
 
 
-KEYS = dg.StaticPartitionsDefinition([f"{number:05}" for number in range(10_000)])
+KEYS = dg.StaticPartitionsDefinition([f"{number:05}" for number in range(5_000)])
 
 
 @dg.asset(partitions_def=KEYS)
 def raw() -> pa.Table:
-    """Ten thousand partitions."""
+    """Five thousand partitions."""
     return pa.table({"n": [1]})
 
 
@@ -154,7 +155,7 @@ def main() -> None:
                     moved[what].append(taken)
                     busy[what].append(cpu_seconds() - before)
         write_cells(str(folder / "plan"))
-        plans = [planned(str(folder / "plan")) for _ in range(rounds)]
+        plans = [planned(str(folder / "plan")) for _ in range(rounds + 1)][1:]
     medians = {what: statistics.median(taken) for what, taken in moved.items()}
     for what, taken in moved.items():
         shown = " ".join(f"{one:.3f}" for one in taken)

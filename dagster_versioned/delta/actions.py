@@ -392,12 +392,26 @@ _KINDS: dict[str, type[Action]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Members:
-    """The members of one JSON object and where it stands; every accessor raises `LogCorrupt` on a wrong type."""
+    """The members of one JSON object and where it stands; every accessor raises `LogCorrupt` on a wrong type.
 
-    value: Mapping[str, Any]
-    where: str
+    Where it stands is put into words for an error alone: a log has very many of them.
+    """
+
+    __slots__ = ("_at", "_within", "value")
+
+    def __init__(self, value: Mapping[str, Any], where: "str | Members", at: str | tuple[str, int] = "") -> None:
+        self.value = value
+        self._within = where
+        self._at = at
+
+    @property
+    def where(self) -> str:
+        """The file, and the names of the members down to this object."""
+        if isinstance(self._within, str):
+            return self._within
+        at = self._at if isinstance(self._at, str) else f"{self._at[0]}[{self._at[1]}]"
+        return f"{self._within.where}, {at}"
 
     def wrong(self, name: str, reason: str) -> LogCorrupt:
         return LogCorrupt(f"{self.where}: {name} {reason}. Nothing was read; restore the file from a copy.")
@@ -468,13 +482,13 @@ class Members:
         if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in cast("list[object]", value)):
             raise self._wrong_type(name, "a list of objects")
         entries = cast("list[dict[str, Any]]", value)
-        return [Members(entry, f"{self.where}, {name}[{position}]") for position, entry in enumerate(entries)]
+        return [Members(entry, self, (name, position)) for position, entry in enumerate(entries)]
 
     def members(self, name: str) -> "Members":
         value = self.value.get(name)
         if not isinstance(value, dict):
             raise self._wrong_type(name, "an object")
-        return Members(cast("dict[str, Any]", value), f"{self.where}, {name}")
+        return Members(cast("dict[str, Any]", value), self, name)
 
 
 def parse_line(line: bytes, where: str) -> Action | None:

@@ -94,23 +94,23 @@ def forecast(
     `InvalidInput` where they write elsewhere or make no versioned table, where two of them have one asset or depend on
     each other in a circle, and what opening a project does.
     """
-    units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one))]
-    if len(repositories) > 1:
-        units = _in_order(units)
-    members = [(unit, member) for unit in units for member in unit.members]
-    if not members:
-        raise InvalidInput(
-            "The definitions make no versioned table. Nothing was looked at. Give their assets a "
-            "VersionedParquetIOManager, and name the module that Dagster loads."
-        )
-    where = {_environment(member.place.project) for _, member in members}
-    if environment is not None and (elsewhere := sorted(where - {environment})):
-        raise InvalidInput(
-            f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
-            'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
-        )
     with ExitStack() as opened:
         known = instance or opened.enter_context(dg.DagsterInstance.ephemeral())
+        units = [unit for one in repositories for unit in all_units_of(one.asset_graph, _made_by(one), known)]
+        if len(repositories) > 1:
+            units = _in_order(units)
+        members = [(unit, member) for unit in units for member in unit.members]
+        if not members:
+            raise InvalidInput(
+                "The definitions make no versioned table. Nothing was looked at. Give their assets a "
+                "VersionedParquetIOManager, and name the module that Dagster loads."
+            )
+        where = {_environment(member.place.project) for _, member in members}
+        if environment is not None and (elsewhere := sorted(where - {environment})):
+            raise InvalidInput(
+                f"The definitions write to {', '.join(elsewhere)}, not to {environment}. Nothing was looked at. State "
+                'environment=EnvVar("DAGSTER_VERSIONED_ENVIRONMENT") in their ProjectResource.'
+            )
         ahead = _Ahead(units, [one for repository in repositories for one in _requesters(repository, units)], scope)
         runs = RunsInProgress(known, *repositories)  # before the heads, see there
         ahead.look(known)

@@ -119,9 +119,14 @@ def units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
     return [unit for unit in all_units_of(graph, targets) if unit.is_watched]
 
 
-def all_units_of(graph: AssetGraph, targets: Collection[dg.AssetKey]) -> list[Unit]:
-    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out."""
-    places, definitions = Places(graph), _Definitions()
+def all_units_of(
+    graph: AssetGraph, targets: Collection[dg.AssetKey], instance: dg.DagsterInstance | None = None
+) -> list[Unit]:
+    """The units that the target assets belong to, upstream first; assets that are not versioned tables are left out.
+
+    ``instance`` is as for `Places`.
+    """
+    places, definitions = Places(graph, instance), _Definitions()
     wanted = [key for key in graph.toposorted_asset_keys if key in targets]
     units: dict[tuple[dg.AssetKey, ...], Unit] = {}
     for key in wanted:

@@ -212,9 +212,7 @@ def test_a_promotion_that_dies_goes_on(base, tmp_path, after):
     whole = tmp_path / "whole"
     shutil.copytree(base, whole)
     promote(opened(whole), "pr", dry_run=False)
-    wanted = {
-        one: (numbers(opened(whole), one), opened(whole).table(one).state.log_version) for one in opened(whole).tables()
-    }
+    wanted = ends_of(opened(whole))
     for store, root in at_calls(base, tmp_path, lambda store, _: store.die(after=after)):
         with contextlib.suppress(VersionedError):
             promote(Project("NYC", store), "pr", dry_run=False)
@@ -222,9 +220,7 @@ def test_a_promotion_that_dies_goes_on(base, tmp_path, after):
         for table in project.tables():
             project.table(table).read()
         assert not promote(project, "pr", dry_run=False).left
-        assert {
-            one: (numbers(project, one), project.table(one).state.log_version) for one in project.tables()
-        } == wanted
+        assert ends_of(project) == wanted
         require_sound(project)
 
 
@@ -341,6 +337,39 @@ def test_production_requests_nothing_that_a_promotion_makes_needless_and_all_tha
                 assert not list(project.store.list("environments/"))
     expected = {prepare: {None, "open"}, commit: {"open", "ended"}}
     assert seen == expected.get(dies, {"open", "abandoned"})
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("dies", [prepare, commit, abandon], ids=lambda dies: dies.__name__)
+@pytest.mark.timeout(1200)
+def test_a_half_that_dies_on_s3_is_gone_on_with(base, tmp_path, s3_server: S3Server, dies, after):
+    """At each third call."""
+    whole = tmp_path / "whole"
+    shutil.copytree(base, whole)
+    promote(opened(whole), "pr", dry_run=False)
+    wanted = ends_of(opened(whole))
+    started = tmp_path / "started"
+    shutil.copytree(base, started)
+    if dies is not prepare:
+        prepare(opened(started))
+    bucket = s3_server.new_bucket()
+    for number in itertools.count(1, 3):
+        store = s3_server.store(bucket, f"{number}")
+        for info in LocalStore(started).list(""):
+            store.put(info.key, LocalStore(started).get(info.key))
+        stepped = Stepped(store)
+        stepped.shared["before"] = lambda call, die=stepped.die, at=number: call.number == at and die(after=after)
+        with contextlib.suppress(VersionedError), impatient():
+            dies(Project("NYC", stepped))
+        project = Project("NYC", store)
+        assert not promote(project, "pr", dry_run=False).left
+        assert ends_of(project) == wanted
+        assert read_promotion(project.data).state == "ended"
+        require_sound(project)
+        if stepped.shared["number"] < number:
+            assert number > 3
+            return
 
 
 def is_promoted(project: Project, table: str) -> bool:

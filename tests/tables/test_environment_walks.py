@@ -196,6 +196,7 @@ def test_five_hundred_steps(tmp_path, seed):
 
 
 @pytest.mark.s3
-@pytest.mark.timeout(600)
-def test_two_hundred_steps_on_s3(s3_server: S3Server):
-    walked(s3_server.store(s3_server.new_bucket()), 4, 200)
+@pytest.mark.parametrize("seed", [4, 5, 6])
+@pytest.mark.timeout(1800)
+def test_five_hundred_steps_on_s3(s3_server: S3Server, seed):
+    walked(s3_server.store(s3_server.new_bucket()), seed, 500)

@@ -39,10 +39,14 @@ class Place:
 
 
 class Places:
-    """Where assets are stored, by the IO managers that they are defined with; each is made once."""
+    """Where assets are stored, by the IO managers that they are defined with; each is made once.
 
-    def __init__(self, graph: AssetGraph) -> None:
+    They are made with ``instance``; without it, with one that is made for that and remembers nothing.
+    """
+
+    def __init__(self, graph: AssetGraph, instance: dg.DagsterInstance | None = None) -> None:
         self._graph = graph
+        self._instance = instance
         self._managers: dict[int, tuple[dg.ResourceDefinition, ProjectResource | None, Mapping[str, str]]] = {}
         self._projects: dict[tuple[str, str], Project] = {}
         self._external: dict[dg.AssetKey, ExternalTable] = {}
@@ -108,7 +112,10 @@ class Places:
         if id(definition) not in self._managers:
             assets = self._graph.get(key).assets_def
             name = assets.get_io_manager_key_for_asset_key(key)
-            self._managers[id(definition)] = (definition, *_made(name, definition, assets.resource_defs))
+            self._managers[id(definition)] = (
+                definition,
+                *_made(name, definition, assets.resource_defs, self._instance),
+            )
         return self._managers[id(definition)][1:]
 
     def _definition(self, key: dg.AssetKey) -> dg.ResourceDefinition | None:
@@ -123,7 +130,10 @@ def external_table(uri: str, key: dg.AssetKey, resource: ProjectResource | None)
 
 
 def _made(
-    name: str, definition: dg.ResourceDefinition, others: Mapping[str, dg.ResourceDefinition]
+    name: str,
+    definition: dg.ResourceDefinition,
+    others: Mapping[str, dg.ResourceDefinition],
+    instance: dg.DagsterInstance | None,
 ) -> tuple[ProjectResource | None, Mapping[str, str]]:
     """The project and the pins of an IO manager, if it is one of ours: one with a `ProjectResource`."""
     fields = getattr(getattr(definition, "configurable_resource_cls", None), "model_fields", {})
@@ -134,7 +144,7 @@ def _made(
         for key in needed[keys.pop()].required_resource_keys - needed.keys():
             needed[key] = others[key]
             keys.append(key)
-    with dg.build_resources(needed) as resources:
+    with dg.build_resources(needed, instance) as resources:
         manager = getattr(resources, name)
         project = getattr(manager, "project", None)
         return (project, getattr(manager, "pins", {})) if isinstance(project, ProjectResource) else (None, {})

@@ -49,7 +49,7 @@ class ForeseenReuse:
 
     def __init__(self, graph: AssetGraph, instance: dg.DagsterInstance) -> None:
         self._graph = graph
-        self._places = Places(graph)
+        self._places = Places(graph, instance)
         self._instance = instance
         self._tables: dict[dg.AssetKey, VersionedTable | None] = {}
 
