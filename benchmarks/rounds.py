@@ -40,11 +40,14 @@ def cpu_seconds() -> float:
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], rounds: int, *, quick: bool = False) -> dict[str, float]:
-    """Median seconds of each, printed with those of the CPU and with all rounds, `numbered`."""
+    """Median seconds of each, printed with those of the CPU and with all rounds, `numbered`.
+
+    Each second round is run backwards, so that nobody always finds what the one before has warmed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     busy: dict[str, list[float]] = {name: [] for name in contestants}
     for number in numbered(rounds, quick=quick):
-        for name, run in contestants.items():
+        for name, run in list(contestants.items())[:: -1 if number % 2 else 1]:
             before, start = cpu_seconds(), time.perf_counter()
             run()
             taken = time.perf_counter() - start
