@@ -4,6 +4,9 @@ What each is relied on for is written down in ``tests/test_upstream_characteriza
 release has it no more.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from dagster_versioned.bounds import require_release
@@ -11,6 +14,7 @@ from dagster_versioned.bounds import require_release
 require_release("dagster", dg.__version__)
 
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph, AssetNode
@@ -52,6 +56,7 @@ __all__ = [
     "PARTITION_NAME_TAG",
     "RETRY_NUMBER_TAG",
     "WILL_RETRY_TAG",
+    "AssetCheckEvaluationTargetMaterializationData",
     "AssetCheckExecutionRecord",
     "AssetCheckExecutionRecordStatus",
     "AssetGraph",
@@ -67,6 +72,7 @@ __all__ = [
     "StepExecutionContext",
     "StepOutputHandle",
     "UpstreamPartitionsResult",
+    "evaluation_of",
     "partition_loading_context",
     "partition_of",
     "set_data_version",
@@ -86,6 +92,26 @@ def steps_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> frozenset[str]
 def partition_of(evaluation: dg.AssetCheckEvaluation) -> str | None:
     """The partition that a check judged; ``None`` for all of the asset, which is all that checks know before 1.12."""
     return getattr(evaluation, "partition", None)
+
+
+def evaluation_of(
+    evaluation: dg.AssetCheckEvaluation,
+    target: AssetCheckEvaluationTargetMaterializationData,
+    metadata: Mapping[str, dg.MetadataValue[Any]],
+) -> dg.AssetCheckEvaluation:
+    """What a check has found, as an evaluation of another materialization, with more metadata."""
+    partition = partition_of(evaluation)
+    return dg.AssetCheckEvaluation(
+        asset_key=evaluation.asset_key,
+        check_name=evaluation.check_name,
+        passed=evaluation.passed,
+        metadata={**evaluation.metadata, **metadata},
+        target_materialization_data=target,
+        severity=evaluation.severity,
+        description=evaluation.description,
+        blocking=evaluation.blocking,
+        **({} if partition is None else {"partition": partition}),
+    )
 
 
 def set_data_version(asset_key: dg.AssetKey, sha: str) -> None:

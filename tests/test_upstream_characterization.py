@@ -195,7 +195,9 @@ class TestDagster:
         evaluation = found[0].evaluation
         assert isinstance(evaluation, dg.AssetCheckEvaluation)
         assert (evaluation.asset_check_key, internals.partition_of(evaluation)) == (check, None)
-        assert evaluation.target_materialization_data
+        assert isinstance(
+            evaluation.target_materialization_data, internals.AssetCheckEvaluationTargetMaterializationData
+        )
         assert made
         assert evaluation.target_materialization_data.storage_id == made.storage_id
         (event,) = (one.event_log_entry.get_dagster_event().event_specific_data for one in of_run)

@@ -11,9 +11,11 @@ from dagster_versioned.assets.graph.places import Places
 from dagster_versioned.assets.parked import PARKED_TAG, continues
 from dagster_versioned.dagster_internals import (
     PARTITION_NAME_TAG,
+    AssetCheckEvaluationTargetMaterializationData,
     AssetCheckExecutionRecord,
     AssetGraph,
     StepEventStatus,
+    evaluation_of,
     partition_of,
 )
 from dagster_versioned.errors import VersionedError
@@ -21,6 +23,7 @@ from dagster_versioned.io_managers.materialization import table_metadata, versio
 from dagster_versioned.io_managers.omissions import Omissions
 from dagster_versioned.io_managers.promotion_events import tags_of
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parked.publish import Publication, PublicationReport, publish_drafts
 from dagster_versioned.tables.project import Project
 
@@ -29,6 +32,8 @@ WHOLE_KEY = "dagster_versioned/whole_table"
 EXECUTIONS = 200
 """Executions of a check, newest first, among which those are looked for that are about a draft."""
 SHOWN = 3
+JUDGED_BY = "dagster_versioned/evaluated_by"
+"""Metadata of an evaluation that is reported beside a publication: the run whose check it is of."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def publish_of(
             settle(project.data, draft, standing=standing, why=found.why)
         return found.why
 
-    return publish_drafts(project, own, judge, by, lambda made: report_publication(instance, project, made))
+    return publish_drafts(project, own, judge, by, lambda made: report_publication(instance, graph, project, made))
 
 
 def hindrance(
@@ -122,15 +127,22 @@ def hindrance(
     return None
 
 
-def report_publication(instance: dg.DagsterInstance, project: Project, made: Publication) -> None:
-    """Tell Dagster that a draft is published: a materialization without a run for each version, once."""
+def report_publication(instance: dg.DagsterInstance, graph: AssetGraph, project: Project, made: Publication) -> None:
+    """Tell Dagster that a draft is published: a materialization without a run for each version, once.
+
+    Beside each is what the checks have found of the draft, since for Dagster a check has to be evaluated again after a
+    materialization.
+    """
+    table, draft, asset = made.table, made.draft, _asset_of(made.draft)
+    targets = dict[str | None, AssetCheckEvaluationTargetMaterializationData]()
     for result in made.results:
-        table, draft = made.table, made.draft
         history = table.state.history
         version = result.version
         head = history.heads.get(version.partition)
-        asset = _asset_of(draft)
-        if head is None or head.metadata_sha != version.metadata_sha or _is_reported(instance, asset, draft, version):
+        if head is None or head.metadata_sha != version.metadata_sha:
+            continue
+        if (target := _reported(instance, draft, version)) is not None:
+            targets[version.partition] = target
             continue
         omissions = Omissions()
         instance.report_runless_asset_event(
@@ -148,6 +160,34 @@ def report_publication(instance: dg.DagsterInstance, project: Project, made: Pub
                 tags=tags_of(version),
             )
         )
+        if (target := _reported(instance, draft, version)) is not None:
+            targets[version.partition] = target
+    run = instance.get_run_by_id(draft.run.run_id)
+    if targets and run is not None:
+        for check in sorted(graph.get(asset).check_keys):
+            _report_evaluations(instance, draft, run, check, targets)
+
+
+def _report_evaluations(
+    instance: dg.DagsterInstance,
+    draft: ParkedDraft,
+    run: dg.DagsterRun,
+    check: dg.AssetCheckKey,
+    targets: Mapping[str | None, AssetCheckEvaluationTargetMaterializationData],
+) -> None:
+    known = {
+        one.evaluation.target_materialization_data
+        for one in _executions(instance, check)
+        if not one.run_id and isinstance(one.evaluation, dg.AssetCheckEvaluation)
+    }
+    found = _evaluated(instance, draft, run, check)
+    if found is None:
+        return
+    for evaluation in found[1]:
+        target = targets.get(partition_of(evaluation), list(targets.values())[-1])
+        if target not in known:
+            said = {DRAFT_KEY: dg.TextMetadataValue(draft.id), JUDGED_BY: dg.DagsterRunMetadataValue(found[0].run_id)}
+            instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
 
 
 def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelection) -> dg.SensorResult:
@@ -209,9 +249,28 @@ def _of_check(
     instance: dg.DagsterInstance, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
 ) -> Hindrance | None:
     """What the newest run that evaluated a check of a draft found."""
-    name, runs = f"the check {check.name}", dict[str, dg.DagsterRun | None]({run.run_id: run})
+    name, found = f"the check {check.name}", _evaluated(instance, draft, run, check)
+    if found is None:
+        is_over = run.is_finished
+        return Hindrance(f"{name} has not been evaluated" + ("" if is_over else " yet"), failed=is_over)
+    other, evaluations = found
+    failed = [one for one in evaluations if not one.passed]
+    if any(one.severity is dg.AssetCheckSeverity.ERROR for one in failed):
+        return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
+    if evaluations:
+        return None
+    if other.is_finished:
+        return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
+    return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
+
+
+def _evaluated(
+    instance: dg.DagsterInstance, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
+) -> tuple[dg.DagsterRun, Sequence[dg.AssetCheckEvaluation]] | None:
+    """The newest run that executes a check of a draft, and what it has found, of each partition the last."""
+    runs = dict[str, dg.DagsterRun | None]({run.run_id: run})
     by_run: dict[str, list[AssetCheckExecutionRecord]] = {}
-    for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=EXECUTIONS):
+    for record in _executions(instance, check):
         by_run.setdefault(record.run_id, []).append(record)
     for run_id, records in by_run.items():
         if run_id not in runs:
@@ -223,16 +282,12 @@ def _of_check(
         for record in records:
             if isinstance(record.evaluation, dg.AssetCheckEvaluation):
                 evaluations.setdefault(partition_of(record.evaluation), record.evaluation)
-        failed = [one for one in evaluations.values() if not one.passed]
-        if any(one.severity is dg.AssetCheckSeverity.ERROR for one in failed):
-            return Hindrance(f"{name} has failed in run {run_id[:8]}", failed=True)
-        if evaluations:
-            return None
-        if other.is_finished:
-            return Hindrance(f"{name} did not run to its end in run {run_id[:8]}", failed=True)
-        return Hindrance(f"{name} is about to run in run {run_id[:8]}", failed=False)
-    is_over = run.is_finished
-    return Hindrance(f"{name} has not been evaluated" + ("" if is_over else " yet"), failed=is_over)
+        return other, list(evaluations.values())
+    return None
+
+
+def _executions(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Sequence[AssetCheckExecutionRecord]:
+    return instance.event_log_storage.get_asset_check_execution_history(check, limit=EXECUTIONS)
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
@@ -248,12 +303,12 @@ def _moved(
 ) -> Hindrance | None:
     """Whether other rows of the table were committed since a check that looks at all of it was evaluated."""
     state = project.table(str(draft.table)).operations.refresh()
-    latest = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
-    if state is None or not latest:
+    latest = next((one for one in _executions(instance, check) if one.run_id), None)  # of none: reported, see above
+    if state is None or latest is None:
         return None
     own = set(draft.partitions) if draft.options.mode == "replace" else set[str | None]()
     moved = [head for key, head in state.history.heads.items() if key not in own]
-    run = instance.get_run_record_by_id(latest[0].run_id)
+    run = instance.get_run_record_by_id(latest.run_id)
     begun = run.start_time if run is not None else None  # what was committed later, the check may not have seen
     if begun is not None and all(head.timestamp.timestamp() <= begun for head in moved):
         return None
@@ -264,13 +319,18 @@ def _moved(
     )
 
 
-def _is_reported(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: ParkedDraft, version: Any) -> bool:
+def _reported(
+    instance: dg.DagsterInstance, draft: ParkedDraft, version: Version
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """The materialization that says that a version of a draft is published, if it is the last one of its cell."""
     partitions = None if version.partition is None else [version.partition]
-    found = instance.fetch_materializations(dg.AssetRecordsFilter(asset, asset_partitions=partitions), limit=1).records
-    made = found[0].asset_materialization if found else None
-    said: Mapping[str, Any] = {} if made is None else {key: one.value for key, one in made.metadata.items()}
-    return (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == (
-        "published",
-        draft.id,
-        version.metadata_sha,
-    )
+    wanted = dg.AssetRecordsFilter(_asset_of(draft), asset_partitions=partitions)
+    for record in instance.fetch_materializations(wanted, limit=1).records:
+        made = record.asset_materialization
+        said: Mapping[str, Any] = {} if made is None else {key: one.value for key, one in made.metadata.items()}
+        own = "published", draft.id, version.metadata_sha
+        if (said.get(STATE_KEY), said.get(DRAFT_KEY), said.get(METADATA_SHA_KEY)) == own:
+            return AssetCheckEvaluationTargetMaterializationData(
+                storage_id=record.storage_id, run_id=record.run_id, timestamp=record.timestamp
+            )
+    return None
