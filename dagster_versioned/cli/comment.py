@@ -14,32 +14,32 @@ class Notation(StrEnum):
     MARKDOWN = "markdown"
 
 
-def comment(
-    marker: str,
-    head: Sequence[str],
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    rest: str,
-    end: Sequence[str] = (),
-) -> list[str]:
-    """The lines of a comment: marker, head, a table, end.
+Rows = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""A table: its headings, and its rows."""
 
-    Rows that are too many are left out, and their number stands before ``rest``. Cells are escaped; all else is as it
-    is given.
+
+def comment(marker: str, head: Sequence[str], *tables: Rows, rest: str, end: Sequence[str] = ()) -> list[str]:
+    """The lines of a comment: marker, head, tables, end.
+
+    Tables without rows are left out. Rows that are too many are too, and their number stands before ``rest``. Cells are
+    escaped; all else is as it is given.
     """
     lines = [f"<!-- dagster-versioned {marker} -->", *head]
-    if rows:
-        lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     room = MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *end)) - len(rest) - 20
-    for number, cells in enumerate(rows):
-        line = f"| {' | '.join(map(escaped, cells))} |"
-        room -= len(line) + 1
-        if room < 0:
-            lines += ["", f"{len(rows) - number:,} {rest}"]
-            break
-        lines.append(line)
-    return [*lines, *end]
+    left = 0
+    for number, (columns, rows) in enumerate(table for table in tables if table[1]):
+        heading = [*[""] * bool(number), f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        shown: list[str] = []
+        room -= sum(len(line) + 1 for line in heading)
+        for cells in rows:
+            line = f"| {' | '.join(map(escaped, cells))} |"
+            room -= len(line) + 1
+            if room < 0:
+                break
+            shown.append(line)
+        left += len(rows) - len(shown)
+        lines += [*heading, *shown] if shown else []
+    return [*lines, *(["", f"{left:,} {rest}"] if left else []), *end]
 
 
 def escaped(text: str) -> str:

@@ -39,6 +39,14 @@ class Verification(StrEnum):
     BYTES = "bytes"
 
 
+class Engine(StrEnum):
+    """What reads the rows that are compared."""
+
+    AUTO = "auto"
+    ARROW = "arrow"
+    SPARK = "spark"
+
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name: a-z, 0-9 and '-'.")]
 
 
@@ -56,7 +64,7 @@ def register(app: typer.Typer) -> None:
     verb(
         env,
         panel=PANEL,
-        examples=["env diff pr-142", "env diff pr-142 --key flights=id --format markdown"],
+        examples=["env diff pr-142", "env diff pr-142 --key flights=id --format markdown", "env diff pr-142 --values"],
     )(diff)
     verb(
         env,
@@ -187,33 +195,66 @@ def diff(
         ),
     ] = None,
     max_bytes: Annotated[
-        int | None, typer.Option("--max-bytes", min=0, help="Compare no rows of versions that are larger together.")
+        int | None, typer.Option("--max-bytes", min=0, help="Read no rows of versions that are larger together.")
     ] = None,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Read all that differs, for statistics of columns: means, shares, NaN.")
+    ] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="--statistics with minimum, maximum and exact means: values of rows.")
+    ] = False,
+    engine: Annotated[
+        Engine, typer.Option("--engine", help="What reads rows; auto is arrow, and spark from 1 GiB on.")
+    ] = Engine.AUTO,
     notation: Annotated[
         Notation, typer.Option("--format", "-f", help="Text, or Markdown for a pull request.")
     ] = Notation.TEXT,
 ) -> None:
-    """Say what an environment does to the data: rows, columns, nulls; with --key which rows. Shows no values."""
+    """Say what an environment does to the data: rows, columns, nulls, and what was built from it. Shows no values.
+
+    With --key, which rows differ, and statistics of the table's columns; with --statistics, those of all tables.
+    """
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.cli.environment_diff import difference_document, markdown_of, text_rows
-    from dagster_versioned.tables.environment_diff import differences
+    from dagster_versioned.cli.environment_diff import (
+        COLUMNS,
+        STATISTICS,
+        difference_document,
+        end_lines,
+        markdown_of,
+        statistics_rows,
+        text_rows,
+    )
+    from dagster_versioned.tables.downstream import downstream
+    from dagster_versioned.tables.environment_diff import Reading, differences
 
     if session.json and notation is not Notation.TEXT:
         raise InvalidInput("--json and --format are two notations. Nothing was compared. Give one of them.")
     project = session.production().in_environment(name)
     environment = project.environment
     assert environment is not None
-    found = differences(project, _keys(key or ()), max_bytes=max_bytes)
+    by = None if engine is Engine.AUTO else engine.value
+    found = differences(project, Reading(_keys(key or ()), statistics or values, max_bytes, by))
+    below = downstream(project, {(one.table, one.partition) for one in found})
     unchanged = len({*environment.fork.tables, *(one.table for one in found)}) - len({one.table for one in found})
     if session.json:
-        print_json({"environment": name, "differences": [difference_document(one) for one in found]})
+        print_json(
+            {
+                "environment": name,
+                "differences": [difference_document(one, values=values) for one in found],
+                "downstream": [{"table": str(table), "partition": partition} for table, partition in below],
+            }
+        )
     elif notation is Notation.MARKDOWN:
-        say(*markdown_of(environment.fork, found, unchanged))
+        say(*markdown_of(environment.fork, found, below, unchanged, values=values))
     elif not found:
         say(f"Nothing is different in {name}.")
     else:
-        show_table(("table", "rows", "by key", "columns", "nulls"), text_rows(found))
-        say(f"{counted(unchanged, 'table')} as at the fork.")
+        show_table(COLUMNS, text_rows(found))
+        if rows := statistics_rows(found, values=values):
+            say("")
+            show_table(STATISTICS, rows)
+            say("")
+        say(f"{counted(unchanged, 'table')} as at the fork.", *end_lines(found, below, values=values))
 
 
 def _keys(given: Iterable[str]) -> dict[str, list[str]]:

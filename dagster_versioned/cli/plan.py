@@ -112,8 +112,7 @@ def _markdown(found: "Forecast") -> list[str]:
     return comment(
         f"plan {','.join(found.projects)} {found.environment}",
         [f"### Plan for `{found.environment}`: {runs}", ""],
-        _COLUMNS,
-        list(_rows(found.cells)),
+        (_COLUMNS, list(_rows(found.cells))),
         rest="more are not shown: `dagster-versioned plan`.",
         end=[line for text in _end(found) for line in ("", escaped(text))],
     )

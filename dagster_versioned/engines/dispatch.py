@@ -1,16 +1,21 @@
 """Which engine a frame, or an annotation, belongs to; decided by names, so that nothing is imported to ask."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, Literal
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.comparison import Comparison
 from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.frames import READABLE, WRITABLE, family_of, name_of, unreadable
 from dagster_versioned.engines.row_diff import RowDiff
 from dagster_versioned.engines.row_partitions import RowPartitions
 from dagster_versioned.errors import UnsupportedFrame
 from dagster_versioned.extras import requiring
+
+EngineName = Literal["arrow", "spark"]
 
 SPARK_FRAME = "pyspark.sql.DataFrame"
 
@@ -61,6 +66,39 @@ def diff_rows(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
     else:
         from dagster_versioned.engines.spark.row_diff import diff_frames
     return diff_frames(before, after, key)
+
+
+def compare(before: Any, after: Any, key: Sequence[str] = ()) -> Comparison:
+    """Compare two frames in one pass over each: `pyarrow.RecordBatchReader` each, or of Spark each.
+
+    With a ``key``, rows are counted as by `diff_rows`, which says what raises. Of readers, keys and hashes of rows are
+    in memory at once, and without a key one batch.
+    """
+    if is_spark_frame(before):
+        from dagster_versioned.engines.spark.comparison import compare_frames
+    else:
+        from dagster_versioned.engines.arrow.comparison import compare_frames
+    return compare_frames(before, after, tuple(dict.fromkeys(key)))
+
+
+def comparable_type(engine: EngineName) -> type:
+    """What tables are read as for `compare`. Raises `MissingExtra` for Spark where PySpark is not installed."""
+    if engine == "spark":
+        with requiring("spark", "A comparison on Spark"):
+            from dagster_versioned.engines.spark.session import frame_type
+        return frame_type()
+    import pyarrow as pa
+
+    return pa.RecordBatchReader
+
+
+def can_start_spark() -> bool:
+    """Whether PySpark is installed, and what it needs beside: a Java, or the address of a server."""
+    if find_spec("pyspark") is None:
+        return False
+    from dagster_versioned.engines.spark.session import find_java
+
+    return "SPARK_REMOTE" in os.environ or find_java() is not None
 
 
 def split_rows(

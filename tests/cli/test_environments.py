@@ -1,5 +1,6 @@
 """``dagster-versioned env``, and other verbs in an environment."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -8,7 +9,11 @@ import pytest
 
 from dagster_versioned.tables.environment.registry import document_of, names_of
 from dagster_versioned.tables.environments import fork_now
+from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from support.spark import spark
+
+__all__ = ["spark"]
 
 
 def test_from_making_it_to_dropping_it(cli, project, flights):
@@ -159,6 +164,96 @@ class TestDiff:
         assert "3 tables differ, 0 do not" in markdown
         assert "3.25" not in markdown
 
+    def measured(self, cli, project) -> None:
+        """Twelve rows in two columns, and two in another; of each, one value changes."""
+        table = {
+            "id": range(12),
+            "pay": [1000.0] * 11 + [1012.5],
+            "is_paid": [True] * 12,
+            "few": [4321] * 2 + [None] * 10,
+        }
+        project.table("people").write(pa.table(table))
+        cli("env", "create", "pr-142", ok=0)
+        branch = project.in_environment("pr-142").table("people")
+        changed = {
+            "pay": [1000.0] * 11 + [float("nan")],
+            "is_paid": [False] * 3 + [True] * 9,
+            "few": [1234] + [None] * 11,
+        }
+        branch.write(pa.table({**table, **changed}))
+
+    @pytest.mark.parametrize("how", [("--statistics",), ("--key", "people=id")])
+    def test_statistics_give_no_value_of_a_row_away(self, cli, project, how):
+        self.measured(cli, project)
+        text = cli("env", "diff", "pr-142", *how, ok=0).out
+        lines = [" ".join(line.split()) for line in text.splitlines()]
+        assert "people pay mean 1,001 1,000" in lines
+        assert "people pay NaN 0 1" in lines
+        assert "people is_paid true 100 % 75 %" in lines
+        assert "Means of fewer than 10 values are not shown: --values shows them." in lines
+        markdown = cli("env", "diff", "pr-142", *how, "-f", "markdown", ok=0).out
+        assert (
+            "\n\n| table | column | statistic | before | after |\n|---|---|---|---|---|\n| people | pay |" in markdown
+        )
+        document = cli.json("env", "diff", "pr-142", *how)
+        statistics = document["differences"][0]["statistics"]
+        assert statistics["few"]["after"] == {"nulls": 11, "nans": 0, "values": 1, "mean": None}
+        for shown in (text, markdown, str(statistics)):
+            assert not [
+                value
+                for value in ("1001.04", "1012", "1,012", "1,001.0", "4321", "4,321", "1234", "1,234")
+                if value in shown
+            ]
+
+    def test_values_where_they_are_asked_for(self, cli, project):
+        self.measured(cli, project)
+        lines = [" ".join(line.split()) for line in cli("env", "diff", "pr-142", "--values", ok=0).out.splitlines()]
+        assert "people pay maximum 1,012.5 1,000" in lines
+        assert "people few mean 4,321 1,234" in lines
+        assert not [line for line in lines if "--values" in line or "minimum 1,000" in line]
+        found = cli.json("env", "diff", "pr-142", "--values")["differences"][0]["statistics"]
+        pay = {"nulls": 0, "nans": 0, "values": 12, "mean": 12012.5 / 12, "minimum": 1000, "maximum": 1012.5}
+        assert found["pay"]["before"] == pay
+
+    def test_no_row_is_read_unless_it_is_asked_for(self, cli, project):
+        self.measured(cli, project)
+        parts = list(project.store.local_path("x").parent.rglob("*.parquet"))
+        assert len(parts) == 2
+        for path in parts:
+            path.write_bytes(b"")
+        assert cli.json("env", "diff", "pr-142")["differences"][0]["nulls"] == {"few": [10, 11]}
+        small = cli.json("env", "diff", "pr-142", "--values", "--max-bytes", "1")["differences"][0]
+        assert "are more than 1" in small["unread"]
+        assert small["statistics"] == {}
+        assert cli("env", "diff", "pr-142", "--statistics").code == 4
+
+    @pytest.mark.spark
+    def test_spark_says_the_same(self, cli, project, spark):
+        self.measured(cli, project)
+        words = ("env", "diff", "pr-142", "--key", "people=id", "--values")
+        assert cli.json(*words, "--engine", "spark") == cli.json(*words, "--engine", "arrow")
+
+    def test_a_version_that_became_empty(self, cli, project):
+        self.measured(cli, project)
+        table = project.in_environment("pr-142").table("people")
+        table.write(table.read().slice(0, 0), options=TableOptions(allow_empty=True))
+        lines = [" ".join(line.split()) for line in cli("env", "diff", "pr-142", "--statistics", ok=0).out.splitlines()]
+        assert "people pay mean 1,001" in lines
+        found = cli.json("env", "diff", "pr-142", "--key", "people=id")["differences"][0]
+        assert found["rows"] == {"added": 0, "removed": 12, "changed": 0, "unchanged": 0}
+
+    def test_downstream(self, cli, project, flights, monthly):
+        delays = project.table("delays")
+        delays.write(pa.table({"n": [1]}), parents=flights.upstream())
+        project.table("report").write(pa.table({"n": [1]}), parents=delays.upstream())
+        self.fill(cli, project, flights, monthly)
+        document = cli.json("env", "diff", "pr-142")["downstream"]
+        assert document == [{"table": "delays", "partition": None}, {"table": "report", "partition": None}]
+        text = cli("env", "diff", "pr-142", ok=0).out
+        assert text.endswith("Built from other data than this, and not made anew: delays, report.\n")
+        markdown = cli("env", "diff", "pr-142", "-f", "markdown", ok=0).out
+        assert markdown.endswith("\n\nBuilt from other data than this, and not made anew: delays, report.\n")
+
     def test_nothing(self, cli, project, flights):
         cli("env", "create", "pr-142", ok=0)
         assert cli("env", "diff", "pr-142", ok=0).out == "Nothing is different in pr-142.\n"
@@ -169,6 +264,7 @@ class TestDiff:
             ("--key", "flights"),
             ("--key", "other=id"),
             ("--key", "flights=nope"),
+            ("--key", "flights=carrier"),
             ("--json", "-f", "markdown"),
         ):
             outcome = cli("env", "diff", "pr-142", *words)
@@ -178,15 +274,19 @@ class TestDiff:
     def test_a_comment_of_thousands_of_tables_is_cut(self):
         from dagster_versioned.cli.comment import MOST_CHARACTERS
         from dagster_versioned.cli.environment_diff import markdown_of
+        from dagster_versioned.engines.comparison import ColumnStatistics
         from dagster_versioned.identity.names import table_name
         from dagster_versioned.tables.environment.fork import Fork
         from dagster_versioned.tables.environment_diff import Difference
 
         fork = Fork("pr-142", "0" * 12, "NYC", "2026-11-24T14:02:00+00:00", None, {})
         many = [Difference(table_name(f"table {n}"), "|".join(["`<b>"] * 5), None, None) for n in range(3000)]
-        text = "\n".join(markdown_of(fork, many, 0))
+        sides = tuple(ColumnStatistics("number", 0, 0, 99, mean) for mean in (1.0, 2.0))
+        many[0] = replace(many[0], statistics={f"column {n}": sides for n in range(9000)})
+        text = "\n".join(markdown_of(fork, many, [(table_name("below"), None)], 0, values=False))
         assert len(text) < MOST_CHARACTERS
-        assert "more are not shown" in text
+        assert f"{12_000 - len(re.findall(r'^[|] table .*[0-9]', text, re.MULTILINE)):,} more are not shown" in text
+        assert text.endswith("not made anew: below.")
         assert "<b>" not in text.replace("\\<b\\>", "")
 
 

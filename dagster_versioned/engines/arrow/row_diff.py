@@ -1,6 +1,6 @@
 """The row diff of two Arrow tables: narrow indexes of keys and hashes are joined, and rows taken by their numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -47,20 +47,15 @@ def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDi
     schemas = stored_schema(before.schema), stored_schema(after.schema)
     common, compared = compared_columns(*schemas, key)
     before, after = (_takeable(table, schema) for table, schema in zip((before, after), schemas, strict=True))
-    # What is joined is narrow: keys, two hashes of the compared values, and where the row is.
-    old, new = (_index(side, table, common, key, compared) for side, table in (("before", before), ("after", after)))
-    joined = old.join(new, [f"k{i}" for i in range(len(key))], join_type="full outer")
-    # Null, which filters drop, for a row without a partner.
-    differs = _call(
-        "or",
-        _call("not_equal", joined["before_lane0"], joined["after_lane0"]),
-        _call("not_equal", joined["before_lane1"], joined["after_lane1"]),
+    old, new = (
+        index_rows(side, _stored(table, common), common, key, compared)
+        for side, table in (("before", before), ("after", after))
     )
+    joined, is_changed = _joined(old, new, len(key))
     removed = joined.filter(_call("is_null", joined["after_row"]))["before_row"].sort()
     added = joined.filter(_call("is_null", joined["before_row"]))["after_row"].sort()
-    changed = joined.filter(differs).select(["before_row", "after_row"]).sort_by("before_row")
-    counts = {"added": len(added), "removed": len(removed), "changed": len(changed)}
-    counts["unchanged"] = joined.num_rows - sum(counts.values())
+    changed = joined.filter(is_changed).select(["before_row", "after_row"]).sort_by("before_row")
+    counts = _counts(joined, is_changed)
     return RowDiff(
         _take(after, added),
         _take(before, removed),
@@ -70,17 +65,51 @@ def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDi
     )
 
 
-def _index(side: str, table: pa.Table, schema: StructType, key: Sequence[str], compared: list[str]) -> pa.Table:
-    """Keys (``k0``, …), hashes of the compared values and row numbers of one side, once its keys are checked."""
-    key_schema = _only(schema, key)
-    keys = pa.Table.from_batches(_stored(table, key_schema), schema_to_arrow(key_schema)).select(list(key))
-    lanes = [row_lanes(batch) for batch in _stored(table, _only(schema, compared))] if compared else []
+def count_rows(before: pa.Table, after: pa.Table, key: Sequence[str]) -> dict[str, int]:
+    """Rows ``added``, ``removed``, ``changed`` and ``unchanged``, of two indexes (`index_rows`)."""
+    return _counts(*_joined(before, after, len(key)))
+
+
+def _joined(old: pa.Table, new: pa.Table, keys: int) -> tuple[pa.Table, Any]:
+    """The rows of two indexes side by side, and which of them differ: null, as filters drop, without a partner."""
+    joined = old.join(new, [f"k{i}" for i in range(keys)], join_type="full outer")
+    return joined, _call(
+        "or",
+        _call("not_equal", joined["before_lane0"], joined["after_lane0"]),
+        _call("not_equal", joined["before_lane1"], joined["after_lane1"]),
+    )
+
+
+def _counts(joined: pa.Table, is_changed: Any) -> dict[str, int]:
+    counts = {
+        "added": joined["before_row"].null_count,
+        "removed": joined["after_row"].null_count,
+        "changed": int(_call("sum", is_changed).as_py() or 0),
+    }
+    return {**counts, "unchanged": joined.num_rows - sum(counts.values())}
+
+
+def index_rows(
+    side: str, batches: Iterable[pa.RecordBatch], schema: StructType, key: Sequence[str], compared: Sequence[str]
+) -> pa.Table:
+    """Keys (``k0``, …), two hashes of the compared values and row numbers of one side, once its keys are checked.
+
+    That is narrow, and all that is kept of the batches, which have the columns of the schema. Raises `InvalidInput` for
+    keys that are null or not unique.
+    """
+    by_schema = _only(schema, key).names
+    held: list[pa.RecordBatch] = []
+    lanes: list[tuple[Any, Any]] = []
+    for batch in batches:
+        held.append(batch.select(by_schema))
+        none = np.zeros(batch.num_rows, np.uint64)
+        lanes.append(row_lanes(batch.select(list(compared))) if compared else (none, none))
+    keys = pa.Table.from_batches(held, schema_to_arrow(_only(schema, key))).select(list(key))
     columns: dict[str, Any] = {f"k{i}": join_key(column) for i, column in enumerate(cast("Any", keys).columns)}
     names = list(columns)
-    columns[f"{side}_row"] = pa.array(np.arange(table.num_rows))
+    columns[f"{side}_row"] = pa.array(np.arange(keys.num_rows))
     for i in range(2):
-        lane = [of_batch[i] for of_batch in lanes] if compared else [np.zeros(table.num_rows, np.uint64)]
-        columns[f"{side}_lane{i}"] = pa.chunked_array(lane, pa.uint64())
+        columns[f"{side}_lane{i}"] = pa.chunked_array([of_batch[i] for of_batch in lanes], pa.uint64())
     index = pa.table(columns)
     _check_keys(side, keys, index, names, f"{side}_row")
     return index

@@ -86,7 +86,7 @@ def default_session() -> "SparkSession":
         with requiring(*needs):
             import_module("pyspark.sql.connect.session")
         _require_server(os.environ["SPARK_REMOTE"])
-    elif _java() is None:
+    elif find_java() is None:
         raise VersionedError(_NO_JAVA)
     builder = SparkSession.builder.appName("dagster-versioned")
     if not is_remote:
@@ -152,7 +152,7 @@ def _starting() -> Generator[None]:
     except Exception as error:
         if "Java gateway process exited" not in str(error):
             raise
-        java = _java()
+        java = find_java()
         if java is None:
             raise VersionedError(_NO_JAVA) from error
         asked = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)
@@ -188,7 +188,7 @@ def _require_server(remote: str) -> None:
         ) from error
 
 
-def _java() -> str | None:
+def find_java() -> str | None:
     """The Java that PySpark starts; ``None`` where there is none."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which(Path(home, "bin", "java") if home else "java")
