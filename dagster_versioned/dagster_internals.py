@@ -14,6 +14,7 @@ from dagster_versioned.bounds import require_release
 require_release("dagster", dg.__version__)
 
 from dagster._core.asset_graph_view.asset_graph_view import AssetGraphView
+from dagster._core.code_pointer import load_python_file
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.definitions.asset_key import CoercibleToAssetKey
 from dagster._core.definitions.asset_selection import CoercibleToAssetSelection, RequiredNeighborsAssetSelection
@@ -42,6 +43,10 @@ from dagster._core.storage.tags import (
     RETRY_NUMBER_TAG,
     WILL_RETRY_TAG,
 )
+from dagster._core.workspace.load import (
+    GrpcServerCodeLocationOrigin,  # pyright: ignore[reportPrivateImportUsage] - its own module was moved in 1.12
+    location_origins_from_yaml_paths,
+)
 
 __all__ = [
     "ASSET_PARTITION_RANGE_END_TAG",
@@ -67,12 +72,15 @@ __all__ = [
     "CoercibleToAssetKey",
     "CoercibleToAssetSelection",
     "EngineEventData",
+    "GrpcServerCodeLocationOrigin",
     "RequiredNeighborsAssetSelection",
     "StepEventStatus",
     "StepExecutionContext",
     "StepOutputHandle",
     "UpstreamPartitionsResult",
     "evaluation_of",
+    "load_python_file",
+    "location_origins_from_yaml_paths",
     "partition_loading_context",
     "partition_of",
     "set_data_version",

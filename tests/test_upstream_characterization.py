@@ -4,6 +4,7 @@ All of it is imported in one module for each. Where a new release differs, the f
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -226,6 +227,33 @@ class TestDagster:
         assert isinstance(view.asset_graph, internals.AssetGraph)
         assert view.instance is instance
         assert set(view.asset_graph.materializable_asset_keys) == {dg.AssetKey("watched")}
+
+    def test_the_code_locations_of_a_workspace_file(self, tmp_path: Path) -> None:
+        (tmp_path / "workspace.yaml").write_text("""
+load_from:
+  - python_module: {module_name: one, working_directory: there, attribute: defs, executable_path: python3}
+  - python_file: two.py
+  - python_file: {relative_path: three.py}
+  - autoload_defs_module: {module_name: four}
+  - grpc_server: {port: 4000}
+""")
+        *own, server = internals.location_origins_from_yaml_paths([str(tmp_path / "workspace.yaml")])
+        assert isinstance(server, internals.GrpcServerCodeLocationOrigin)
+        assert server.location_name == "grpc:localhost:4000"
+        one, two, three, four = (origin.loadable_target_origin for origin in own)
+        named = (one.module_name, one.working_directory, one.attribute, one.executable_path)
+        assert named == ("one", "there", "defs", "python3")
+        assert (two.python_file, two.working_directory) == (str(tmp_path / "two.py"), None)
+        assert (three.python_file, three.working_directory) == (str(tmp_path / "three.py"), str(tmp_path))
+        assert (four.autoload_defs_module_name, four.module_name, four.package_name) == ("four", None, None)
+
+    def test_a_file_is_a_module_of_its_name_and_a_second_one_takes_its_place(self, tmp_path: Path) -> None:
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "of_this_name.py").write_text(f"is_in = {folder!r}")
+        loaded = [internals.load_python_file(tmp_path / one / "of_this_name.py", str(tmp_path)) for one in "ab"]
+        assert [module.is_in for module in loaded] == ["a", "b"]
+        assert sys.modules.pop("of_this_name") is loaded[1]
 
     def test_a_selection_with_its_neighbors(self) -> None:
         @dg.multi_asset(specs=[dg.AssetSpec("one"), dg.AssetSpec("other")])

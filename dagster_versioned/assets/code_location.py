@@ -1,21 +1,41 @@
-"""The definitions of a module, such as the one that Dagster loads, and its features."""
+"""The definitions of code locations, loaded as Dagster loads them, and the features of a module."""
 
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, cast
 
 import dagster as dg
+from dagster.components import load_defs
 from dagster.components.definitions import LazyDefinitions
 
 from dagster_versioned.assets.feature_definition import FEATURE_KEY
 from dagster_versioned.assets.graph.inputs import plain
+from dagster_versioned.dagster_internals import load_python_file
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import SHORTEST, FeatureGraph
+
+
+@dataclass(frozen=True)
+class CodeLocation:
+    """A module by its name, or a Python file: what Dagster loads definitions from.
+
+    Modules are first looked for in ``folder``. What counts is the value of ``attribute`` if one is given, with
+    ``autoload`` what is below the module, else the one value in it that holds definitions.
+    """
+
+    target: str | Path
+    folder: Path = field(default_factory=Path.cwd)
+    attribute: str | None = None
+    autoload: bool = False
+
+    def __str__(self) -> str:
+        return f"{'file' if isinstance(self.target, Path) else 'module'} {str(self.target)!r}"
 
 
 def features_of_module(name: str) -> FeatureGraph:
@@ -25,7 +45,7 @@ def features_of_module(name: str) -> FeatureGraph:
     lists, tuples and dicts. Raises `InvalidInput` where the module cannot be imported, has no feature, or has two
     definitions of one.
     """
-    with _loading(name) as module:
+    with _loading(CodeLocation(name)) as module:
         graphs = [value for value in vars(module).values() if isinstance(value, FeatureGraph)]
         features = _gathered(value for key, value in vars(module).items() if not key.startswith("__"))
     if not features:
@@ -36,29 +56,55 @@ def features_of_module(name: str) -> FeatureGraph:
     return FeatureGraph(features, max((graph.hash_length for graph in graphs), default=SHORTEST))
 
 
-def repository_of_module(name: str) -> dg.RepositoryDefinition:
-    """Import a module, also from the working directory, and resolve its ``Definitions``, as a code location does.
+def repositories_of(locations: Iterable[CodeLocation]) -> list[dg.RepositoryDefinition]:
+    """Load code locations, all in this process, and resolve their ``Definitions``, as Dagster does in one for each.
 
-    Raises `InvalidInput` where the module cannot be imported or resolved, or has not exactly one ``Definitions``.
+    Raises `InvalidInput` where one cannot be loaded or resolved, or has not exactly one ``Definitions``, or where two
+    have different modules of one name.
     """
-    with _loading(name) as module:
-        values: list[Any] = [
-            value
-            for value in vars(module).values()
-            if isinstance(value, (dg.Definitions, LazyDefinitions, dg.RepositoryDefinition))
-        ]
-        found = list({id(value): value for value in values}.values())
-        if len(found) != 1:
+    before, found = frozenset(sys.modules), list[dg.RepositoryDefinition]()
+    for location in dict.fromkeys(locations):
+        _require_own_modules(location, sys.modules.keys() - before)
+        found += _repositories(location)
+    return found
+
+
+def _require_own_modules(location: CodeLocation, loaded: Iterable[str]) -> None:
+    """Nothing that it could import may be hidden by a module of that name which another one has imported.
+
+    Dagster loads each in a process of its own, where neither knows the other's modules.
+    """
+    for name in sorted(loaded):
+        path = location.folder.joinpath(*name.split("."))
+        for own in (path.with_name(f"{path.name}.py"), path / "__init__.py"):
+            of_other = getattr(sys.modules.get(name), "__file__", None)
+            if own != location.target and own.is_file() and not (of_other and own.samefile(of_other)):
+                raise InvalidInput(
+                    f"Two code locations have a module {name!r}, and one process can load one: {of_other} is loaded,"
+                    f" and {own} would not be. Nothing was looked at. Name them one by one, each with -m in its folder."
+                )
+
+
+def _repositories(location: CodeLocation) -> list[dg.RepositoryDefinition]:
+    with _loading(location) as module:
+        if location.autoload:
+            values: list[Any] = [load_defs(module)]
+        elif location.attribute:
+            value = getattr(module, location.attribute)
+            values = [value() if isinstance(value, FunctionType) else value]
+        else:
+            values = list({id(value): value for value in vars(module).values()}.values())
+        # The first kind that a module has is what Dagster takes, and of repositories all.
+        kinds = cast("list[type[Any]]", [LazyDefinitions, dg.Definitions, dg.RepositoryDefinition])
+        of_kinds = [[value for value in values if isinstance(value, kind)] for kind in kinds]
+        found = of_kinds[0] or of_kinds[1] or of_kinds[2]
+        if not found or (len(found) > 1 and not isinstance(found[0], dg.RepositoryDefinition)):
             raise InvalidInput(
-                f"The module {name!r} has {len(found) or 'no'} Definitions. Nothing was written. Name the module that"
+                f"The {location} has {len(found) or 'no'} Definitions. Nothing was written. Name the module that"
                 " Dagster loads, which has one."
             )
-        match found[0]:
-            case LazyDefinitions():
-                definitions = cast("Any", found[0])()
-            case _:
-                definitions = found[0]
-        return definitions.get_repository_def() if isinstance(definitions, dg.Definitions) else definitions
+        made: list[Any] = [value() if isinstance(value, kinds[0]) else value for value in found]
+        return [one.get_repository_def() if isinstance(one, dg.Definitions) else one for one in made]
 
 
 def instance_of_home() -> dg.DagsterInstance:
@@ -74,17 +120,21 @@ def instance_of_home() -> dg.DagsterInstance:
 
 
 @contextmanager
-def _loading(name: str) -> Generator[ModuleType]:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+def _loading(location: CodeLocation) -> Generator[ModuleType]:
+    folder = str(location.folder)
+    if sys.path[:1] != [folder]:
+        sys.path.insert(0, folder)
     try:
-        yield import_module(name)
+        yield (
+            load_python_file(location.target, folder)
+            if isinstance(location.target, Path)
+            else import_module(location.target)
+        )
     except VersionedError:
         raise
     except Exception as error:
         raise InvalidInput(
-            f"The module {name!r} could not be loaded ({type(error).__name__}: {error}). Nothing was written. Check the"
+            f"The {location} could not be loaded ({type(error).__name__}: {error}). Nothing was written. Check the"
             " name, and that it can be imported from here."
         ) from error
 

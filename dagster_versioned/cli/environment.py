@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.comment import Notation
 from dagster_versioned.cli.developer import DryRun, opener, parsed_place
 from dagster_versioned.cli.failures import ExitCode
-from dagster_versioned.cli.plan import Modules, modules_of_variable
 from dagster_versioned.cli.session import Session, table_of, verb
 from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields, show_table
 from dagster_versioned.errors import InvalidInput
@@ -22,6 +22,7 @@ from dagster_versioned.identity.names import PRODUCTION
 if TYPE_CHECKING:
     from dagster import DagsterInstance
 
+    from dagster_versioned.assets.code_location import CodeLocation
     from dagster_versioned.tables.environment.fork import Fork
     from dagster_versioned.tables.environments import Written
     from dagster_versioned.tables.history import Version
@@ -405,6 +406,7 @@ def promote(
         bool, typer.Option("--abandon", help="End the one that is open; what it committed stays.")
     ] = False,
     module: Modules = None,
+    workspace: Workspace = None,
     with_instance: Annotated[
         bool,
         typer.Option(
@@ -417,15 +419,15 @@ def promote(
     """Make an environment's versions production's, as far as they are current there; computes nothing.
 
     A dry run unless --apply is given. --prepare before the code is deployed and --commit after are its two halves. With
-    -m, the deployed definitions have to state the code versions that are promoted. Exit code 1: some of the environment
-    is left for production to compute.
+    -m or -w, the deployed definitions have to state the code versions that are promoted. Exit code 1: some of the
+    environment is left for production to compute.
     """
     from dagster_versioned.tables.promote import promote as promoted
 
-    if prepare + commit + abandon > 1 or ((module or with_instance) and (prepare or abandon)):
+    if prepare + commit + abandon > 1 or ((module or workspace or with_instance) and (prepare or abandon)):
         raise InvalidInput(
-            "--prepare, --commit and --abandon are three things; -m and --instance belong to what commits. Nothing was "
-            "done. Give one of them."
+            "--prepare, --commit and --abandon are three things; -m, -w and --instance belong to what commits. Nothing "
+            "was done. Give one of them."
         )
     if accept and (commit or abandon):
         raise InvalidInput("--accept belongs to --prepare, which decides what is committed. Nothing was done.")
@@ -433,7 +435,8 @@ def promote(
     if abandon:
         return _abandon(session, project, name, apply)
     half: Half | None = "prepare" if prepare else "commit" if commit else None
-    check, instance = _checks(project, module or (modules_of_variable() if commit else ()), with_instance)
+    locations = named_locations(module, workspace) if module or workspace or commit else ()
+    check, instance = _checks(project, locations, with_instance)
     report = promoted(
         project,
         name,
@@ -507,17 +510,16 @@ def _abandon(session: Session, project: "Project", name: str, apply: bool) -> No
 
 
 def _checks(
-    project: "Project", modules: Iterable[str], with_instance: bool
+    project: "Project", locations: "Sequence[CodeLocation]", with_instance: bool
 ) -> "tuple[Callable[[Sequence[Version]], None] | None, DagsterInstance | None]":
     """What a promotion has to pass before its first commit, and the instance, opened before anything is done."""
-    modules = list(dict.fromkeys(modules))
-    if not modules and not with_instance:
+    if not locations and not with_instance:
         return None, None
-    from dagster_versioned.assets.code_location import instance_of_home, repository_of_module
+    from dagster_versioned.assets.code_location import instance_of_home, repositories_of
     from dagster_versioned.sensors.deployed import require_deployed, require_idle
 
     os.environ["DAGSTER_VERSIONED_ENVIRONMENT"] = PRODUCTION  # which the definitions name
-    repositories = [repository_of_module(one) for one in modules]
+    repositories = repositories_of(locations)
     instance = instance_of_home() if with_instance else None
 
     def check(versions: "Sequence[Version]") -> None:

@@ -4,10 +4,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dagster_versioned.cli.code_locations import Modules, Workspace, named_locations
 from dagster_versioned.cli.comment import Notation, comment, escaped, some
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.cli.session import Session, verb
@@ -23,17 +25,6 @@ _COLUMNS = ("asset", "what", "partitions", "why", "requested by", "rows now", "s
 _RIGHT = ("partitions", "rows now", "size now")
 
 
-Modules = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--module",
-        "-m",
-        metavar="MODULE",
-        help="A module with Definitions, as Dagster loads it (or DAGSTER_VERSIONED_MODULE); repeatable.",
-    ),
-]
-
-
 class Stale(StrEnum):
     """What of an environment is spoken of. Enumerations, since Typer knows no literals before 0.19."""
 
@@ -44,18 +35,14 @@ class Stale(StrEnum):
 _SCOPES: dict[Stale, "Scope"] = {Stale.CHANGED: "changed", Stale.ALL: "all"}
 
 
-def modules_of_variable() -> list[str]:
-    """The module that DAGSTER_VERSIONED_MODULE names, if it does."""
-    return list(filter(None, [os.environ.get("DAGSTER_VERSIONED_MODULE")]))
-
-
 def register(app: typer.Typer) -> None:
     """Add the verb to the application."""
     verb(
         app,
         panel=PANEL,
         examples=[
-            "plan -m my_project.definitions",
+            "plan",
+            "plan -w workspace.yaml",
             "plan -m my_project.definitions --environment pr-142 --format markdown",
             "plan -m my_project.definitions --instance --exit-code",
         ],
@@ -65,6 +52,7 @@ def register(app: typer.Typer) -> None:
 def plan(
     session: Session,
     module: Modules = None,
+    workspace: Workspace = None,
     with_instance: Annotated[
         bool,
         typer.Option("--instance", help="Ask the Dagster instance of DAGSTER_HOME for partitions, runs and checks."),
@@ -77,18 +65,31 @@ def plan(
     ] = Stale.CHANGED,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if something would run.")] = False,
 ) -> ExitCode | None:
-    """Say what would run of the definitions in MODULE, and why, as their sensors judge it. Runs and writes nothing."""
-    names = module or modules_of_variable()
-    if not names:
-        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
+    """Say what would run of your definitions, and why, as their sensors judge it. Runs and writes nothing.
+
+    They are those of MODULE or of the workspace FILE; without either, of the working directory, where `dagster dev` and
+    `dg dev` find them: pyproject.toml, dg.toml, workspace.yaml.
+    """
     if session.json and notation is not Notation.TEXT:
         raise InvalidInput("--json and --format are two notations. Nothing was read. Give one of them.")
     if session.environment is not None:
         os.environ["DAGSTER_VERSIONED_ENVIRONMENT"] = session.environment  # which the definitions name
-    from dagster_versioned.assets.code_location import instance_of_home, repository_of_module
+    from dagster_versioned.assets.code_location import instance_of_home, repositories_of
+    from dagster_versioned.assets.workspace import locations_in
     from dagster_versioned.sensors.forecast import forecast
 
-    repositories = [repository_of_module(name) for name in dict.fromkeys(names)]
+    locations = named_locations(module, workspace)
+    if not locations:
+        locations = locations_in(Path.cwd())
+        if locations:
+            session.note(f"Found here: the {', the '.join(map(str, locations))}.")
+    if not locations:
+        raise InvalidInput(
+            f"No definitions are named, and there are none that Dagster would find in {Path.cwd()}. Nothing was read."
+            " Name their module, -m MODULE (or DAGSTER_VERSIONED_MODULE), or a workspace file, -w FILE; or go to a"
+            " folder with a pyproject.toml that has [tool.dagster] or [tool.dg], a dg.toml, or a workspace.yaml."
+        )
+    repositories = repositories_of(locations)
     instance = instance_of_home() if with_instance else None
     found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
     if session.json:

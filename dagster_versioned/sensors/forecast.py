@@ -375,7 +375,7 @@ def _in_order(units: Iterable[Unit]) -> list[Unit]:
         for key in unit.keys:
             if key in by_key:
                 raise InvalidInput(
-                    f"Two modules define the asset {key.to_user_string()}. Nothing was looked at. Name the modules "
+                    f"Two code locations define the asset {key.to_user_string()}. Nothing was looked at. Name those "
                     "that Dagster loads, each once."
                 )
             by_key[key] = unit

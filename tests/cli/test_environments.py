@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -409,6 +410,16 @@ class TestHalves:
         prepared("promote", "pr-142", "--commit", "--apply", "-m", "deployed_2", ok=0)
         assert project.table("new").exists()
 
+    def test_the_code_is_that_of_a_workspace_file_where_it_is_named(self, prepared, project):
+        Path("workspace.yaml").write_text("load_from: [{python_module: deployed_1}]")
+        refused = prepared("promote", "pr-142", "--commit", "--apply", "-w", "workspace.yaml")
+        assert refused.code == 2
+        assert "new (1 is deployed, 2 made it)" in refused.err
+        assert prepared("promote", "pr-142", "--apply", "-w", "workspace.yaml").code == 2
+        assert not project.table("new").exists()
+        prepared("promote", "pr-142", "--commit", "--apply", ok=0)  # which does not look for one
+        assert project.table("new").exists()
+
     def test_no_run_of_it_may_be_in_progress(self, prepared, project, tmp_path, monkeypatch):
         import dagster as dg
 
@@ -452,6 +463,7 @@ class TestHalves:
             ("--prepare", "--commit"),
             ("--commit", "--abandon"),
             ("--prepare", "-m", "deployed_2"),
+            ("--prepare", "-w", "workspace.yaml"),
             ("--prepare", "--instance"),
             ("--abandon", "--instance"),
             ("--commit", "--accept", "new"),

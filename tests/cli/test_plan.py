@@ -200,7 +200,16 @@ class TestModules:
             assert result.stdout == ""
 
     def test_none_is_named(self, built, monkeypatch):
-        assert "Name their module: -m MODULE" in plan(ok=ExitCode.INVALID).stderr
+        said = plan(ok=ExitCode.INVALID).stderr
+        for way in (
+            "-m MODULE",
+            "DAGSTER_VERSIONED_MODULE",
+            "-w FILE",
+            "[tool.dagster]",
+            "[tool.dg]",
+            "workspace.yaml",
+        ):
+            assert way in said
         monkeypatch.setenv("DAGSTER_VERSIONED_MODULE", "same")
         plan("--environment", "production")
 
@@ -210,7 +219,7 @@ class TestModules:
 
     def test_two_of_the_same_assets_are_refused(self, built):
         said = plan("-m", "same", "-m", "changed", "--environment", "production", ok=ExitCode.INVALID).stderr
-        assert "Two modules define the asset flights" in said
+        assert "Two code locations define the asset flights" in said
 
 
 def test_the_instance_is_that_of_dagster_home(built, tmp_path, monkeypatch):
