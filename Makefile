@@ -26,7 +26,7 @@ help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: java $(VENV)/.example ## Install, then run the example three times, show its versions, its features, its histories
+run: java $(VENV)/.example ## Install, then run the example three times, show its versions, its features, its histories, its checks
 	$(BIN)/python -m example_project.tour
 
 .PHONY: ui
@@ -34,8 +34,9 @@ ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in D
 	@compgen -G '.example/dagster/history/runs/*-*.db' > /dev/null || $(BIN)/python -m example_project
 	@[ -e .example/features ] || $(BIN)/python -m example_project.features
 	@[ -e .example/history ] || $(BIN)/python -m example_project.history
+	@[ -e .example/checked ] || $(BIN)/python -m example_project.checked
 	$(BIN)/python -m example_project.governed
-	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features -m example_project.history
+	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features -m example_project.history -m example_project.checked
 
 .PHONY: test
 test: java lint docs ## Install with test extras, then everything that CI checks

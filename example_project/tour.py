@@ -1,4 +1,4 @@
-"""All three examples in one process, which starts Spark once: ``python -m example_project.tour``."""
+"""All four examples in one process, which starts Spark once: ``python -m example_project.tour``."""
 
 import threading
 import time
@@ -15,9 +15,9 @@ def main() -> None:
     # Spark takes seconds to start, in a process of its own: long enough for all that the examples import.
     threading.Thread(target=start_spark, daemon=True).start()
     from example_project import __main__ as flights
-    from example_project import features, history
+    from example_project import checked, features, history
 
-    for example in (flights.main, features.main, history.main):
+    for example in (flights.main, features.main, history.main, checked.main):
         try:
             example()
         except typer.Exit as ended:
