@@ -25,12 +25,14 @@ from support.s3_server import free_ports
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 ROUNDS = 10
+KILLED = 2
+"""Workers in each round."""
 HOME = """
 telemetry: {enabled: false}
 nux: {enabled: false}
 concurrency: {runs: {max_concurrent_runs: 6}}
 run_monitoring: {enabled: true, poll_interval_seconds: 5}
-run_retries: {enabled: true, max_retries: 3, retry_on_asset_or_op_failure: false}
+run_retries: {enabled: true, max_retries: 5, retry_on_asset_or_op_failure: false}
 """
 
 
@@ -95,9 +97,11 @@ class Soak:
         self.chance, self.serial, self.killed = random.Random(4), 0, Counter[str]()
         self.good: dict[int, list[int]] = {number: [] for number in range(TABLES)}
         self.last: dict[int, int] = {}
+        self.doomed = 0
 
     def ask(self, *, may_be_bad: bool) -> None:
         """For two runs of each table: of a new version of its source, or of a row each."""
+        self.doomed = KILLED
         for number in range(TABLES):
             value = self._value(number, may_be_bad=may_be_bad)
             if number % 2 == 0:
@@ -124,7 +128,8 @@ class Soak:
 
     def wait_and_kill(self, house: House) -> bool | None:
         """Whether most runs have ended: the next round meets the others."""
-        if self.chance.random() < 0.03 and (workers := house.workers()):
+        if self.doomed and self.chance.random() < 0.03 and (workers := house.workers()):
+            self.doomed -= 1
             with suppress(ProcessLookupError):
                 os.kill(self.chance.choice(workers), signal.SIGKILL)
                 self.killed["workers"] += 1
@@ -142,7 +147,7 @@ class Soak:
 def polled(lake: Path, over: threading.Event) -> Counter[int]:
     """What two readers of all tables have seen until it is over."""
     project, seen = Project.open("SOAK", str(lake)), Counter[int]()
-    while not over.wait(0.3):
+    while not over.wait(1):
         for number in range(TABLES):
             seen.update(delta(str(lake), number))
             seen.update(ours(project, number))
@@ -183,7 +188,8 @@ def test_no_reader_sees_a_bad_version_and_every_good_one_is_published_once_or_co
     )
     assert not [one for one in seen if one > BAD]
     assert runs >= 20 * ROUNDS
-    assert soak.killed["workers"] >= 5
+    assert soak.killed["workers"] >= ROUNDS
+    assert soak.killed["daemon"] >= 3
     for number in range(TABLES):
         require_all_good(soak, number)
 
