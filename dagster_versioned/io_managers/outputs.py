@@ -20,7 +20,7 @@ from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
-from dagster_versioned.io_managers.computations import computing
+from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import event_time_of
 from dagster_versioned.io_managers.materialization import (
@@ -64,8 +64,8 @@ def store(
 
     Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
     """
-    table = project.project().table(context.asset_key.path)
     step = step_of(context)
+    table = opened_before(step, context.asset_key) or project.project().table(context.asset_key.path)
     if step is not None:
         settle_environment(step, table.project, context.asset_key)
         refuse_early_conditions(step, context.asset_key, publish)

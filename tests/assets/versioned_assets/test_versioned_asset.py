@@ -126,6 +126,7 @@ class TestHits:
         assert [run(1), run(2), run(3)] == [[1], [2], [3]]
         assert [run(1), run(2), run(3)] == [[], [], []]
 
+    @pytest.mark.slow
     def test_two_hundred_assets_again_call_and_load_nothing(self, bench, loads):
         def one(number):
             @versioned_asset(name=f"a{number}", code_version="1", ins={"above": dg.AssetIn(f"a{max(number - 10, 0)}")})
