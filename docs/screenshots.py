@@ -35,6 +35,7 @@ from support.pull_request import open_shop, propose
 IMAGES = Path(__file__).parent / "images"
 LOCATION = "example_project.definitions"
 FEATURES = "example_project.features"
+CHECKED = "example_project.checked"
 SENSOR = "keep_current"
 MONTHLY = "monthly_weather_delays"
 LONG = 600.0
@@ -93,10 +94,33 @@ def _take(folder: Path) -> None:
         dagster.wait_for(lambda: _is_done(instance, backfill), "the backfill", LONG)
         _look_at_assets_and_runs(ui, runs[-1], backfill)
     with opened_browser() as pages:
+        _look_at_checked_versions(pages)
         _look_at_a_pull_request(pages, folder / "shop")
 
 
 # What is to be seen
+
+
+def _look_at_checked_versions(pages: Pages) -> None:
+    """What a check has stopped, what was published, and what was not computed again."""
+    _say("running the example of checks")
+    subprocess.run([sys.executable, "-m", CHECKED], check=True, stdout=subprocess.DEVNULL)
+    with dg.DagsterInstance.get() as instance, dagster_dev("-m", CHECKED, log=Path(".example/checked.log")) as dagster:
+        ui = Pictures(pages, dagster.url)
+        # Newest first: the fourth run's, the published one of the third, what it parked, and what failed in the second.
+        events = instance.fetch_materializations(dg.AssetKey("weather"), limit=4).records
+        for name, event, words in (
+            ("parked", events[3], ("dagster_versioned/state parked", "dagster_versioned/draft_sha256")),
+            ("published", events[1], ("dagster_versioned/state published", "dagster_versioned/parked_by")),
+        ):
+            ui.open(f"/assets/weather?view=events&time={event.timestamp * 1000:.0f}")
+            ui.pages.read(*words)
+            ui.pages.show(f"//tr[.//*[.='{words[1]}']]")
+            ui.take(name, *words)
+        ui.open("/assets/daily_weather?view=events")
+        ui.pages.read("dagster_versioned/saved_seconds")
+        ui.pages.show("//tr[.//*[.='dagster_versioned/saved_bytes']]")
+        ui.take("reused", "dagster_versioned/reused", "dagster_versioned/saved_seconds")
 
 
 def _look_at_a_pull_request(pages: Pages, folder: Path) -> None:
