@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned import ProjectResource, VersionedParquetIOManager, versioned_asset
+from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.project import Project
 
 NAMES = ("b", "c", "d")
+BRANCH = "pr-1"
 ABOVE = {"b": ("a",), "c": ("a", "b"), "d": ("a", "b", "c")}
 
 graphs = st.fixed_dictionaries({name: st.sets(st.sampled_from(ABOVE[name]), min_size=1).map(sorted) for name in NAMES})
@@ -22,6 +24,7 @@ steps = st.lists(
         st.tuples(st.just("code"), st.sampled_from(NAMES), st.sampled_from("12")),
         st.tuples(st.just("fails"), st.sampled_from(NAMES)),
         st.just(("again",)),
+        st.just(("elsewhere",)),
     ),
     min_size=2,
     max_size=6,
@@ -29,14 +32,21 @@ steps = st.lists(
 
 
 class World:
-    """A project with one graph, its source and its code, as they are now."""
+    """A project with one graph, its source and its code, as they are now; in production, or in its one branch."""
 
     def __init__(self, root, graph, decorator):
         self.root = root
         self.graph = graph
         self.decorator = decorator
-        self.instance = dg.DagsterInstance.ephemeral()
+        self.instances = {}
+        self.environment = None
         self.calls = []
+
+    def go_elsewhere(self):
+        """From production to the branch, which begins when it is first gone to; or back."""
+        if self.environment is None and None in self.instances and BRANCH not in self.instances:
+            create_environment(Project.open("WORLD", str(self.root)), BRANCH)
+        self.environment = BRANCH if self.environment is None else None
 
     def run(self, data, code, failing):
         """The names of the functions that were called."""
@@ -46,9 +56,11 @@ class World:
             return pd.DataFrame({"value": [data]})
 
         self.calls.clear()
-        io = VersionedParquetIOManager(project=ProjectResource(name="WORLD", location=str(self.root)))
+        resource = ProjectResource(name="WORLD", location=str(self.root), environment=self.environment)
+        io = VersionedParquetIOManager(project=resource)
+        instance = self.instances.setdefault(self.environment, dg.DagsterInstance.ephemeral())
         assets = [a, *(self._asset(name, code[name], name == failing) for name in NAMES)]
-        dg.materialize(assets, instance=self.instance, resources={"io_manager": io}, raise_on_error=False)
+        dg.materialize(assets, instance=instance, resources={"io_manager": io}, raise_on_error=False)
         return list(self.calls)
 
     def _asset(self, name, code, fails):
@@ -63,7 +75,7 @@ class World:
         return made
 
     def rows(self):
-        project = Project.open("WORLD", str(self.root))
+        project = Project.open("WORLD", str(self.root), environment=self.environment)
         tables = {name: project.table(name) for name in NAMES}
         return {
             name: table.read(as_type=pd.DataFrame)["value"].tolist() for name, table in tables.items() if table.exists()
@@ -71,11 +83,14 @@ class World:
 
 
 class Oracle:
-    """What has to be called, by a dictionary of keys."""
+    """What has to be called, by a dictionary of keys; the branch begins with production's."""
 
     def __init__(self, graph):
         self.graph = graph
-        self.known = {}
+        self.known, self.other = {}, None
+
+    def go_elsewhere(self):
+        self.known, self.other = (dict(self.known) if self.other is None else self.other), self.known
 
     def run(self, data, code, failing):
         versions = {"a": ("a", data)}
@@ -96,7 +111,7 @@ class Oracle:
 
 @pytest.mark.slow
 @given(graph=graphs, changes=steps)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 def test_calls_are_those_of_an_oracle_and_rows_those_of_ordinary_assets(graph, changes):
     with tempfile.TemporaryDirectory() as root:
         reusing = World(Path(root, "reusing"), graph, versioned_asset)
@@ -112,6 +127,9 @@ def test_calls_are_those_of_an_oracle_and_rows_those_of_ordinary_assets(graph, c
                     code[name] = version
                 case ("fails", name):
                     failing = name
+                case ("elsewhere",):
+                    for one in (reusing, ordinary, oracle):
+                        one.go_elsewhere()
                 case _:
                     pass
             assert sorted(reusing.run(data, code, failing)) == oracle.run(data, code, failing)
