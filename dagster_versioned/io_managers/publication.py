@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 
@@ -44,6 +45,43 @@ class Hindrance:
     failed: bool
 
 
+class EventLog:
+    """Dagster's event log during one look at drafts: no run and no check is asked for twice."""
+
+    def __init__(self, instance: dg.DagsterInstance) -> None:
+        self.instance = instance
+        self._runs: dict[str, dg.DagsterRun | None] = {}
+        self._executions: dict[dg.AssetCheckKey, Sequence[AssetCheckExecutionRecord]] = {}
+
+    def again(self) -> "EventLog":
+        """Another look at checks, at runs as they stood: what a run did before it ended is seen then."""
+        log = EventLog(self.instance)
+        log._runs = self._runs
+        return log
+
+    def run(self, run_id: str) -> dg.DagsterRun | None:
+        """A run, if Dagster knows it."""
+        if run_id not in self._runs:
+            self._runs[run_id] = self.instance.get_run_by_id(run_id) if run_id else None
+        return self._runs[run_id]
+
+    def executions(self, check: dg.AssetCheckKey) -> Sequence[AssetCheckExecutionRecord]:
+        """The newest executions of a check, newest first."""
+        if check not in self._executions:
+            storage = self.instance.event_log_storage
+            self._executions[check] = storage.get_asset_check_execution_history(check, limit=EXECUTIONS)
+        return self._executions[check]
+
+    def newest(self, checks: Iterable[dg.AssetCheckKey]) -> Mapping[dg.AssetCheckKey, tuple[int, object]]:
+        """Of each check that was executed, the id of the newest execution and how it stands."""
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(list(checks))
+        return {check: (one.id, one.status) for check, one in found.items()}
+
+
+_failed: "WeakKeyDictionary[AssetGraph, dict[str, tuple[object, Hindrance]]]" = WeakKeyDictionary()
+"""By the id of a draft, what keeps it from being published as long as no check of it is executed again."""
+
+
 def publish_checked(
     project: Project,
     instance: dg.DagsterInstance,
@@ -79,6 +117,8 @@ def publish_of(
     ]
 
     judged: dict[str, str | None] = {}
+    log, known = EventLog(instance), _failed.setdefault(graph, {})
+    newest = log.newest({check for asset in set(map(_asset_of, own)) for check in _blocking(graph, asset)})
 
     def judge(draft: ParkedDraft) -> str | None:
         if draft.id not in judged:
@@ -86,9 +126,16 @@ def publish_of(
         return judged[draft.id]
 
     def look(draft: ParkedDraft) -> str | None:
-        found = hindrance(instance, graph, draft, project)
+        executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
+        before, found = known.get(draft.id, (None, None))
+        if before != executed:
+            found = hindrance(log, graph, draft, project)
+            if found is not None and found.failed:
+                found = hindrance(log.again(), graph, draft, project)
         if found is None:
             return None
+        if found.failed and log.run(draft.run.run_id) is not None:
+            known[draft.id] = executed, found
         standing = "failed" if found.failed else "parked"
         if (draft.standing, draft.why) != (standing, found.why):
             settle(project.data, draft, standing=standing, why=found.why)
@@ -97,17 +144,19 @@ def publish_of(
     return publish_drafts(project, own, judge, by, lambda made: report_publication(instance, graph, project, made))
 
 
-def hindrance(
-    instance: dg.DagsterInstance, graph: AssetGraph, draft: ParkedDraft, project: Project
-) -> Hindrance | None:
+def _blocking(graph: AssetGraph, asset: dg.AssetKey) -> list[dg.AssetCheckKey]:
+    return sorted(check for check in graph.get(asset).check_keys if graph.get(check).blocking)
+
+
+def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Project) -> Hindrance | None:
     """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
 
     An evaluation counts if it is of the run that parked the draft, of one that goes on with it, or of one that was told
     to see it (`PARKED_TAG`). What Dagster names as its target does not: of a run over several partitions that is an
     arbitrary one, and a check that is executed again names what was materialized before.
     """
-    asset, run_id = _asset_of(draft), draft.run.run_id
-    run = instance.get_run_by_id(run_id)
+    asset, run_id, instance = _asset_of(draft), draft.run.run_id, log.instance
+    run = log.run(run_id)
     if run is None:
         return Hindrance(f"Dagster does not know its run {run_id}", failed=True)
     stats = instance.get_run_step_stats(run_id, [draft.run.step_key])
@@ -117,11 +166,10 @@ def hindrance(
         return Hindrance(f"its step {draft.run.step_key} {how}", failed=run.is_finished)
     if not _is_witnessed(instance, asset, draft):
         return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
-    checks = sorted(check for check in graph.get(asset).check_keys if graph.get(check).blocking)
-    for check in checks:
-        found = _of_check(instance, draft, run, check)
+    for check in _blocking(graph, asset):
+        found = _of_check(log, draft, run, check)
         if found is None and graph.get(check).metadata.get(WHOLE_KEY):
-            found = _moved(instance, draft, check, project)
+            found = _moved(log, draft, check, project)
         if found is not None:
             return found
     return None
@@ -164,12 +212,13 @@ def report_publication(instance: dg.DagsterInstance, graph: AssetGraph, project:
             targets[version.partition] = target
     run = instance.get_run_by_id(draft.run.run_id)
     if targets and run is not None:
+        log = EventLog(instance)
         for check in sorted(graph.get(asset).check_keys):
-            _report_evaluations(instance, draft, run, check, targets)
+            _report_evaluations(log, draft, run, check, targets)
 
 
 def _report_evaluations(
-    instance: dg.DagsterInstance,
+    log: EventLog,
     draft: ParkedDraft,
     run: dg.DagsterRun,
     check: dg.AssetCheckKey,
@@ -177,17 +226,17 @@ def _report_evaluations(
 ) -> None:
     known = {
         one.evaluation.target_materialization_data
-        for one in _executions(instance, check)
+        for one in log.executions(check)
         if not one.run_id and isinstance(one.evaluation, dg.AssetCheckEvaluation)
     }
-    found = _evaluated(instance, draft, run, check)
+    found = _evaluated(log, draft, run, check)
     if found is None:
         return
     for evaluation in found[1]:
         target = targets.get(partition_of(evaluation), list(targets.values())[-1])
         if target not in known:
             said = {DRAFT_KEY: dg.TextMetadataValue(draft.id), JUDGED_BY: dg.DagsterRunMetadataValue(found[0].run_id)}
-            instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
+            log.instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
 
 
 def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelection) -> dg.SensorResult:
@@ -245,11 +294,9 @@ def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: Parke
     return False
 
 
-def _of_check(
-    instance: dg.DagsterInstance, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
-) -> Hindrance | None:
+def _of_check(log: EventLog, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey) -> Hindrance | None:
     """What the newest run that evaluated a check of a draft found."""
-    name, found = f"the check {check.name}", _evaluated(instance, draft, run, check)
+    name, found = f"the check {check.name}", _evaluated(log, draft, run, check)
     if found is None:
         is_over = run.is_finished
         return Hindrance(f"{name} has not been evaluated" + ("" if is_over else " yet"), failed=is_over)
@@ -265,18 +312,15 @@ def _of_check(
 
 
 def _evaluated(
-    instance: dg.DagsterInstance, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
+    log: EventLog, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
 ) -> tuple[dg.DagsterRun, Sequence[dg.AssetCheckEvaluation]] | None:
     """The newest run that executes a check of a draft, and what it has found, of each partition the last."""
-    runs = dict[str, dg.DagsterRun | None]({run.run_id: run})
     by_run: dict[str, list[AssetCheckExecutionRecord]] = {}
-    for record in _executions(instance, check):
+    for record in log.executions(check):
         by_run.setdefault(record.run_id, []).append(record)
     for run_id, records in by_run.items():
-        if run_id not in runs:
-            runs[run_id] = instance.get_run_by_id(run_id)
-        other = runs[run_id]
-        if other is None or (run_id != run.run_id and not _sees(instance, other, draft)):
+        other = log.run(run_id)
+        if other is None or (run_id != run.run_id and not _sees(log.instance, other, draft)):
             continue
         evaluations = dict[str | None, dg.AssetCheckEvaluation]()
         for record in records:
@@ -284,10 +328,6 @@ def _evaluated(
                 evaluations.setdefault(partition_of(record.evaluation), record.evaluation)
         return other, list(evaluations.values())
     return None
-
-
-def _executions(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> Sequence[AssetCheckExecutionRecord]:
-    return instance.event_log_storage.get_asset_check_execution_history(check, limit=EXECUTIONS)
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
@@ -298,17 +338,15 @@ def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) 
     return (run.parent_run_id is not None or PARKED_TAG in run.tags) and continues(instance, run, draft)
 
 
-def _moved(
-    instance: dg.DagsterInstance, draft: ParkedDraft, check: dg.AssetCheckKey, project: Project
-) -> Hindrance | None:
+def _moved(log: EventLog, draft: ParkedDraft, check: dg.AssetCheckKey, project: Project) -> Hindrance | None:
     """Whether other rows of the table were committed since a check that looks at all of it was evaluated."""
     state = project.table(str(draft.table)).operations.refresh()
-    latest = next((one for one in _executions(instance, check) if one.run_id), None)  # of none: reported, see above
+    latest = next((one for one in log.executions(check) if one.run_id), None)  # of none: reported, see above
     if state is None or latest is None:
         return None
     own = set(draft.partitions) if draft.options.mode == "replace" else set[str | None]()
     moved = [head for key, head in state.history.heads.items() if key not in own]
-    run = instance.get_run_record_by_id(latest.run_id)
+    run = log.instance.get_run_record_by_id(latest.run_id)
     begun = run.start_time if run is not None else None  # what was committed later, the check may not have seen
     if begun is not None and all(head.timestamp.timestamp() <= begun for head in moved):
         return None

@@ -417,6 +417,26 @@ def test_what_was_reported_beside_a_publication_is_not_taken_for_an_evaluation_o
     assert (str(raw.table), why) == ("raw", "the check good has not been evaluated")
 
 
+def test_what_has_failed_is_looked_at_again_only_where_a_check_was_executed_again(house, pipeline, monkeypatch):
+    pipeline.passes = False
+    run = pipeline.run()
+    looks = []
+    monkeypatch.setattr(
+        house.instance,
+        "get_run_step_stats",
+        lambda *given, ask=house.instance.get_run_step_stats: looks.append(given) or ask(*given),
+    )
+    repository = pipeline.definitions.get_repository_def()
+    publish_checked(house.project, house.instance, repository)
+    assert looks
+    looks.clear()
+    [(_, why)] = publish_checked(house.project, house.instance, repository).waiting
+    assert (looks, why) == ([], f"the check good has failed in run {run.run_id[:8]}")
+    pipeline.passes = True
+    pipeline.run("checks", tags={PARKED_TAG: run.run_id})
+    assert len(publish_checked(house.project, house.instance, repository).published) == 1
+
+
 def test_a_run_that_is_cancelled_before_its_check_has_ended_publishes_nothing(house, pipeline):
     class Cancelled(Pipeline):
         def defined(self, raw, total, good):
