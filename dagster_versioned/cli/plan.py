@@ -1,5 +1,6 @@
 """The verb that says what would run, before anything runs. Heavy imports wait until it does."""
 
+import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -91,6 +92,7 @@ def plan(
         )
     repositories = repositories_of(locations)
     instance = instance_of_home() if with_instance else None
+    gc.freeze()  # the definitions stay until the end: collecting garbage among them took a fifth of the time
     found = forecast(repositories, instance=instance, environment=session.environment, scope=_SCOPES[scope])
     if session.json:
         from dagster_versioned.cli.documents import print_json
