@@ -107,6 +107,7 @@ def is_parking(step: "StepExecutionContext", publish: Publish) -> bool:
 def publish_of(node: AssetNode) -> str | None:
     """What the options of an asset say of when its versions become current."""
     options = plain(node.metadata, METADATA_KEY)
+    # What users wrote into metadata is a mapping of anything.
     return options.get("publish") if isinstance(options, Mapping) else None  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
 
 

@@ -92,6 +92,7 @@ def test_a_constraint_that_comes_meanwhile_is_not_passed_by(project: Project) ->
         first.write(amounts(1), options=POSITIVE)
         return known
 
+    # A method that is replaced on purpose.
     second.constraints = later  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(CommitConflict, match="got the constraints"):
         second.write(amounts(-1))

@@ -284,6 +284,7 @@ class TestBytes:
 
     def test_another_word(self, project, branch):
         with pytest.raises(InvalidInput, match="verify is one of rows, bytes"):
+            # A wrong word is the point.
             promote(project, "pr-1", verify="nothing")  # pyright: ignore[reportArgumentType]
 
 

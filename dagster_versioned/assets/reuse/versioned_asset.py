@@ -247,6 +247,7 @@ def _typed(body: Callable[..., Any], plain: dg.AssetsDefinition) -> Callable[...
         for one in signature.parameters.values()
     ]
     returns = hints.get("return", inspect.Signature.empty)
+    # By setattr, since type checkers do not know that a function has it.
     setattr(compute, "__signature__", signature.replace(parameters=parameters, return_annotation=returns))  # noqa: B010
     # Dagster before 1.11.10 finds resources by these, and get_type_hints never looks at the signature.
     annotations = {one.name: one.annotation for one in parameters if one.annotation is not inspect.Parameter.empty}
