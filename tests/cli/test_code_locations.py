@@ -108,6 +108,7 @@ def refused(*words):
 
 
 class TestWorkspaceFile:
+    @pytest.mark.slow
     def test_every_way_to_name_definitions(self, place, monkeypatch, cli, tmp_path):
         place(
             {
@@ -271,6 +272,7 @@ class TestWhatIsInTheFolder:
             file.write('code_location_target_module = "stall.others"\ncode_location_name = "all"\n')
         assert planned() == ["other"]
 
+    @pytest.mark.slow  # each plan is a process of its own; one project of dg is planned in every suite
     def test_a_workspace_of_dg_and_each_project_has_its_own_source_folder(self, place, cli):
         dg_project(place, "projects/east/", "east")
         dg_project(place, "projects/west/", "west", config="dg.toml")

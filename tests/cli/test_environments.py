@@ -228,6 +228,7 @@ class TestDiff:
         assert small["statistics"] == {}
         assert cli("env", "diff", "pr-142", "--statistics").code == 4
 
+    @pytest.mark.slow  # that both engines find the same is tested in tests/engines
     @pytest.mark.spark
     def test_spark_says_the_same(self, cli, project, spark):
         self.measured(cli, project)
