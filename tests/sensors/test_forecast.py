@@ -350,7 +350,7 @@ class TestLocations:
 
     def test_one_asset_twice_is_refused(self, house):
         location = house.define(asset("up"))
-        with pytest.raises(InvalidInput, match="Two modules define the asset up"):
+        with pytest.raises(InvalidInput, match="Two code locations define the asset up"):
             forecast([location, house.define(asset("up"))])
 
     def test_a_circle_is_refused(self, house):
