@@ -20,6 +20,7 @@ from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, with
 from dagster_versioned.io_managers.output_partitions import some
 from dagster_versioned.io_managers.parents import is_read_whole
 from dagster_versioned.resources.project import ProjectResource
+from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.read import VersionFiles
@@ -49,6 +50,20 @@ class _Wish:
         return {} if self.by_partition else no_columns(self.frame_type)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What an input sees: versions, or their columns alone (``of_nothing``). Loading it asks for their files."""
+
+    chosen: ChosenVersions
+    columns: Sequence[str] | None
+    of_nothing: bool = False
+
+    def files(self, table: VersionedTable) -> VersionFiles:
+        """The files of the versions; where there is nothing to see, none of them, with the columns of the table."""
+        files = table.files_of(self.chosen, columns=self.columns)
+        return files.of_no_partition() if self.of_nothing else files
+
+
 def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str], publish: Publish) -> Any:
     """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
@@ -56,19 +71,19 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     """
     if (uri := _uri(context)) is not None:
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
-    table = project.project().table(context.asset_key.path)
+    table = project.table(context.asset_key)
     step = step_of(context)
     if step is not None:
         table = table_for(step, table, publish)
     wish = _wish(context, project)
-    files = _files(context, table, step, pins)
-    is_empty = files is None or (not files.versions and not files.whole)
+    seen = _seen(context, table, step, pins)
+    is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
+    versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
     if step:
-        note(step, context.asset_key, [] if files is None or is_empty else table.upstream_of(files))
-    versions = [] if files is None or is_empty else table.upstream_of(files)
+        note(step, context.asset_key, versions)
 
     def value(partitions: frozenset[str] | None) -> Any:
-        return _value(context, table, wish, files if files is None else _only(table, files, partitions))
+        return _value(context, table, wish, None if seen is None else _only(table, seen.files(table), partitions))
 
     return _lazy(context, versions, wish, value) if is_lazy(context) else value(None)
 
@@ -143,38 +158,35 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
     return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
 
 
-def _files(
+def _seen(
     context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None", pins: Mapping[str, str]
-) -> VersionFiles | None:
-    """The files of the version and the partitions that the input is to see; ``None`` if it may do without a table.
-
-    Those of no partition have the columns that the table has.
-    """
+) -> _Seen | None:
+    """The version and the partitions that the input is to see; ``None`` if it may do without a table."""
     # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
     wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
     version = _pin(context, table.name, step, pins)
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     try:
         if table.state.is_history:
-            events = table.files(version)  # which are those of no partition, and need all columns to be known
-            return events.of_no_partition() if wanted == [] else events
+            # Events are of no partition, and need all columns to be known.
+            return _Seen(table.choose(version), None, of_nothing=wanted == [])
         chosen = table.choose(version)
     except TableNotFound:
         if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
             return None
         raise TableNotFound(_never_materialized(context, table, [])) from None
     if wanted is None:
-        return table.files_of(chosen, columns=columns)
+        return _Seen(chosen, columns)
     known = {one.partition for one in chosen.versions}
     present = [key for key in wanted if key in known]
     missing = [key for key in wanted if key not in known]
     if missing and not may_lack(context, step, missing):
         raise VersionNotFound(_never_materialized(context, table, missing))
     if not present:
-        return table.files_of(chosen, columns=columns).of_no_partition()
+        return _Seen(chosen, columns, of_nothing=True)
     if not (known <= set(wanted) and (step is None or is_read_whole(step, context.asset_key))):
         chosen = chosen.only(present)
-    return table.files_of(chosen, columns=columns)
+    return _Seen(chosen, columns)
 
 
 def _pin(

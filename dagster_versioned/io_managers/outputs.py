@@ -20,7 +20,7 @@ from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
-from dagster_versioned.io_managers.computations import computing, opened_before
+from dagster_versioned.io_managers.computations import computing
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import event_time_of
 from dagster_versioned.io_managers.materialization import (
@@ -65,7 +65,7 @@ def store(
     Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
     """
     step = step_of(context)
-    table = opened_before(step, context.asset_key) or project.project().table(context.asset_key.path)
+    table = project.table(context.asset_key)
     if step is not None:
         settle_environment(step, table.project, context.asset_key)
         refuse_early_conditions(step, context.asset_key, publish)
@@ -118,7 +118,7 @@ def store_updates(
     """
     asset_key = context.asset_key
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
-    table = project.project().table(asset_key.path)
+    table = project.table(asset_key)
     settle_environment(context.get_step_execution_context(), table.project, asset_key)
     definition = context.assets_def.partitions_def if context.has_partition_key_range else None
     partitioning = partitioning_of(definition) if definition is not None else None
@@ -150,10 +150,10 @@ def _report(
         context.log.warning(text)
     omissions = Omissions()
     with omissions.leave_out("what is known of the table"):
-        context.add_output_metadata(table_metadata(table, results[0].version, lineage))
+        _show(context, step, table_metadata(table, results[0].version, lineage))
     if more is not None:
         with omissions.leave_out("how it was computed"):
-            context.add_output_metadata(more())
+            _show(context, step, more())
     history, before = None, None
     with omissions.leave_out("the history"):
         history = table.state.history
@@ -163,17 +163,28 @@ def _report(
         other = other_writer(history, results)
     if other is not None:
         context.log.warning(f"{table.name} has two definitions: {other}. Give one of the assets another key.")
-        context.add_output_metadata({OTHER_DEFINITION_KEY: other})
+        _show(context, step, {OTHER_DEFINITION_KEY: other})
     for number, result in enumerate(results):
         with omissions.leave_out("what is known of the version"):
             rows = preview_rows if number < PREVIEWED_PARTITIONS else 0
             metadata = version_metadata(table, history, result, rows, omissions, before)
             metadata = metadata if draft is None else _of_no_log(metadata, draft)
-            if len(results) == 1:
-                context.add_output_metadata(metadata)
-            elif step:
-                step.add_asset_metadata(metadata, asset_key, result.version.partition)
+            if len(results) == 1 or step is not None:
+                _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
     omissions.log(context.log, table.name)
+
+
+def _show(
+    context: dg.OutputContext,
+    step: "StepExecutionContext | None",
+    metadata: Mapping[str, Any],
+    partition: str | None = None,
+) -> None:
+    """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds."""
+    if step is None:
+        context.add_output_metadata(metadata)
+    else:
+        step.add_asset_metadata(metadata, context.asset_key, partition)
 
 
 def _of_no_log(metadata: Mapping[str, Any], draft: ParkedDraft) -> dict[str, Any]:

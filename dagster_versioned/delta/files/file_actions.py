@@ -112,6 +112,8 @@ def removes_table(removes: Sequence[Remove]) -> pa.Table:
 
 
 def _table(columns: list[list[Any]], schema: pa.Schema) -> pa.Table:
+    if not columns[0]:
+        return no_rows(schema)
     arrays: list[Any] = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 

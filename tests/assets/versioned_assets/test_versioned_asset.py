@@ -6,7 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import TableOptions, versioned_asset, versioned_multi_asset
+from dagster_versioned import TableOptions, VersionedParquetIOManager, versioned_asset, versioned_multi_asset
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.table import VersionedTable
 
@@ -82,6 +82,17 @@ class TestHits:
         assert bench.metadata("doubled")["reused"] == first.short
         assert bench.table("doubled").read(as_type=pd.DataFrame)["value"].tolist() == [2]
         assert bench.table("doubled").verify().ok
+
+    def test_rows_of_an_input_that_are_gone_are_not_missed(self, bench):
+        io = bench.io()
+        pinned = VersionedParquetIOManager(project=io.project, pins={"source": "@0"})
+        bench.run([source(1), doubled(bench.calls)])
+        bench.run([source(5), doubled(bench.calls)])
+        bench.table("source").purge(["@0"], why="erased", dry_run=False)
+        assert bench.run([source(5), doubled(bench.calls)], io=pinned) == []
+        assert bench.table("doubled").read(as_type=pd.DataFrame)["value"].tolist() == [2]
+        bench.run([source(5), doubled(bench.calls, "2")], io=pinned, fails=True)
+        assert "was purged" in bench.errors()
 
     def test_a_revert_of_the_code_calls_nothing(self, bench):
         assets = {version: [source(1), doubled(bench.calls, version)] for version in ("1", "2")}
