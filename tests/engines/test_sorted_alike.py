@@ -49,7 +49,14 @@ def shuffled(table, seed):
 
 
 @pytest.mark.parametrize(
-    "names", [[name] for name in COLUMNS] + [list(COLUMNS), ["doubles", "strings"], ["lists", "floats"]]
+    "names",
+    [
+        list(COLUMNS),
+        *(
+            pytest.param(names, marks=pytest.mark.slow)
+            for names in [*([name] for name in COLUMNS), ["doubles", "strings"], ["lists", "floats"]]
+        ),
+    ],
 )
 def test_ties_are_decided_alike(spark, tmp_path, names):
     columns = {name: COLUMNS[name] for name in names}

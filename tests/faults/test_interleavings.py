@@ -88,7 +88,7 @@ def attempt(step: Step, table: VersionedTable, acknowledged: set[tuple[int, str]
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}, {b}" for a, b in PAIRS])
 def test_stopped_before_some_changes(first: str, second: str, base: Path) -> None:
-    """Before each where that once found a bug; else before every third, beginning at another for each pair."""
+    """Before each where that once found a bug; else before every fifth, beginning at another for each pair."""
     for number in some_changes(first, second, base):
         interleave(first, second, number, base)
 

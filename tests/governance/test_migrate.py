@@ -125,7 +125,7 @@ def assert_still_there(governed: Governed, before: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "verify"),
     [
-        ("local", "local", "structural"),
+        pytest.param("local", "local", "structural", marks=pytest.mark.slow),
         ("local", "local", "content"),
         ("local", "s3", "content"),
         pytest.param("s3", "s3", "structural", marks=pytest.mark.slow),

@@ -19,10 +19,10 @@ def few_and_many(tmp_path_factory):
     ("asset", "options"),
     [
         ("daily", {}),
-        ("daily", {"last": -2}),
+        pytest.param("daily", {"last": -2}, marks=pytest.mark.slow),
         ("copy", {}),
-        ("unread", {}),
-        ("copy", {"last": -2}),
+        pytest.param("unread", {}, marks=pytest.mark.slow),
+        pytest.param("copy", {"last": -2}, marks=pytest.mark.slow),
         ("checks of copy", {}),
         ("pinned", {"tags": {"dagster_versioned/pin/daily": "@0"}}),
     ],

@@ -195,6 +195,7 @@ print(manager.project.project().table("doubled").read()["n"].to_pylist())
     assert run(program, PATH=f"{folder}{os.pathsep}{os.environ['PATH']}").splitlines()[-1] == "[2, 4, 6]"
 
 
+@pytest.mark.slow
 def test_a_lazy_resource_starts_no_java_for_frames_of_arrow_pandas_and_polars(tmp_path):
     """Whoever starts Java leaves a mark; runs, a merge, checks and a verification leave none."""
     java = tmp_path / "java_home" / "bin" / "java"
@@ -251,7 +252,9 @@ except Exception as error:
     assert re.match(r"\w*(PySpark|Py4J|Java)\w*Error .*Spark(Context|Session)", printed, re.DOTALL), printed
 
 
-@pytest.mark.parametrize("of_resource", [True, False], ids=["a resource", "our own"])
+@pytest.mark.parametrize(
+    "of_resource", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a resource", "our own"]
+)
 def test_a_java_that_spark_does_not_run_on_is_named(tmp_path, of_resource):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -466,7 +466,13 @@ class TestDamage:
 
 
 @pytest.mark.s3
-@pytest.mark.parametrize(("source", "target"), [("local", "s3"), ("s3", "s3"), ("s3", "local"), ("s3", "another")])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("local", "s3"),
+        *(pytest.param("s3", target, marks=pytest.mark.slow) for target in ("s3", "local", "another")),
+    ],
+)
 def test_buckets(tmp_path, s3_server: S3Server, source, target):
     bucket = s3_server.new_bucket()
 

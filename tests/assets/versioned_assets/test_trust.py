@@ -72,11 +72,11 @@ class TestDocuments:
         "text",
         [
             "",
-            "[]",
+            pytest.param("[]", marks=pytest.mark.slow),
             '{"log_version": "0", "metadata_sha": "x"}',
             '{"log_version": 5, "metadata_sha": "SHA"}',
-            '{"log_version": 999999, "metadata_sha": "SHA"}',
-            '{"log_version": -1, "metadata_sha": "SHA"}',
+            pytest.param('{"log_version": 999999, "metadata_sha": "SHA"}', marks=pytest.mark.slow),
+            pytest.param('{"log_version": -1, "metadata_sha": "SHA"}', marks=pytest.mark.slow),
             '{"log_version": 7, "metadata_sha": "OTHER"}',
         ],
     )
