@@ -68,8 +68,9 @@ def park(
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
     table.operations.check_name_is_free()
     with staging_folder(table.store) as staging, ExitStack() as pinned:
-        to_park = _replacing if options.mode == "replace" else _adding
-        parked = to_park(table, frames, descriptions, staging, pinned, options, run, partitioning)
+        parking = _Parking(table, staging, pinned, options, run, partitioning)
+        to_park = parking.replacing if options.mode == "replace" else parking.adding
+        parked = to_park(frames, descriptions)
     if parked.draft is None:
         return parked
     draft = replace(parked.draft, backfill=backfill, upon=tuple(upon))
@@ -78,66 +79,81 @@ def park(
     return replace(parked, draft=draft)
 
 
-def _replacing(
-    table: VersionedTable,
-    frames: Mapping[str | None, Any],
-    descriptions: Mapping[str | None, VersionDescription],
-    staging: Staging,
-    pinned: ExitStack,
-    options: TableOptions,
-    run: Run,
-    partitioning: Partitioning | None,
-) -> Parked:
-    """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
-    began, constraints = time.monotonic(), table.constraints(options)
-    writes = [
-        stage(frame, key, descriptions[key], staging, options, constraints, pinned, table.known_schema)
-        for key, frame in frames.items()
-    ]
-    author = table.project.author
-    write = TableWrite(table.store, staging, writes, WRITER, options, constraints, run, author, partitioning)
+@dataclass(frozen=True)
+class _Parking:
+    """One draft in the making: what is the same for all of its frames."""
 
-    def commit() -> tuple[VersionedTable, Sequence[WriteResult]]:
-        log, cache = in_memory(table.operations)
-        return seen_by(table, cache), write.results(commit_in_memory(log, cache, write.draft), began)
+    table: VersionedTable
+    staging: Staging
+    pinned: ExitStack
+    options: TableOptions
+    run: Run
+    partitioning: Partitioning | None
 
-    seen, results = beside_collections(table, commit)
-    versions: list[ParkedVersion] = []
-    for plan in write.planned:
-        if plan.entry is not None:
-            parts: Sequence[Part] | None = [] if plan.entry.identity.data_sha == data_sha([], "ignored") else None
-            parts = plan.pending.parts() if plan.fresh else parts
-            versions.append(ParkedVersion(plan.entry, plan.entry.facts.previous, _named(parts)))
-    return Parked(seen, results, _draft(table, run, options, partitioning, versions))
+    def replacing(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
+        """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
+        table, options = self.table, self.options
+        began, constraints = time.monotonic(), table.constraints(options)
+        writes = [
+            stage(frame, key, described[key], self.staging, options, constraints, self.pinned, table.known_schema)
+            for key, frame in frames.items()
+        ]
+        write = TableWrite(
+            table.store,
+            self.staging,
+            writes,
+            WRITER,
+            options,
+            constraints,
+            self.run,
+            table.project.author,
+            self.partitioning,
+        )
 
+        def commit() -> tuple[VersionedTable, Sequence[WriteResult]]:
+            log, cache = in_memory(table.operations)
+            return seen_by(table, cache), write.results(commit_in_memory(log, cache, write.draft), began)
 
-def _adding(
-    table: VersionedTable,
-    frames: Mapping[str | None, Any],
-    descriptions: Mapping[str | None, VersionDescription],
-    staging: Staging,
-    pinned: ExitStack,
-    options: TableOptions,
-    run: Run,
-    partitioning: Partitioning | None,
-) -> Parked:
-    """The rows as they are given: what comes of them depends on the head that they are added to, later."""
-    constraints = table.constraints(options)
-    versions: list[ParkedVersion] = []
-    for key, frame in frames.items():
+        seen, results = beside_collections(table, commit)
+        versions: list[ParkedVersion] = []
+        for plan in write.planned:
+            if plan.entry is not None:
+                parts: Sequence[Part] | None = [] if plan.entry.identity.data_sha == data_sha([], "ignored") else None
+                parts = plan.pending.parts() if plan.fresh else parts
+                versions.append(ParkedVersion(plan.entry, plan.entry.facts.previous, _named(parts)))
+        return Parked(seen, results, self.draft(versions) if versions else None)
+
+    def adding(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
+        """The rows as they are given: what comes of them depends on the head that they are added to, later."""
+        constraints = self.table.constraints(self.options)
+        draft = self.draft([self._given(frame, described[key], key, constraints) for key, frame in frames.items()])
+        viewed = view(self.table, [draft])
+        results = viewed.results[draft.id]
+        is_news = any(one.change != "none" and not one.replayed for one in results)
+        return Parked(viewed.table, results, draft if is_news else None)
+
+    def draft(self, versions: Sequence[ParkedVersion]) -> ParkedDraft:
+        """The document that says what was parked."""
+        table, now = self.table, datetime.now(UTC).isoformat()
+        author = table.project.author
+        return ParkedDraft(table.name, self.run, None, now, author, self.options, self.partitioning, tuple(versions))
+
+    def _given(
+        self, frame: Any, described: VersionDescription, partition: str | None, constraints: Mapping[str, str]
+    ) -> ParkedVersion:
         engine = engine_for(frame)
-        frame = pinned.enter_context(engine.pinned(engine.typed(frame, table.known_schema)))
+        frame = self.pinned.enter_context(engine.pinned(engine.typed(frame, self.table.known_schema)))
         require_frame(engine, frame, constraints)
-        written = engine.write(frame, staging, options.write_options(key))
-        staging.promote_all([(part, part_key(part)) for part in written.parts])
-        described, contents = descriptions[key], written.contents
+        written = engine.write(frame, self.staging, self.options.write_options(partition))
+        self.staging.promote_all([(part, part_key(part)) for part in written.parts])
+        contents = written.contents
         identity = Identity(
             asset_key=described.asset_key,
             table_type=described.table_type,
             data_sha=data_sha([part.sha256 for part in written.parts], "ignored"),
             nrow=contents.nrow,
             schema=contents.schema.to_json(),
-            partition=key,
+            partition=partition,
             parents=described.parents,
             source_lineage=described.source_lineage,
             code_version=described.code_version,
@@ -150,31 +166,11 @@ def _adding(
             size_bytes=sum(part.size for part in written.parts),
             part_count=len(written.parts),
             digest=contents.digest.text,
-            run=run,
-            author=table.project.author,
+            run=self.run,
+            author=self.table.project.author,
             null_counts=contents.null_counts,
         )
-        versions.append(ParkedVersion(VersionEntry.of(identity, facts, "full"), None, _named(written.parts)))
-    draft = _draft(table, run, options, partitioning, versions)
-    assert draft is not None  # there is a frame at least
-    viewed = view(table, [draft])
-    results = viewed.results[draft.id]
-    return Parked(
-        viewed.table, results, draft if any(one.change != "none" and not one.replayed for one in results) else None
-    )
-
-
-def _draft(
-    table: VersionedTable,
-    run: Run,
-    options: TableOptions,
-    partitioning: Partitioning | None,
-    versions: Sequence[ParkedVersion],
-) -> ParkedDraft | None:
-    if not versions:
-        return None
-    now, author = datetime.now(UTC).isoformat(), table.project.author
-    return ParkedDraft(table.name, run, None, now, author, options, partitioning, tuple(versions))
+        return ParkedVersion(VersionEntry.of(identity, facts, "full"), None, _named(written.parts))
 
 
 def _named(parts: Sequence[Part] | None) -> tuple[Part, ...] | None:
