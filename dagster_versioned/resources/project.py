@@ -26,7 +26,7 @@ Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
 
 
-OPEN_TABLES = 32
+OPEN_TABLES = 8
 """So many tables a resource keeps open: each holds what its log says of its live files."""
 
 ENVIRONMENT_VARIABLE = "DAGSTER_VERSIONED_ENVIRONMENT"
