@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
@@ -82,8 +83,13 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     if step:
         note(step, context.asset_key, versions)
 
+    @cache  # for who computes partitions in several stretches
+    def files() -> VersionFiles | None:
+        return None if seen is None else seen.files(table)
+
     def value(partitions: frozenset[str] | None) -> Any:
-        return _value(context, table, wish, None if seen is None else _only(table, seen.files(table), partitions))
+        found = files()
+        return _value(context, table, wish, None if found is None else _only(table, found, partitions))
 
     return _lazy(context, versions, wish, value) if is_lazy(context) else value(None)
 
