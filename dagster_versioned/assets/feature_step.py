@@ -68,7 +68,7 @@ class FeatureStep:
     ) -> Generator[dg.Output[Any]]:
         """Compute what is stale; the output is all that is left to be committed. None for a dry run."""
         manager = self._manager(context)
-        table = manager.project.table(context.asset_key)
+        table = manager.project.project().table(context.asset_key.path)
         feature = FeatureTable(self.graph, self.key, table, self.hash)
         with ExitStack() as kept:  # until the output was handled
             with manager.spark():

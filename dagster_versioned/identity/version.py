@@ -452,8 +452,7 @@ class VersionEntry:
             entry = cls(
                 Identity.from_json(stored), Facts.from_json(known["facts"]), known["metadata_sha"], known["change"]
             )
-            is_own = has_sha(stored, entry.metadata_sha)
-            recomputed = entry.metadata_sha if is_own else hashlib.sha256(canonical_json(stored)).hexdigest()
+            recomputed = hashlib.sha256(canonical_json(stored)).hexdigest()
         except (InvalidInput, KeyError, TypeError) as error:
             raise IntegrityError(
                 f"An entry of the version log is not one ({error}). Nothing was changed. Run verify on the table."

@@ -24,15 +24,20 @@ from dagster_versioned.tables.write.pending import Computing
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
+    from dagster_versioned.tables.table import VersionedTable
 
 RECOMPUTE_TAG = "dagster_versioned/recompute"
 """Run tag: ``true``, or the keys of assets with commas between them, of which nothing that was computed is reused."""
 
 
 class _Computations:
-    """Those of one attempt: by asset and partition, and since when the next output is being computed."""
+    """Those of one attempt: by asset and partition, and since when the next output is being computed.
+
+    ``tables`` are the opened ones in which they were looked for, and which outputs are written to: their logs are read.
+    """
 
     def __init__(self) -> None:
+        self.tables: dict[dg.AssetKey, VersionedTable] = {}
         self.by_asset: dict[dg.AssetKey, dict[str | None, Computing]] = {}
         self.since = time.monotonic()
 
@@ -59,7 +64,7 @@ def computed_before(
     is_own = any(one.asset_key == asset_key for one in inputs.values())
     if is_own and len(partitions) > 1:
         return {}  # one partition is computed from another that is being computed, whose version nobody knows yet
-    table = project.table(asset_key)
+    table = computations.tables[asset_key] = project.project().table(asset_key.path)
     settle_environment(step, table.project, asset_key)
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
     read: dict[str | None, list[Upstream]] = {None: [one for some in noted(step).values() for one in some]}
@@ -78,6 +83,12 @@ def computed_before(
         kept = {partition: one for partition, one in found.items() if one is not None}
     computations.since = time.monotonic()
     return kept
+
+
+def opened_before(step: "StepExecutionContext | None", asset_key: dg.AssetKey) -> "VersionedTable | None":
+    """The table in which `computed_before` has looked for an asset's versions, if the step has."""
+    known = _of_steps.get(step) if step is not None else None
+    return known.tables.get(asset_key) if known is not None else None
 
 
 @contextmanager

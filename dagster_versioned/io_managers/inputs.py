@@ -72,7 +72,7 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     """
     if (uri := _uri(context)) is not None:
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
-    table = project.table(context.asset_key)
+    table = project.project().table(context.asset_key.path)
     step = step_of(context)
     if step is not None:
         table = table_for(step, table, publish)

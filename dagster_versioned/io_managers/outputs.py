@@ -20,7 +20,7 @@ from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
-from dagster_versioned.io_managers.computations import computing
+from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.event_histories import event_time_of
 from dagster_versioned.io_managers.materialization import (
@@ -65,7 +65,7 @@ def store(
     Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
     """
     step = step_of(context)
-    table = project.table(context.asset_key)
+    table = opened_before(step, context.asset_key) or project.project().table(context.asset_key.path)
     if step is not None:
         settle_environment(step, table.project, context.asset_key)
         refuse_early_conditions(step, context.asset_key, publish)
@@ -118,7 +118,7 @@ def store_updates(
     """
     asset_key = context.asset_key
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
-    table = project.table(asset_key)
+    table = project.project().table(asset_key.path)
     settle_environment(context.get_step_execution_context(), table.project, asset_key)
     definition = context.assets_def.partitions_def if context.has_partition_key_range else None
     partitioning = partitioning_of(definition) if definition is not None else None
@@ -180,11 +180,15 @@ def _show(
     metadata: Mapping[str, Any],
     partition: str | None = None,
 ) -> None:
-    """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds."""
+    """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds.
+
+    What the function says of its asset under the same key stays, as it does beside metadata of an output.
+    """
     if step is None:
         context.add_output_metadata(metadata)
-    else:
-        step.add_asset_metadata(metadata, context.asset_key, partition)
+        return
+    given = step.get_asset_metadata(context.asset_key) or {} if partition is None else {}
+    step.add_asset_metadata({k: v for k, v in metadata.items() if k not in given}, context.asset_key, partition)
 
 
 def _of_no_log(metadata: Mapping[str, Any], draft: ParkedDraft) -> dict[str, Any]:

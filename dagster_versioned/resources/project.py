@@ -1,8 +1,7 @@
 """The Dagster resource that says which project assets belong to, and where its bytes live."""
 
 import os
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,14 +19,10 @@ from dagster_versioned.storage.location import Location
 if TYPE_CHECKING:
     from dagster_versioned.tables.external import ExternalTable
     from dagster_versioned.tables.project import Project
-    from dagster_versioned.tables.table import VersionedTable
 
 Engine = Literal["arrow", "pandas", "polars", "spark"]
 """What an input without an annotation is read as: a pyarrow Table, or a pandas, Polars or PySpark DataFrame."""
 
-
-OPEN_TABLES = 8
-"""So many tables a resource keeps open: each holds what its log says of its live files."""
 
 ENVIRONMENT_VARIABLE = "DAGSTER_VERSIONED_ENVIRONMENT"
 
@@ -71,7 +66,6 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     )
 
     _project: "Project | None" = PrivateAttr(default=None)
-    _tables: "Callable[[tuple[str, ...]], VersionedTable] | None" = PrivateAttr(default=None)
 
     @field_validator("name", mode="wrap")
     @classmethod
@@ -108,19 +102,6 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         if self._project is None:
             self._project = self._opened()
         return self._project
-
-    def table(self, asset_key: dg.AssetKey) -> "VersionedTable":
-        """The table of an asset. One of the last that were asked for is given again: it follows its log, and reads
-        only what came after it was opened. Raises as `project`.
-
-        Not in an environment, of which each opening looks whether the base is still the one that it was forked from.
-        """
-        project = self.project()
-        if project.environment is not None:
-            return project.table(asset_key.path)
-        if self._tables is None:
-            self._tables = lru_cache(maxsize=OPEN_TABLES)(project.table)
-        return self._tables(tuple(asset_key.path))
 
     def external(self, uri: str, name: str) -> "ExternalTable":
         """A Delta table of no project, reached with the keys of this one. Raises `InvalidInput`."""

@@ -55,6 +55,19 @@ def test_a_data_version_that_the_asset_sets_itself_is_kept(house):
     assert materializations(house.run(one))["one", None].tags["dagster/data_version"] == "mine"
 
 
+def test_what_a_function_says_of_its_asset_stays(house):
+    @dg.asset
+    def one(context: dg.AssetExecutionContext) -> pa.Table:
+        context.add_asset_metadata({"dagster/row_count": 42})
+        context.add_output_metadata({"mine": "beside ours"})
+        return pa.table(ROWS)
+
+    metadata = materializations(house.run(one))["one", None].metadata
+    assert metadata["dagster/row_count"].value == 42
+    assert metadata["mine"].value == "beside ours"
+    assert metadata["dagster_versioned/change"].value == "full"
+
+
 def test_a_materialization_carries_standard_metadata_and_ours(house):
     one = materializations(house.run(asset_of(FRAMES["pandas"])))["one", None]
     metadata = {key: value.value for key, value in one.metadata.items()}

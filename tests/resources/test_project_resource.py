@@ -1,17 +1,11 @@
 """The project resource: what it accepts, and what it says when it does not."""
 
-import shutil
-
 import dagster as dg
-import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from dagster_versioned import Project, ProjectResource, S3CredentialsResource
-from dagster_versioned.errors import InvalidInput, TableNotFound, VersionedError
-from dagster_versioned.resources.project import OPEN_TABLES
-from dagster_versioned.storage import LocalStore
-from dagster_versioned.tables.environments import create_environment
+from dagster_versioned import ProjectResource, S3CredentialsResource
+from dagster_versioned.errors import InvalidInput
 
 
 def test_it_opens_the_project_once(tmp_path):
@@ -21,39 +15,6 @@ def test_it_opens_the_project_once(tmp_path):
     assert (project.name, project.author) == ("HOUSE", "me")
     assert str(tmp_path) in project.store.uri
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_table_that_was_asked_for_stays_open_and_follows_its_log(tmp_path):
-    resource = ProjectResource(name="HOUSE", location=str(tmp_path))
-    key = dg.AssetKey(["a", "b"])
-    table = resource.table(key)
-    assert resource.table(key) is table
-    with pytest.raises(TableNotFound):
-        _ = table.state
-    resource.project().table(key.path).write(pa.table({"value": [1]}))
-    assert table.version().log_version == 0
-    resource.project().table(key.path).write(pa.table({"value": [2]}))
-    assert resource.table(key).version().log_version == 1
-
-
-def test_of_many_tables_the_last_ones_stay_open(tmp_path):
-    resource = ProjectResource(name="HOUSE", location=str(tmp_path))
-    first = resource.table(dg.AssetKey("first"))
-    for number in range(OPEN_TABLES):
-        _ = resource.table(dg.AssetKey(f"other{number}"))
-    assert resource.table(dg.AssetKey("first")) is not first
-
-
-def test_in_an_environment_each_opening_looks_at_the_base_again(tmp_path):
-    project = Project("HOUSE", LocalStore(tmp_path))
-    project.table("a").write(pa.table({"value": [1]}))
-    create_environment(project, "branch")
-    branch = ProjectResource(name="HOUSE", location=str(tmp_path), environment="branch")
-    assert branch.table(dg.AssetKey("a")).version().log_version == 0
-    shutil.rmtree(tmp_path / "datom" / "a")
-    project.table("a").write(pa.table({"value": [2]}))
-    with pytest.raises(VersionedError, match="branch"):
-        branch.table(dg.AssetKey("a")).version()
 
 
 @pytest.mark.parametrize(
