@@ -33,7 +33,7 @@ RECOMPUTE_TAG = "dagster_versioned/recompute"
 class _Computations:
     """Those of one attempt: by asset and partition, and since when the next output is being computed.
 
-    ``tables`` are the opened ones in which they were looked for, and which outputs are written to: their logs are read.
+    ``tables`` are the opened ones in which they were looked for, and to which what is kept is written.
     """
 
     def __init__(self) -> None:

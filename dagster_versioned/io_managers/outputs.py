@@ -14,6 +14,7 @@ from dagster_versioned.assets.parked import (
     parked_text,
     refuse_early_conditions,
 )
+from dagster_versioned.assets.reuse.reuse_step import KeptOutput
 from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_version
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
@@ -65,7 +66,10 @@ def store(
     Raises what `VersionedTable.write` does; `InvalidInput` for partitions that are not those of the run.
     """
     step = step_of(context)
-    table = opened_before(step, context.asset_key) or project.project().table(context.asset_key.path)
+    # Where the function was called hours may have gone by, so the table is opened anew and shows what others did.
+    is_kept = isinstance(obj, KeptOutput) and not obj.computed
+    opened = opened_before(step, context.asset_key) if is_kept else None
+    table = opened or project.project().table(context.asset_key.path)
     if step is not None:
         settle_environment(step, table.project, context.asset_key)
         refuse_early_conditions(step, context.asset_key, publish)

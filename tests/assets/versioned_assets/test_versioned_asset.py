@@ -114,6 +114,17 @@ class TestHits:
         assert bench.run([source(1), doubled(bench.calls, "2"), below]) == ["doubled", "below"]
         assert bench.run([source(1), doubled(bench.calls, "2"), below]) == []
 
+    def test_what_the_table_became_while_the_function_ran_holds_for_what_it_gives(self, bench):
+        @versioned_asset(code_version="1")
+        def made(config: Add) -> pa.Table:
+            if config.amount > 1:
+                bench.table("made").write(pa.table({"value": ["a text now"]}))
+            return pa.table({"value": pa.nulls(1, pa.null() if config.amount > 1 else pa.int64())})
+
+        for amount in (1, 2):
+            bench.run([made], run_config={"ops": {"made": {"config": {"amount": amount}}}})
+        assert bench.table("made").read().schema.field("value").type == pa.string()
+
     def test_an_asset_that_was_there_before_is_called_once(self, bench):
         @dg.asset(name="doubled", code_version="1")
         def before(source: pd.DataFrame) -> pd.DataFrame:
