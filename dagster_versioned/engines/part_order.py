@@ -4,6 +4,7 @@ Delta's files are a set, so the order of rows is the tags' to tell.
 """
 
 import re
+from collections.abc import Iterable
 
 from dagster_versioned.delta.actions import Add
 
@@ -25,3 +26,8 @@ def ordinal_of(add: Add) -> int:
     """The part's number in its version; 0 for files of other programs."""
     ordinal = (add.tags or {}).get(ORDINAL_TAG) or ""
     return int(ordinal) if _ORDINAL.fullmatch(ordinal) else 0
+
+
+def next_ordinal(parts: Iterable[Add]) -> int:
+    """The number of the first part that is added to these."""
+    return 1 + max(map(ordinal_of, parts), default=-1)

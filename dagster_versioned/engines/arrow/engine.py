@@ -104,7 +104,8 @@ class ArrowEngine:
 
     def widened(self, frame: Any, schema: StructType) -> pa.Table:
         """The columns of the schema in its types."""
-        return _table(conform_all(frame.to_batches(), schema), schema)
+        batches = frame.to_batches() if isinstance(frame, pa.Table) else iter(frame)
+        return _table(conform_all(batches, schema), schema)
 
     def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows say, computed here."""

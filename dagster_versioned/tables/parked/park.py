@@ -9,6 +9,7 @@ from typing import Any
 
 from dagster_versioned.delta.files import statistics
 from dagster_versioned.engines.dispatch import engine_for
+from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import InvalidInput
@@ -18,7 +19,7 @@ from dagster_versioned.tables.operations import WRITER
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.view import beside_collections, commit_in_memory, in_memory, seen_by, view
 from dagster_versioned.tables.partitioning import Partitioning
-from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.parts import part_key, parts_of
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import OwnWrite, VersionDescription
@@ -124,7 +125,10 @@ class _Parking:
         return Parked(seen, results, self.draft(versions) if versions else None)
 
     def adding(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
-        """The rows as they are given: what comes of them depends on the head that they are added to, later."""
+        """The rows as they are given: what comes of them depends on the head that they are added to, later.
+
+        Their parts are numbered as if that were the head of now, so that they need not be written again if it is.
+        """
         constraints = self.table.constraints(self.options)
         draft = self.draft([self._given(frame, described[key], key, constraints) for key, frame in frames.items()])
         viewed = view(self.table, [draft])
@@ -144,7 +148,8 @@ class _Parking:
         engine = engine_for(frame)
         frame = self.pinned.enter_context(engine.pinned(engine.typed(frame, self.table.known_schema)))
         require_frame(engine, frame, constraints)
-        written = engine.write(frame, self.staging, self.options.write_options(partition))
+        options = replace(self.options.write_options(partition), first_ordinal=self._next_ordinal(partition))
+        written = engine.write(frame, self.staging, options)
         self.staging.promote_all([(part, part_key(part)) for part in written.parts])
         contents = written.contents
         identity = Identity(
@@ -171,6 +176,10 @@ class _Parking:
             null_counts=contents.null_counts,
         )
         return ParkedVersion(VersionEntry.of(identity, facts, "full"), None, _named(written.parts))
+
+    def _next_ordinal(self, partition: str | None) -> int:
+        state = self.table.operations.cache.known
+        return 0 if state is None else next_ordinal(parts_of(state.snapshot, partition))
 
 
 def _named(parts: Sequence[Part] | None) -> tuple[Part, ...] | None:

@@ -7,9 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.engines.upsert import Matching, Upsert, nothing
 from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
@@ -22,7 +24,7 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.constraints import require_frame
-from dagster_versioned.tables.write.pending import PendingWrite, VersionDescription
+from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.write import TableWrite
 
 
@@ -67,6 +69,50 @@ class ParkedReplacement(PendingWrite):
 
     def _lost(self) -> StagedParts:
         raise _collected(self._table, "an earlier version with the same rows")
+
+
+class ParkedAddition(Addition):
+    """Rows that are added to the head, in parts that have their final names.
+
+    Appended parts whose numbers and columns go on from those of the head are taken as they are; the rows of others are
+    read, part by part, and written again. Rows that are merged are read into memory.
+    """
+
+    def __init__(
+        self, version: ParkedVersion, store: ObjectStore, staging: Staging, parked: ParkedDraft, parts: Sequence[Part]
+    ) -> None:
+        self._store = store
+        self._table = parked.table
+        self._parked = StagedParts(version.contents, tuple(parts))
+        self._fits = False
+        super().__init__(
+            version.partition,
+            described(version),
+            None,
+            ArrowEngine(),
+            staging,
+            parked.options,
+            given=version.contents,
+        )
+
+    def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
+        """As of any write; parts that are taken as they are have their names. Raises `Superseded` without them."""
+        if self._fits:
+            require_parts(self._store, self._table, self.parts())
+        else:
+            super().promote(staging, keys, history)
+
+    def _rows(self) -> Any:
+        frame_type = pa.Table if self._mode == "merge" else pa.RecordBatchReader
+        return rows_of(self._store, self._parked.parts, self._parked.contents, frame_type)
+
+    def _upsert(self, scan: Scan, base: HeadParts, matching: Matching | None) -> Upsert:
+        given, first = self._parked, next_ordinal(base.parts)
+        self._fits = matching is None and given.contents.schema == scan.schema
+        self._fits = self._fits and all(part.ordinal >= first for part in given.parts)
+        if self._fits:
+            return Upsert(frozenset(), nothing(scan.schema), given, given.contents.nrow, 0)
+        return super()._upsert(scan, base, matching)
 
 
 class PublishedWrite(TableWrite):
@@ -126,13 +172,13 @@ class PublishedWrite(TableWrite):
             return
         for version in self._parked.versions:
             if version.parts is not None:
-                frame = rows_of(self._store, version.parts, version.contents)
+                frame = rows_of(self._store, version.parts, version.contents, pa.Table)
                 require_frame(ArrowEngine(), frame, constraints)
         self._satisfied = constraints
 
 
 def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> PublishedWrite:
-    """The write that publishes a draft; rows that are added to the head are read for it."""
+    """The write that publishes a draft. Raises `Superseded` where rows that are to be added were collected."""
     writes: list[PendingWrite] = []
     for version in parked.versions:
         if parked.options.mode == "replace":
@@ -141,17 +187,16 @@ def parked_write(store: ObjectStore, staging: Staging, parked: ParkedDraft) -> P
             continue
         assert version.parts is not None  # rows that are added are always written
         require_parts(store, parked.table, version.parts)
-        frame = rows_of(store, version.parts, version.contents)
-        writes.append(Addition(version.partition, described(version), frame, ArrowEngine(), staging, parked.options))
+        writes.append(ParkedAddition(version, store, staging, parked, version.parts))
     return PublishedWrite(parked, store, staging, writes)
 
 
-def rows_of(store: ObjectStore, parts: Sequence[Part], contents: RowsSummary) -> Any:
+def rows_of(store: ObjectStore, parts: Sequence[Part], contents: RowsSummary, frame_type: type) -> Any:
     """The rows of parts that have their final names; each file's SHA-256 is checked. Raises `IntegrityError`."""
     files = tuple(
         ScanFile(part_key(part), part.size, part.sha256, part.num_records, part.partition_values) for part in parts
     )
-    return ArrowEngine().read(Scan(store, contents.schema, files), pa.Table)
+    return ArrowEngine().read(Scan(store, contents.schema, files), frame_type)
 
 
 def require_parts(store: ObjectStore, table: TableName, parts: Sequence[Part]) -> None:

@@ -9,7 +9,7 @@ from dagster_versioned.delta.files.deletion_vectors import named_by_content, wit
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
-from dagster_versioned.engines.part_order import VECTOR_TAG, ordinal_of
+from dagster_versioned.engines.part_order import VECTOR_TAG, next_ordinal
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
@@ -29,7 +29,8 @@ class Addition(PendingWrite):
     """Rows on their way into the head of a table, or of one of its partitions, as `TableOptions.mode` says.
 
     What comes of them depends on the head, so it is computed anew where that has moved. ``frame`` is pinned
-    (`Engine.pinned`). ``mode`` is what the facts call it. Raises `UnsupportedType`.
+    (`Engine.pinned`). ``mode`` is what the facts call it, ``given`` what the frame says, if somebody knows. Raises
+    `UnsupportedType`.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Addition(PendingWrite):
         staging: Staging,
         options: TableOptions,
         mode: str | None = None,
+        given: RowsSummary | None = None,
     ) -> None:
         self._mode = mode or options.mode
         self._frame = frame
@@ -48,18 +50,22 @@ class Addition(PendingWrite):
         self._staging = staging
         self._options = options
         self._write_options = options.write_options(partition)
-        self._schema = engine.schema(frame, self._write_options)
-        self._measured: RowsSummary | None = None
+        self._schema = engine.schema(frame, self._write_options) if given is None else given.schema
+        self._measured = given
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
         self._changes: Callable[[], StagedParts] | None = None
         super().__init__(partition, description, nothing(self._schema), "ignored", None, _never)
 
+    def _rows(self) -> Any:
+        """The frame."""
+        return self._frame
+
     @property
     def _given(self) -> RowsSummary:
         """What the frame says."""
         if self._measured is None:
-            self._measured = self._engine.measure(self._frame, self._schema)
+            self._measured = self._engine.measure(self._rows(), self._schema)
         return self._measured
 
     def repeats(self, own: Version) -> Repetition | None:
@@ -138,11 +144,11 @@ class Addition(PendingWrite):
         options = replace(
             self._write_options,
             columns=tuple(scan.schema.names),
-            first_ordinal=1 + max(map(ordinal_of, base.parts), default=-1),
+            first_ordinal=next_ordinal(base.parts),
             deletion_vectors=is_set(base.properties, DELETION_VECTORS),
             change_feed=is_set(base.properties, CHANGE_FEED),
         )
-        frame = self._widened(self._frame, scan.schema)
+        frame = self._widened(self._rows(), scan.schema)
         if matching is not None:
             return self._engine.merge(frame, scan, matching, self._staging, options)
         written = self._engine.write(frame, self._staging, options)

@@ -1,0 +1,97 @@
+"""What parked rows become: the versions that a direct write makes, from frames of both engines."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.version import Run
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parked.park import park
+from dagster_versioned.tables.project import Project
+from support.call_log import CallLog
+from support.spark import spark
+
+__all__ = ["spark"]
+
+MODES = {
+    "replace": TableOptions(),
+    "append": TableOptions(mode="append"),
+    "merge": TableOptions(mode="merge", merge_key=("n",)),
+}
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"n": list(numbers), "word": [str(number) for number in numbers]})
+
+
+def parked(project: Project, frame: Any, run: str = "r1", options: TableOptions = MODES["append"]) -> Any:
+    return park(project.table("raw"), {None: frame}, run=Run(run, "raw", 0), options=options)
+
+
+def published(project: Project, run: str = "r1") -> Any:
+    report = project.publish(run, by="me")
+    assert not report.superseded and not report.waiting, report
+    return report.published[0].results[0]
+
+
+def numbers(project: Project, name: str = "raw") -> list[int]:
+    return sorted(project.table(name).read()["n"].to_pylist())
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    project = Project("P", LocalStore(tmp_path / "store"))
+    project.table("raw").write(rows(1, 2), options=MODES["append"])
+    return project
+
+
+class TestAppendedRows:
+    def test_are_taken_as_they_are_onto_the_head_that_they_saw(self, project, tmp_path):
+        parked(project, rows(3, 4))
+        log = CallLog(LocalStore(tmp_path / "store"))
+        result = published(Project("P", log))
+        moved = [call for call in log.calls if call.key.endswith(".parquet") and call.verb != "head"]
+        assert (moved, result.bytes_uploaded) == ([], 0)
+        direct = Project("P", LocalStore(tmp_path / "direct"))
+        for given in (rows(1, 2), rows(3, 4)):
+            version = direct.table("raw").write(given, options=MODES["append"]).version
+        assert version.identity.data_sha == result.version.identity.data_sha
+        project.table("raw").verify().require_ok()
+
+    def test_are_written_again_where_others_came_first(self, project):
+        parked(project, rows(3, 4))
+        project.table("raw").write(rows(3, 4), options=MODES["append"])
+        result = published(project)
+        assert result.bytes_uploaded > 0
+        assert numbers(project) == [1, 2, 3, 3, 4, 4]
+        project.table("raw").verify().require_ok()
+
+    def test_are_written_again_in_the_types_of_a_head_that_grew(self, project):
+        small = rows(3, 4).cast(pa.schema([("n", pa.int32()), ("word", pa.string())]))
+        parked(project, small)
+        assert published(project).bytes_uploaded > 0
+        assert numbers(project) == [1, 2, 3, 4]
+        project.table("raw").verify().require_ok()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frame_of_spark_is_parked_and_published(project, spark, mode):
+    seen = parked(project, spark.createDataFrame(rows(2, 3).to_pandas()), options=MODES[mode]).seen
+    expected = {"replace": [2, 3], "append": [1, 2, 2, 3], "merge": [1, 2, 3]}[mode]
+    assert sorted(seen.read()["n"].to_pylist()) == expected
+    assert numbers(project) == [1, 2]
+    published(project)
+    assert numbers(project) == expected
+    project.table("raw").verify().require_ok()
+
+
+@pytest.mark.spark
+def test_a_frame_of_spark_that_breaks_a_constraint_is_not_parked(project, spark):
+    options = TableOptions(mode="append", constraints={"positive": "n > 0"})
+    with pytest.raises(InvalidInput, match="positive"):
+        parked(project, spark.createDataFrame(rows(0).to_pandas()), options=options)
+    assert project.parked() == []
