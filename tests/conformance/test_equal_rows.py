@@ -49,9 +49,10 @@ ARRANGED: dict[str, tuple[dict[str, str], Callable[[Any], Any]]] = {
 
 @pytest.mark.parametrize(
     "options",
-    [pytest.param(TableOptions(), marks=pytest.mark.slow), TableOptions(**SMALL)],
+    [TableOptions(), TableOptions(**SMALL)],
     ids=["one part", "many parts"],
 )
+@pytest.mark.slow
 def test_equal_spark_rows_arranged_another_way_are_none(spark, tmp_path: Path, options: TableOptions) -> None:
     frame = spark_frame(spark, numbered(ROWS))
     table = Project.open("P", str(tmp_path)).table("t")

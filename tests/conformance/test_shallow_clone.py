@@ -119,7 +119,8 @@ def test_a_checkpoint_and_a_vacuum_leave_it_and_the_base_as_they_are(tables):
     assert canonical.lines(arrow.read_delta(clone, allow=[base])) == VERSIONS[NEWEST]
 
 
-@pytest.mark.parametrize("scheme", ["s3", pytest.param("s3a", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_a_clone_on_s3_is_read_with_its_base_in_another_bucket(s3, scheme):
     (clone, query), (base, _) = s3(), s3()
     put(open_store(clone + query), "table", base.replace("s3", scheme, 1))

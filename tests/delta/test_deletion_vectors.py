@@ -259,6 +259,7 @@ def test_bytes_that_are_no_bitmap(store, payload, reason):
         read(store, inline(payload, 1))
 
 
+@pytest.mark.slow
 def test_a_bitmap_that_would_not_fit_into_memory_is_not_spelled_out(store):
     bomb = BitMap64()
     bomb.add_range(0, 2**34)

@@ -59,7 +59,8 @@ def put(folder: Path, *more: list[Action]) -> LocalStore:
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("form", [pytest.param("none", marks=slow), pytest.param("classic", marks=slow), "sidecars"])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["none", "classic", "sidecars"])
 def test_spark_and_arrow_agree(spark, tmp_path, monkeypatch, form):
     store = put(tmp_path)
     monkeypatch.setattr(log_plan, "_COMMITS_PER_TASK", 2)

@@ -47,6 +47,7 @@ def numbers() -> pa.Table:
 
 
 @given(st.data())
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_batch_boundaries(tmp_path_factory, data):
     table = data.draw(tables())
     directory = tmp_path_factory.getbasetemp() / "unused"

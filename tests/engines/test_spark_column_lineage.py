@@ -124,6 +124,7 @@ def test_a_plan_that_is_not_as_expected_has_no_lineage_and_no_error(flights):
     assert column_lineage(object()) == {}
 
 
+@pytest.mark.slow
 def test_a_wide_plan_with_many_steps_is_followed_to_its_end(spark):
     wide = as_source(spark.range(1).select(*(sf.col("id").alias(f"c{i}") for i in range(300))), "wide")
     for i in range(20):

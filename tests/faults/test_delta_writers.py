@@ -98,9 +98,8 @@ def files_of(table: Table, version: int) -> list[str]:
     return table.files(version)["key"].to_pylist()
 
 
-@pytest.mark.parametrize(
-    "name", ["vectors", *(pytest.param(one, marks=pytest.mark.slow) for one in ("plain", "everything"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vectors", "plain", "everything"])
 def test_the_history_is_a_serial_order_of_what_succeeded(folder: str, name: str) -> None:
     done = race(folder, PROPERTIES[name] | SERIALIZABLE, 4, seed=1)
     check_serial(folder, done)

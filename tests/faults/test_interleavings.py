@@ -57,7 +57,7 @@ FOUND_BUGS = {
     ("write again", "write new"),  # overtaken while it cleared the documents for datom readers
     ("write shared", "write new"),
 }
-STRIDE = 5
+STRIDE = 10
 
 
 def prepare(table: VersionedTable) -> None:
@@ -88,7 +88,7 @@ def attempt(step: Step, table: VersionedTable, acknowledged: set[tuple[int, str]
 
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}, {b}" for a, b in PAIRS])
 def test_stopped_before_some_changes(first: str, second: str, base: Path) -> None:
-    """Before each where that once found a bug; else before every fifth, beginning at another for each pair."""
+    """Before each where that once found a bug; else before every tenth, beginning at another for each pair."""
     for number in some_changes(first, second, base):
         interleave(first, second, number, base)
 

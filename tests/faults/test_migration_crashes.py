@@ -195,7 +195,8 @@ def subjects(world: World) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("versions", "every"), [(15, 70), pytest.param(100, 40, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("versions", "every"), [(15, 70), (100, 40)])
 def test_a_writer_goes_on_through_migrations_that_die(killer: Bailiff, versions: int, every: int) -> None:
     """All its versions are at the end in one place, and none is anywhere else alone."""
     with scratch() as folder:

@@ -41,6 +41,7 @@ def run(script: str, *arguments: object, mount: str | None = None) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_at_any_step_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     said = run("small_disk.py", tmp_path, mount=f"mount -t tmpfs -o size=2m none '{tmp_path}'")
     refused, written = map(int, said.split())

@@ -483,6 +483,7 @@ def test_a_target_that_is_the_source_or_around_or_inside_of_it(governed: Governe
 
 
 @pytest.mark.parametrize("prefix", ["", "study", "study/inner"])
+@pytest.mark.slow
 def test_an_s3_target_that_is_the_source_or_around_or_inside_of_it(
     registry: Registry, mirror: GovernanceStore, moto_server: S3Server, prefix: str
 ) -> None:

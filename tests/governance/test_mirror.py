@@ -543,6 +543,7 @@ def _publish(clone: Path, store: ObjectStore, barrier: Any, results: Any) -> Non
         results.put(repr(error))
 
 
+@pytest.mark.slow
 def test_many_who_publish_at_once_while_events_go_on_end_with_the_registrys_state(
     registry: Registry, mirror: GovernanceStore, tmp_path: Path
 ):

@@ -27,6 +27,7 @@ def few_and_many(tmp_path_factory):
         ("pinned", {"tags": {"dagster_versioned/pin/daily": "@0"}}),
     ],
 )
+@pytest.mark.slow
 def test_a_run_over_more_partitions_asks_the_store_for_no_more_than_their_parts(
     few_and_many, tmp_path_factory, asset, options
 ):

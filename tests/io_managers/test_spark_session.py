@@ -114,6 +114,7 @@ def test_a_resource_without_a_session_is_refused_where_one_is_needed(house):
         house.run(numbers, halved, io_manager=manager)
 
 
+@pytest.mark.slow
 def test_without_the_resource_and_without_frames_of_spark_neither_is_imported(tmp_path):
     program = f"""
 import sys
@@ -252,9 +253,8 @@ except Exception as error:
     assert re.match(r"\w*(PySpark|Py4J|Java)\w*Error .*Spark(Context|Session)", printed, re.DOTALL), printed
 
 
-@pytest.mark.parametrize(
-    "of_resource", [pytest.param(True, marks=pytest.mark.slow), False], ids=["a resource", "our own"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("of_resource", [True, False], ids=["a resource", "our own"])
 def test_a_java_that_spark_does_not_run_on_is_named(tmp_path, of_resource):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

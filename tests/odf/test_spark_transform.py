@@ -69,6 +69,7 @@ def test_a_row_may_become_several(spark):
     assert found == [(A, at(1), "a"), (A, at(1), "b"), (R, at(1), "a"), (R, at(1), "b"), (A, at(1), "c")]
 
 
+@pytest.mark.slow
 def test_a_group_that_changes_is_retracted_and_appended_and_others_stay(spark):
     source = flights((A, at(1), 1, "UA", 5), (A, at(2), 2, "AA", 7))
     output = History("carrier STRING, n BIGINT")

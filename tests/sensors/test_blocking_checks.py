@@ -181,6 +181,7 @@ def test_a_table_without_partitions_is_judged_by_a_run_of_a_partition_as_well(da
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_a_revert_to_a_version_that_was_judged_needs_no_new_judgement(daemon, line):
     for value in (1, 2, -3):
         line.make(daemon, value)
@@ -273,6 +274,7 @@ def test_a_run_that_is_still_to_judge_is_waited_for(daemon, line):
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_what_lies_below_a_target_that_waits_for_a_check_does_not_wait(daemon, line):
     @dg.asset
     def low(down: pa.Table, side: pa.Table) -> pa.Table:
@@ -288,6 +290,7 @@ def test_what_lies_below_a_target_that_waits_for_a_check_does_not_wait(daemon, l
     assert daemon.settle() == [("low", None)]
 
 
+@pytest.mark.slow
 def test_the_run_of_a_target_that_is_executed_again_reads_what_was_judged(daemon, line):
     line.make(daemon, 1)
     (run,) = daemon.tick()
@@ -336,6 +339,7 @@ def test_each_partition_is_judged_by_itself(daemon, check_partitions):
     assert "down[a] (check positive of up[a]" in skipped(daemon)
 
 
+@pytest.mark.slow
 def test_a_ranged_run_is_judged_as_one(daemon):
     line = Up(ABC).deploy(daemon)
     tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"}
@@ -380,6 +384,7 @@ def test_what_reads_all_partitions_waits_for_each(daemon):
 
 
 @has_partitioned_checks
+@pytest.mark.slow
 def test_a_verdict_far_back_in_the_event_log_is_found(daemon, monkeypatch):
     monkeypatch.setattr(blocking_checks, "PAGE", 2)
     line = Up(ABC, ABC).deploy(daemon)

@@ -152,6 +152,7 @@ def test_from_a_branch_to_production_without_a_second_computation(daemons):
         )
 
 
+@pytest.mark.slow
 def test_what_a_promotion_leaves_production_computes(daemons):
     """Production's raw moved on meanwhile, so nothing below it is promoted, and the sensor runs all of it."""
     calls: list[str] = []
@@ -174,6 +175,7 @@ def test_what_a_promotion_leaves_production_computes(daemons):
         assert sorted(calls) == ["apart", "beside", "middle", "top"]
 
 
+@pytest.mark.slow
 def test_what_was_stale_when_it_began_is_not_the_branches(daemons):
     """Production is in the middle of its night: a branch requests what it changes, and nothing of that."""
     calls: list[str] = []

@@ -93,6 +93,7 @@ def test_a_code_bump_runs_exactly_what_depends_on_the_field(daemon, videos):
     assert daemon.tick() == []
 
 
+@pytest.mark.slow
 def test_a_head_with_samples_left_is_run_again(daemon, videos):
     videos.deploy(daemon, chunk_size=1)
     videos.change(daemon, (1, "c", "x"), (2, "d", "y"))
@@ -130,6 +131,7 @@ def test_an_ordinary_table_above_a_feature_is_judged_by_its_version(daemon):
     assert seen == [[1]]
 
 
+@pytest.mark.slow
 def test_a_group_is_asked_for_when_a_sample_goes_to_another_though_no_field_of_it_changed(daemon):
     rows = [(1, "early", "N1"), (2, "late", "N1"), (3, "late", "N2")]
     seen = []

@@ -91,6 +91,7 @@ def test_an_unchanged_upstream_materialized_ten_times_requests_nothing(daemon, b
     assert "All are built from current versions" in daemon.last_tick().skip_reason
 
 
+@pytest.mark.slow
 def test_a_metadata_only_change_is_requested_by_what_a_version_means_and_not_by_its_data(daemon):
     pipeline = Pipeline()
     daemon.deploy(*pipeline.assets, sensors=[sensor(on="data_sha")])
@@ -116,6 +117,7 @@ def test_the_tags_of_a_run_say_which_upstream_went_from_where_to_where(daemon, b
     assert said[1].endswith(f"Requested delays, because of flights {before[:8]} -> {after[:8]}.")
 
 
+@pytest.mark.slow
 def test_another_code_version_counts_on_request(daemon):
     def deploy(version):
         @dg.asset(code_version=version)
@@ -275,6 +277,7 @@ def test_a_writer_killed_between_its_commit_and_its_head_is_not_missed(daemon, b
     assert daemon.project.table("flights").head().pending is None
 
 
+@pytest.mark.slow
 def test_a_head_that_cannot_be_read_is_looked_up_in_the_log(daemon, built):
     daemon.write("flights", frame(1))
     daemon.project.data.put(".metadata/heads/flights.json", b"")
@@ -304,6 +307,7 @@ def test_a_table_that_cannot_be_read_stops_no_other(daemon):
     assert "not judged, because heads cannot be read: unsound" in daemon.last_tick().skip_reason
 
 
+@pytest.mark.slow
 def test_a_reverted_and_held_target_is_left_alone_until_it_is_released(daemon, built):
     old = daemon.head("delays").metadata_sha
     daemon.write("flights", frame(1))
@@ -334,7 +338,13 @@ def test_a_lost_cursor_changes_nothing(daemon, built):
     assert daemon.settle() == []
 
 
-@pytest.mark.parametrize("moment", ["TICK_CREATED", "RUN_IDS_RESERVED", "RUN_CREATED", "RUN_LAUNCHED"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "RUN_CREATED",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("TICK_CREATED", "RUN_IDS_RESERVED", "RUN_LAUNCHED")),
+    ],
+)
 def test_a_daemon_that_is_killed_in_the_middle_of_a_tick_requests_once(daemon, built, moment):
     daemon.write("flights", frame(1))
     process = multiprocessing.get_context("fork").Process(
@@ -376,6 +386,7 @@ def test_a_manual_run_of_a_whole_job_in_flight_is_waited_for(daemon):
     assert daemon.settle() == []
 
 
+@pytest.mark.slow
 def test_two_sensors_over_one_target_request_it_once(daemon):
     pipeline = Pipeline()
     daemon.deploy(*pipeline.assets, sensors=[sensor("one"), sensor("two")])

@@ -355,6 +355,7 @@ class TestListing:
         assert keys_of(store, "a/", start_after="b") == []
 
     @pytest.mark.parametrize("new_store", ["local", "gcs", MOTO, REAL_S3, AZURE], indirect=True)
+    @pytest.mark.slow
     def test_more_than_a_page_is_listed_and_deleted(self, store: ObjectStore):
         keys = [f"log/{number:020d}.json" for number in range(1005)]
         fill(store, keys)

@@ -216,6 +216,7 @@ def test_wrong_keys_at_the_target_are_an_error(s3_server: S3Server, made: Callab
 
 
 @pytest.mark.parametrize("pair", [("local", "moto"), ("moto", "moto"), ("moto", "local")], ids="-".join)
+@pytest.mark.slow
 def test_memory_holds_pieces_not_objects(
     pair: tuple[str, str], made: Callable[[str], ObjectStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

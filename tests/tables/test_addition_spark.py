@@ -62,6 +62,7 @@ def test_merges_are_those_of_arrow(spark: Any, project: Project) -> None:
     same_rows(from_spark, from_arrow.read(), spark)
 
 
+@pytest.mark.slow
 def test_only_files_in_which_a_row_changes_are_written_again(spark: Any, project: Project) -> None:
     table = project.table("rows")
     table.write(rows(0, 30), options=MERGE.model_copy(update=SMALL))

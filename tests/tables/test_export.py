@@ -283,6 +283,7 @@ class TestKindsOfTables:
         assert numbers(opened(place), "top") == [4, 99]
         opened(place).table("top").verify().require_ok()
 
+    @pytest.mark.slow
     def test_a_long_log(self, project, branch, place):
         for number in range(105):
             build(branch, "top", rows(number), "raw")
@@ -468,11 +469,9 @@ class TestDamage:
 @pytest.mark.s3
 @pytest.mark.parametrize(
     ("source", "target"),
-    [
-        ("local", "s3"),
-        *(pytest.param("s3", target, marks=pytest.mark.slow) for target in ("s3", "local", "another")),
-    ],
+    [("local", "s3"), ("s3", "s3"), ("s3", "local"), ("s3", "another")],
 )
+@pytest.mark.slow
 def test_buckets(tmp_path, s3_server: S3Server, source, target):
     bucket = s3_server.new_bucket()
 

@@ -96,6 +96,7 @@ def test_updates_are_those_of_arrow(
     tables[0].verify().require_ok()
 
 
+@pytest.mark.slow
 def test_only_files_that_lose_a_row_are_written_again(spark: Any, project: Project) -> None:
     table = project.table("samples")
     tiny = TableOptions(target_part_bytes=1, row_group_bytes=1)
@@ -116,6 +117,7 @@ def test_the_members_of_versions_have_no_order(spark: Any, project: Project) -> 
     assert [row[0].asDict() for row in read] == [{"audio": "audio 1", "frames": "frames 1"}]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_updated_changes_nothing(spark: Any, project: Project) -> None:
     table = project.table("samples")
     table.write(update(table, step(ROWS), spark))

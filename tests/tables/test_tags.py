@@ -360,6 +360,7 @@ class TestRaces:
             ("put_if_match", "heads/numbers.json"),
         ],
     )
+    @pytest.mark.slow
     def test_a_tag_in_the_middle_of_a_rename(self, project, tmp_path, verb, ending):
         """It has the table by the name that it has or had, or is refused while that has neither."""
         said: list[str] = []

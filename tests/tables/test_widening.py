@@ -468,6 +468,7 @@ def test_any_walk_of_widening_writes_reads_as_its_model(steps: list[tuple[str, s
         [("a", "decimal(30,4)", "append", 0), ("a", "long", "append", 1), ("a", "string", "append", 1)],
     ],
 )
+@pytest.mark.slow
 def test_spark_writes_and_reads_such_walks_alike(
     spark: Any, project: Project, steps: list[tuple[str, str, str, int]]
 ) -> None:

@@ -58,6 +58,7 @@ class TestDocuments:
         assert bench.run(assets()) == []
         assert bench.table("result").version().metadata_sha == first.metadata_sha
 
+    @pytest.mark.slow
     def test_without_its_document_it_is_computed_once_more_and_repair_writes_it(self, bench, given, assets):
         first = self.many(bench, given, assets)
         (document,) = documents(bench)
