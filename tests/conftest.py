@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile(
     "ci",
     deadline=None,
-    # In CI always the same few examples: what luck finds elsewhere is no reason to refuse a change that has not made it.
+    # In CI always the same few examples: what luck finds elsewhere refuses no change that has not made it.
     derandomize="CI" in os.environ,
     max_examples=20 if "CI" in os.environ else 50,
     print_blob=True,

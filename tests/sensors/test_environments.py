@@ -2,6 +2,7 @@
 
 import dagster as dg
 import pyarrow as pa
+import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 

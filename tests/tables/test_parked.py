@@ -33,7 +33,7 @@ def parked(project: Project, frame: Any, run: str = "r1", options: TableOptions 
 
 def published(project: Project, run: str = "r1") -> Any:
     report = project.publish(run, by="me")
-    assert not report.superseded and not report.waiting, report
+    assert (report.superseded, report.waiting) == ([], [])
     return report.published[0].results[0]
 
 
