@@ -14,6 +14,7 @@ import pytest
 from dagster_versioned.delta.actions import CommitInfo, Protocol, encode_action
 from dagster_versioned.delta.features import merge_protocol
 from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector, write_vectors
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.errors import (
     CommitConflict,
     IntegrityError,
@@ -216,3 +217,47 @@ def test_a_table_whose_columns_another_program_mapped_is_refused_by_name(table: 
     for use in (fresh.read, lambda: fresh.write(rows)):
         with pytest.raises(UnsupportedFeature, match="columnMapping"):
             use()
+
+
+class TestPartitionColumns:
+    """A table of ours whose files are grouped by the values of a column, to which another program added one."""
+
+    OPTIONS = TableOptions(partition_columns=("carrier",))
+
+    @pytest.fixture
+    def foreign(self, table: VersionedTable, rows: pa.Table) -> VersionedTable:
+        table.write(rows, options=self.OPTIONS)
+        append_as_another_program(table, rows.slice(0, 1).drop_columns("carrier"), partitionValues={"carrier": "AA"})
+        append_as_another_program(table, rows.slice(2, 1).drop_columns("carrier"), partitionValues={"carrier": None})
+        return table
+
+    def test_all_commits_since_the_head_are_adopted_as_one_version(self, foreign: VersionedTable, rows: pa.Table):
+        result = foreign.adopt()
+        assert result is not None
+        assert [version.is_foreign for version in foreign.history()] == [False, True, True, False]
+        expected = pa.concat_tables([rows, rows.slice(0, 1), rows.slice(2, 1)])
+        assert canonical(foreign.read(result.version.metadata_sha)) == canonical(expected)
+        measured = ArrowEngine().measure(expected, foreign.files().scan.schema)
+        facts = result.version.facts
+        assert (facts.digest, facts.null_counts) == (measured.digest.text, measured.null_counts)
+        assert foreign.verify().ok
+        assert foreign.adopt() is None
+
+    def test_rows_are_appended_to_what_was_adopted(self, foreign: VersionedTable, rows: pa.Table):
+        foreign.adopt()
+        options = TableOptions(mode="append", partition_columns=("carrier",))
+        result = foreign.write(rows, options=options)
+        assert result.version.identity.nrow == foreign.read().num_rows == 8
+        assert foreign.verify().ok
+
+    def test_other_partition_values_than_the_tables_are_refused(self, table: VersionedTable, rows: pa.Table):
+        table.write(rows, options=self.OPTIONS)
+        append_as_another_program(table, rows, partitionValues={})
+        with pytest.raises(InvalidInput, match="partition columns \\[\\], but the table is partitioned by"):
+            table.adopt()
+        assert table.history()[0].is_foreign
+
+
+def canonical(frame: pa.Table) -> list[tuple[object, ...]]:
+    rows = [tuple(row[name] for name in sorted(frame.column_names)) for row in frame.to_pylist()]
+    return sorted(rows, key=repr)

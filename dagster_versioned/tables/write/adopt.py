@@ -51,8 +51,6 @@ class Adoption:
             )
         if head is not None and history.foreign_since(head.log_version) is None:
             return None
-        if state.snapshot.partition_columns:
-            raise InvalidInput("A table with Delta partition columns cannot be adopted yet. Nothing was changed.")
         schema = state.snapshot.schema.all_nullable()
         digest = BagDigest(schema_to_arrow(schema))
         nulls = [0] * len(schema.fields)
@@ -106,7 +104,7 @@ class Adoption:
             sha = hashlib.sha256(self._store.get(key)).hexdigest()
         except ObjectNotFound as error:
             raise IntegrityError(f"The file {add.path} that the log lists is missing. Nothing was changed.") from error
-        file = ScanFile(key, add.size, sha, deletion_vector=add.deletion_vector)
+        file = ScanFile(key, add.size, sha, partition_values=add.partition_values, deletion_vector=add.deletion_vector)
         for batch in stream_table(Scan(self._store, schema, (file,))):
             digest.update(batch)
             for position in range(batch.num_columns):
