@@ -147,7 +147,9 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
     """The features a writer must implement, whichever way the protocol says so."""
     if protocol.min_writer_version == 7:
         return frozenset(protocol.writer_features or ())
-    return legacy_features(protocol.min_writer_version)
+    stands_for = legacy_features(protocol.min_writer_version)
+    # What readers need as well is no part of a version whose readers do not have it.
+    return stands_for - _READER_FEATURES if protocol.min_reader_version == 1 else stands_for
 
 
 def known_feature(name: str) -> str:

@@ -89,7 +89,7 @@ class Adoption:
         return CommitDraft(
             operation="ADOPT",
             actions=[
-                *table_actions(state, state.snapshot.schema, timestamp),
+                *table_actions(state, state.snapshot.schema, timestamp, takes_over=True),
                 *record.with_partitioning(None).actions(record),
                 *adds,
                 version_domain(entry, state),

@@ -20,6 +20,7 @@ from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.sample_schema import union_of_versions
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.column_rules import with_column_rules
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.drop import refuse_dropped
@@ -94,11 +95,12 @@ class Reversion:
             computation=previous.computation if usable(state, target) else None,
         )
         entry = VersionEntry.of(target.identity, facts, self.change)
-        schema = parse_schema(target.entry.to_json()["identity"]["schema"])
+        schema = recorded = parse_schema(target.entry.to_json()["identity"]["schema"])
         require_rows(self._store, schema, adds, constraints_of(state.snapshot.metadata.configuration))
         others = [p for p in state.history.heads if p != partition]
         if others:
             schema = union_of_versions(state.snapshot.schema, schema)
+        schema = with_column_rules(state.snapshot, schema, [(recorded, previous.null_counts)])
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return CommitDraft(

@@ -22,6 +22,8 @@ from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState
 
+STAMPED = "delta.enableInCommitTimestamps"
+
 
 def table_actions(
     state: TableState | None,
@@ -29,14 +31,19 @@ def table_actions(
     timestamp: int,
     properties: Mapping[str, str] | None = None,
     partition_columns: tuple[str, ...] | None = None,
+    *,
+    takes_over: bool = False,
 ) -> list[Action]:
     """What a commit says of the table itself: everything when it creates it, else what changes.
 
-    ``properties`` and ``partition_columns`` of ``None`` are those that it has. Raises `UnsupportedFeature` where the
-    table demands what this package cannot write.
+    ``properties`` and ``partition_columns`` of ``None`` are those that it has; ``takes_over`` says that a table that
+    another program created holds versions from now on. Raises `UnsupportedFeature` where the table demands what this
+    package cannot write.
     """
     if properties is None:
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
+    if takes_over:
+        properties = {**properties, STAMPED: "true"}
     needed = protocol_with(OWN_PROTOCOL, properties, schema)
     if state is None:
         columns = partition_columns or ()
@@ -45,10 +52,11 @@ def table_actions(
             Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
         ]
     metadata = state.snapshot.metadata
-    if metadata.configuration.get("delta.enableInCommitTimestamps") != "true":
+    if not takes_over and metadata.configuration.get(STAMPED) != "true":
         raise UnsupportedFeature(
-            "This Delta table was created by another program, without in-commit timestamps: it cannot hold versions. "
-            "Nothing was written. Read it with read_delta() and write it under another asset key."
+            "This Delta table was created by another program, without in-commit timestamps: it holds no versions yet. "
+            "Nothing was written. Make a version of it with `dagster-versioned adopt`, or read it with read_delta() "
+            "and write it under another asset key."
         )
     protocol = merge_protocol(state.snapshot.protocol, needed)
     changed: list[Action] = [] if protocol == state.snapshot.protocol else [protocol]

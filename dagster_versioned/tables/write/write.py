@@ -43,6 +43,7 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import Taken, record_after
+from dagster_versioned.tables.write.column_rules import with_column_rules
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition
@@ -183,6 +184,9 @@ class TableWrite:
         changes = self._changes(changing, properties, history)
         staying = _staying(state, changing, ended)
         schema = _merged_schema(state, changing, staying=staying)
+        if state is not None:
+            contents = [plan.pending.contents for plan in changing]
+            schema = with_column_rules(state.snapshot, schema, [(one.schema, one.null_counts) for one in contents])
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return CommitDraft(
             operation=self.operation,
