@@ -110,7 +110,7 @@ def register_project(
 def attach(
     session: Session, name: ProjectArgument, place: _Place, reason: Reason = None, dry_run: DryRun = False
 ) -> None:
-    """Bring a project that is there already under governance; nothing at its place is touched."""
+    """Bring a project that is there already under governance; none of its tables is touched."""
     _enroll(session, name, place, "attached", reason, dry_run)
 
 

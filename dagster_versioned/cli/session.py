@@ -55,7 +55,7 @@ class Session:
 
         Raises `InvalidInput` where neither is given, or name and location do not fit, and `GovernanceError`.
         """
-        from dagster_versioned.tables.documents.datom_documents import recorded_project
+        from dagster_versioned.tables.documents.manifest import recorded_project
         from dagster_versioned.tables.project import Project
 
         if self.governance:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dagster_versioned.governance.documents import project_name
+from dagster_versioned.governance.governance_marker import put_marker
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import clear, objects
 from dagster_versioned.governance.registry import Registry
@@ -71,6 +72,7 @@ def decommission(
     registry.unregister(name, actor=actor, reason=reason)
     mirror.publish(registry, [name])
     if not delete_data:
+        put_marker(data, None)
         return report
     deleted = clear(data)
     return DecommissionReport(name, location, dry_run, report.objects, report.bytes, deleted)

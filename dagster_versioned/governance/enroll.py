@@ -5,12 +5,21 @@ from dataclasses import dataclass
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.governance.documents import RegistrationKind, project_name
+from dagster_versioned.governance.governance_marker import (
+    MARKER_KEY,
+    GovernanceMarker,
+    put_marker,
+    read_marker,
+    storage_of,
+)
 from dagster_versioned.governance.mirror import Difference, GovernanceStore
+from dagster_versioned.governance.place import same_place
 from dagster_versioned.governance.registry import Registry
+from dagster_versioned.identity.names import DATA_FOLDER
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
-from dagster_versioned.tables.documents.datom_documents import recorded_project
+from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import read_mark
 
@@ -37,18 +46,26 @@ def enroll(
     """Record that a project's bytes belong at a location, and tell the governance storage.
 
     ``"registered"`` is for a new project, whose place holds no table yet; ``"attached"`` for one that was there before,
-    and nothing of which is touched: not a byte at its place changes. Run again, it finishes what a crash left. With a
-    `Registry.rehearsal`, nothing is recorded and nothing published.
+    and nothing of which is touched. What is put at its place is the marker for datom's readers. Run again, it finishes
+    what a crash left. With a `Registry.rehearsal`, nothing is recorded and nothing put.
 
-    Raises `InvalidInput` where the place holds another project, or what the other kind is for; `RegistryConflict` where
-    the project is registered elsewhere, or the place is another project's; `RegistryUnavailable`, `GovernanceError`.
+    Raises `InvalidInput` where the place holds another project, or what the other kind is for, or is governed by
+    another registry; `RegistryConflict` where the project is registered elsewhere, or the place is another project's;
+    `RegistryUnavailable`, `GovernanceError`.
     """
     name = project_name(project)
     registry.fetch()
     if name not in registry.projects():
-        _check_place(Project(name, open_store(location)), location, kind)
+        place = Project(name, open_store(location))
+        _check_place(place, location, kind)
+        _check_governance(place, location, mirror)
     commit = registry.register(name, location, actor=actor, kind=kind, reason=reason)
-    return Enrollment(commit, () if registry.rehearses else tuple(mirror.publish(registry, [name])))
+    if registry.rehearses:
+        return Enrollment(commit, ())
+    published = tuple(mirror.publish(registry, [name]))
+    data = open_store(location).subfolder(DATA_FOLDER)
+    put_marker(data, GovernanceMarker.of(registry, mirror, registry.documents(name).history))
+    return Enrollment(commit, published)
 
 
 def _check_place(project: Project, location: Location, kind: RegistrationKind) -> None:
@@ -75,4 +92,14 @@ def _check_place(project: Project, location: Location, kind: RegistrationKind) -
         raise InvalidInput(
             f"{location.uri} holds no table, so there is nothing to attach. Nothing was recorded. Correct the "
             f"location, or register a new project: `dagster-versioned gov register {project.name} {location.uri}`."
+        )
+
+
+def _check_governance(project: Project, location: Location, mirror: GovernanceStore) -> None:
+    marker, own = read_marker(project.data), storage_of(mirror)
+    if marker is not None and (own is None or not same_place(marker.storage, own)):
+        raise InvalidInput(
+            f"{location.uri} is governed already: its {MARKER_KEY} names the governance storage {marker.storage.uri} "
+            f"of the registry {marker.repo_url}. Nothing was recorded. Decommission it there first; where that "
+            "registry is given up, or the place is a copy, delete the file."
         )

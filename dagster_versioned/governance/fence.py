@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.errors import GovernanceError, InvalidName, UnsupportedFeature
+from dagster_versioned.governance.governance_marker import MARKER_KEY
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, update_document
@@ -81,10 +82,10 @@ def lift_fence(project: Project, migration_id: str) -> None:
 
 
 def fence_of(keys: Iterable[str]) -> set[str]:
-    """Of the keys of a place that was left, those that keep it closed: the mark, the pins, and the end of every log."""
+    """Of the keys of a place that was left, those that stay: the mark, the pins, the end of every log, who governs."""
     found = sorted(keys)
     ends = {match[1]: key for key in found if (match := _LOG_ENTRY.fullmatch(key))}
-    return {MARK_KEY, PINS_KEY, *ends.values()}.intersection(found)
+    return {MARK_KEY, PINS_KEY, MARKER_KEY, *ends.values()}.intersection(found)
 
 
 def is_moved_with(project: Project) -> Callable[[str], bool]:

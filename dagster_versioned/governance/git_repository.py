@@ -171,6 +171,24 @@ class GitRepository:
             ) from None
         return ident.rsplit(">", 1)[0] + ">"
 
+    def line_changes(self, path: str) -> list[tuple[str, int, int]]:
+        """Each commit that changed a text file, oldest first, with how many lines it added and removed.
+
+        Raises `GovernanceError`.
+        """
+        if (tip := self._tracked()) is None:
+            return []
+        options = ("--reverse", "--first-parent", "--no-renames", "--format=%H", "--numstat")
+        found: list[tuple[str, int, int]] = []
+        sha = ""
+        for line in self._read("--literal-pathspecs", "log", *options, tip, "--", path).decode().splitlines():
+            if "\t" in line:
+                added, removed, _ = line.split("\t", 2)
+                found.append((sha, int(added), int(removed)))
+            elif line:
+                sha = line
+        return found
+
     def listing(self, sha: str) -> dict[str, Entry]:
         """Every entry of a commit, folders too, by path."""
         entries: dict[str, Entry] = {}

@@ -36,6 +36,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.governance.connect import left_at
 from dagster_versioned.governance.documents import Event, PendingMigration, ProjectDocuments, Verify
 from dagster_versioned.governance.fence import fence_of, is_moved_with, lift_fence, raise_fence
+from dagster_versioned.governance.governance_marker import GovernanceMarker, put_marker
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.place import check_apart, clear, objects, same_place
 from dagster_versioned.governance.registry import Registry, now
@@ -469,6 +470,9 @@ class _Move:
         self._registry.record_migration(self._name, event)
         self._mirror.publish(self._registry, [self._name])
         clear_mark(self._target.data, self._pending.id)
+        marker = GovernanceMarker.of(self._registry, self._mirror, self._registry.documents(self._name).history)
+        for data in (self._target.data, self._source.data):
+            put_marker(data, marker)
         for name in self._target.tables():
             try:
                 self._target.table(str(name)).resolve()

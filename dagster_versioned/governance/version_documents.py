@@ -23,7 +23,8 @@ import orjson
 from dagster_versioned.delta.log.commits import commit_key
 from dagster_versioned.errors import GovernanceError
 from dagster_versioned.identity.names import partition_path
-from dagster_versioned.tables.documents.datom_documents import DATOM_SCHEMA_VERSION, history_entry, metadata_document
+from dagster_versioned.tables.documents.datom_documents import history_entry, metadata_document
+from dagster_versioned.tables.documents.manifest import DATOM_SCHEMA_VERSION
 from dagster_versioned.tables.history import History, Version
 
 PROJECT_PATH = "project.json"

@@ -5,6 +5,7 @@ does not change what git says. It is never on the commit path. What it holds is 
 (`version_documents`), so a mirror that was down is caught up by the next update, and equal documents are no new commit.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,7 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from dagster_versioned.errors import GovernanceError, IntegrityError, TableNotFound, UnsupportedFeature
+from dagster_versioned.errors import (
+    GovernanceError,
+    IntegrityError,
+    TableNotFound,
+    UnsupportedFeature,
+    VersionedError,
+)
 from dagster_versioned.governance.cached_clone import cached_clone
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.git_tree import Tree
@@ -28,8 +35,10 @@ from dagster_versioned.governance.version_documents import (
 )
 from dagster_versioned.identity.names import table_name
 from dagster_versioned.tables.environment.registry import refuse_in_environment
-from dagster_versioned.tables.history import History
+from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.project import Project
+
+logger = logging.getLogger("dagster_versioned")
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) tables."""
@@ -87,6 +96,8 @@ class _Looked:
 
     mirrored: MirroredTable
     documents: Mapping[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    versions: Sequence[tuple[int, str]] = ()
+    """Log version and ``metadata_sha`` of what datom's documents may name, oldest first."""
     refused: str | None = None
 
 
@@ -153,6 +164,9 @@ class VersionMirror:
             self._repository.would_change(compute)
         else:
             commit = self._repository.change(compute)
+        if commit is not None:
+            tables = {one.table for one in changed}
+            self._note_commits([one for one in looked if one.mirrored.table in tables and one.versions])
         refused = {one.mirrored.table: one.refused for one in looked if one.refused is not None}
         return MirrorReport(commit, tuple(changed), len(looked) - len(changed) - len(refused), refused)
 
@@ -175,6 +189,33 @@ class VersionMirror:
         self._check_owner(tree)
         data = tree.read(path)
         return dict(enumerate(self._parse(path, data).shas))
+
+    def _note_commits(self, looked: Sequence[_Looked]) -> None:
+        """Let datom's documents name the commits here. They follow from this repository, so a failure is made up for by
+        the next update that changes the table."""
+        try:
+            self._project.check_write()
+            for one in looked:
+                recorded = self._recorded(one.mirrored.table)
+                commits: dict[str, str] = {}
+                for log_version, version in one.versions:
+                    if log_version < len(recorded):
+                        commits.setdefault(version, recorded[log_version])
+                self._project.table(one.mirrored.table).publisher.note_git_commits(commits)
+        except VersionedError as error:
+            logger.warning(
+                "The mirror has what is new, but %s does not name its commits for datom's readers: the next update "
+                "that changes the tables tries again. %s",
+                self._project.store.uri,
+                error,
+            )
+
+    def _recorded(self, table: str) -> list[str]:
+        """Of each log version of a table, the commit that recorded it first; of another log since, that."""
+        recorded: list[str] = []
+        for sha, added, removed in self._repository.line_changes(commits_path(table)):
+            recorded = recorded[: len(recorded) - removed] + [sha] * added
+        return recorded
 
     def _look(
         self, tree: Tree, named: Sequence[str] | None, accepted: frozenset[str], progress: Progress | None
@@ -219,7 +260,10 @@ class VersionMirror:
         if history is None:
             return _Looked(MirroredTable(table, seen.log_version, -1, None), documents)
         documents |= table_documents(table, history)
-        return _Looked(MirroredTable(table, seen.log_version, history.log_version, _current(history)), documents)
+        named: Iterable[Version] = () if history.is_partitioned else history.versions
+        versions = sorted((one.log_version, one.metadata_sha) for one in named if one.metadata_sha is not None)
+        mirrored = MirroredTable(table, seen.log_version, history.log_version, _current(history))
+        return _Looked(mirrored, documents, versions)
 
     def _parse(self, path: str, data: bytes | None) -> SeenCommits:
         return SeenCommits(()) if data is None else SeenCommits.parse(data, f"{path} of {self._repository.remote}")

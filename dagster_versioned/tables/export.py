@@ -39,8 +39,8 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import THREADS, CopyProgress, Transfer
 from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.document import encode
-from dagster_versioned.tables.documents.datom_documents import MANIFEST_KEY
 from dagster_versioned.tables.documents.export import EXPORT_KEY, Export, read_export
+from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.documents.tag import TaggedTable
 from dagster_versioned.tables.environment.registry import key_of
 from dagster_versioned.tables.environments import written_in

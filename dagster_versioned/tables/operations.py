@@ -13,6 +13,7 @@ from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.identity.version import Writer
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
+from dagster_versioned.tables.documents.datom_documents import hidden_by
 from dagster_versioned.tables.documents.head import (
     EMPTY,
     HeadDocument,
@@ -23,7 +24,7 @@ from dagster_versioned.tables.documents.head import (
 )
 from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
 from dagster_versioned.tables.environment.own_files import OwnFiles
-from dagster_versioned.tables.history import Collection
+from dagster_versioned.tables.history import Collection, Version
 from dagster_versioned.tables.maintenance.collect import Collector
 from dagster_versioned.tables.maintenance.protection import Protectors
 from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
@@ -138,8 +139,21 @@ class TableOperations:
         else:
             if self.project.environment is not None:
                 self.project.environment.check_committed()
+            elif (version := hidden_by(state.history)) is not None:
+                self._warn_of_hiding(version)
             self._publish(state)
         return state
+
+    def _warn_of_hiding(self, version: Version) -> None:
+        parts = version.facts.part_count
+        logger.warning(
+            "%s is not for datom's readers any more from version @%d on: they open a version as one file, and this one "
+            "has %s. Delta readers and this package read it as before. A version that replaces the table by one file "
+            "(TableOptions(single_part=True)) brings it back to them; rows that are appended or merged do not.",
+            self.name,
+            version.log_version,
+            "columns of partitions or deleted rows" if parts == 1 else f"{parts} files",
+        )
 
     def _settle(self, collection: Collection) -> None:
         self.collector().settle(collection)

@@ -21,7 +21,7 @@ from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.documents.datom_documents import recorded_project
+from dagster_versioned.tables.documents.manifest import recorded_project
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, find_draft, read_drafts, refuse_parked, settle
 from dagster_versioned.tables.documents.tag import Tag, read_tag, read_tags
 from dagster_versioned.tables.environment.registry import (

@@ -23,7 +23,6 @@ from dagster_versioned.identity.names import TableName, table_name, table_name_o
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
-from dagster_versioned.tables.documents.datom_documents import record_project
 from dagster_versioned.tables.documents.head import (
     STALE_MARK,
     Arriving,
@@ -32,6 +31,7 @@ from dagster_versioned.tables.documents.head import (
     parse_head,
     publish_head,
 )
+from dagster_versioned.tables.documents.manifest import record_project
 from dagster_versioned.tables.environment.registry import forks_of
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState

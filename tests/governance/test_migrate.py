@@ -20,6 +20,7 @@ from dagster_versioned.errors import (
 )
 from dagster_versioned.governance import migrate as migrate_module
 from dagster_versioned.governance.enroll import enroll
+from dagster_versioned.governance.governance_marker import MARKER_KEY
 from dagster_versioned.governance.migrate import MigrationProgress, abort
 from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
@@ -189,9 +190,9 @@ def test_the_old_place_keeps_a_signpost_and_its_objects(governed: Governed, new:
 
 
 def fence(project: Project) -> list[str]:
-    """What stays at a place that was left: the mark, the pins, and the end of each log."""
+    """What stays at a place that was left: the mark, the pins, the end of each log, and which governance to ask."""
     ends = [f"{name}/_delta_log/{project.table(str(name)).state.log_version:020d}.json" for name in project.tables()]
-    return sorted(f"datom/{key}" for key in [MARK_KEY, PINS_KEY, *ends])
+    return sorted(f"datom/{key}" for key in [MARK_KEY, MARKER_KEY, PINS_KEY, *ends])
 
 
 def test_the_source_is_deleted_but_for_the_fence(governed: Governed, new: Location) -> None:

@@ -21,6 +21,7 @@ from dagster_versioned.governance import git_repository
 from dagster_versioned.governance.git_repository import GitRepository
 from dagster_versioned.governance.version_documents import table_documents
 from dagster_versioned.governance.version_mirror import VersionMirror
+from dagster_versioned.storage.wrappers import Fault, FaultStore
 
 
 @pytest.fixture
@@ -382,3 +383,87 @@ def test_progress_counts_tables(project, mirror):
     seen = []
     mirror.update(dry_run=True, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 2), (2, 2)]
+
+
+# Commits that datom's readers show
+
+
+def named_commits(project, name):
+    """What datom's reader shows, oldest first."""
+    datom = pytest.importorskip("datom")
+    conn = datom.get_conn(datom.store_local(project.store.uri), "NYC")
+    return list(datom.history(conn, name, n=100)["commit_sha"])[::-1]
+
+
+def test_datom_shows_the_commit_that_recorded_a_version_first(project, mirror):
+    table = write(project, "daily (v2) delays", 1)
+    first = mirror.update().commit
+    assert named_commits(project, "daily (v2) delays") == [first]
+    write(project, "daily (v2) delays", 2, 1)  # the third is the first again, and its entry the newest
+    second = mirror.update().commit
+    assert named_commits(project, "daily (v2) delays") == [second, first]
+    write(project, "daily (v2) delays", 3)
+    third = mirror.update().commit
+    table.repair()
+    mirror.update()
+    assert named_commits(project, "daily (v2) delays") == [second, first, None]
+    write(project, "daily (v2) delays", 4)
+    mirror.update()
+    assert named_commits(project, "daily (v2) delays") == [second, first, third]
+    assert table.verify().ok
+
+
+@pytest.mark.parametrize("step", ["write", "repair", "expire"])
+def test_what_is_known_of_a_commit_is_kept_by_whatever_puts_the_documents_anew(project, mirror, step):
+    table = write(project, "flights", *range(12))
+    table.repair()
+    commit = mirror.update().commit
+    if step == "write":
+        write(project, "flights", *range(20, 32))
+    elif step == "repair":
+        table.repair()
+    else:
+        table.expire(keep_last=2, dry_run=False)
+    found = named_commits(project, "flights")
+    assert set(found) == ({commit, None} if step == "write" else {commit})
+    assert table.verify().ok
+
+
+def test_a_commit_that_was_not_noted_is_with_the_next_update(project, mirror):
+    write(project, "flights", 1)
+    first = mirror.update().commit
+    project.table("flights").store.delete([".metadata/version_history.json"])
+    project.table("flights").repair()
+    assert named_commits(project, "flights") == [None]
+    write(project, "flights", 2)
+    mirror.update()
+    assert named_commits(project, "flights")[0] == first
+
+
+def test_of_a_table_that_was_made_anew_the_new_commits_are_shown(project, mirror, remote, tmp_path):
+    write(project, "flights", 1, 2)
+    mirror.update()
+    project.table("flights").store.delete([info.key for info in project.table("flights").store.list()])
+    fresh = Project.open("NYC", project.store.uri)
+    write(fresh, "flights", 1, 5, 6)
+    anew = VersionMirror.open(fresh, str(remote), tmp_path / "clone.git")
+    commit = anew.update(accept=["flights"]).commit
+    assert named_commits(fresh, "flights") == [commit] * 3
+
+
+def test_verify_finds_a_commit_that_is_none(project, mirror):
+    table = write(project, "flights", 1)
+    mirror.update()
+    key = ".metadata/version_history.json"
+    entries = json.loads(table.store.get(key))
+    entries[0]["commit_sha"] = "not a commit"
+    table.store.put(key, json.dumps(entries, sort_keys=True, separators=(",", ":")).encode())
+    assert [finding.where for finding in table.verify().findings] == [key]
+
+
+def test_a_store_that_takes_no_writes_is_mirrored_all_the_same(project, remote, tmp_path, caplog):
+    write(project, "flights", 1)
+    closed = FaultStore(project.store, lambda call: Fault.BEFORE if call.verb.startswith("put") else None)
+    report = VersionMirror.open(Project("NYC", closed), str(remote), tmp_path / "clone.git").update()
+    assert report.commit is not None
+    assert any("does not name its commits" in message for message in caplog.messages)

@@ -11,7 +11,7 @@ from dagster_versioned.errors import InvalidInput, StoreUnavailable
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, CountingStore, Fault, FaultStore
-from dagster_versioned.tables.documents.datom_documents import MANIFEST_KEY
+from dagster_versioned.tables.documents.manifest import MANIFEST_KEY
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.staleness import Need, TableHeads, find
 from support.stores import contents

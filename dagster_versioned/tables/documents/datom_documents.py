@@ -5,34 +5,37 @@ are put now and then, in the background of a commit, so that no commit costs mor
 (FORMAT.md, "What datom readers see").
 """
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any, cast
+from itertools import chain, islice, takewhile
+from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import InvalidInput, ObjectNotFound
+from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.document import encode, update_document
+from dagster_versioned.tables.documents.manifest import (
+    DATOM_SCHEMA_VERSION,
+    MANIFEST_KEY,
+    encode_manifest,
+    parse_manifest,
+)
 from dagster_versioned.tables.history import History, Version
-
-logger = logging.getLogger("dagster_versioned")
 
 DATOM_INTERVAL = 10
 """Commits from one put of a whole document to the next; of a long history, a tenth of its commits or fewer."""
 
-MANIFEST_KEY = ".metadata/manifest.json"
 METADATA_KEY = ".metadata/metadata.json"
 HISTORY_KEY = ".metadata/version_history.json"
-DATOM_SCHEMA_VERSION = 2
 
 _DATOM = re.compile(r"\.metadata/([0-9a-f]{64}|metadata|version_history)\.json")
+
+_GIT_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 _HISTORY, _MANIFEST, _METADATA = 2, 3, 4
 """Which commit of an interval puts which whole document: each another one, so that none pays for all."""
@@ -89,11 +92,30 @@ class DatomDocuments:
             self._put_manifest(self._stored_listing() if _readable_head(history) is not None else None)
         return bool(wanted)
 
+    def rebuild(self, history: History) -> None:
+        """Put every document anew, whatever is there, but for what git knows of versions (`note_git_commits`)."""
+        noted = _git_commits(self._parsed(self._get(HISTORY_KEY)))
+        self.clear()
+        self.put_all(history)
+        self.note_git_commits(noted)
+
+    def note_git_commits(self, commits: Mapping[str, str]) -> None:
+        """Let the stored history name the git commit that recorded a version first, by ``metadata_sha``."""
+
+        def note(data: bytes | None) -> bytes | None:
+            entries = self._parsed(data)
+            return encode([_noted(entry, commits) for entry in entries]) if entries else None
+
+        if commits:
+            update_document(self._store, HISTORY_KEY, note, durability="later")
+
     def put_all(self, history: History) -> None:
         """Put every document, of all versions."""
         versions = readable_by_datom(history)
         listed = [history_entry(version) for version in versions]
-        stored = self._named()
+        named = self._parsed(self._get(HISTORY_KEY))
+        noted = _git_commits(named)
+        stored = {e["version"]: e["log_version"] for e in named if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
         often = Counter(version.metadata_sha for version in history.versions)
         for version, entry in zip(versions, listed, strict=True):
             # Of an identity that occurred more than once, the document may be another occurrence's.
@@ -103,7 +125,7 @@ class DatomDocuments:
             # Before the history, which names them: after a crash in between, nobody would know what to delete.
             if gone := stored.keys() - {entry["version"] for entry in listed}:
                 self._store.delete([f".metadata/{sha}.json" for sha in sorted(gone)])
-            self._put(HISTORY_KEY, encode(listed))
+            self._put(HISTORY_KEY, encode([_noted(entry, noted) for entry in listed]))
             self._put(METADATA_KEY, metadata_document(versions[0]))
         else:
             self.clear()
@@ -168,7 +190,8 @@ class DatomDocuments:
             return
         new = list(_newer(history, reached))
         entries = [history_entry(version) for version in new if _is_one_part(version)]
-        listed = _each_once([*entries, *stored])
+        noted = _git_commits(stored)
+        listed = _each_once([*(_noted(entry, noted) for entry in entries), *stored])
         if new:
             self._put(HISTORY_KEY, encode(listed))
         self._listed = _listing(listed)
@@ -180,21 +203,11 @@ class DatomDocuments:
         entry = None if listed is None else _manifest_entry(listed)
 
         def enter(data: bytes | None) -> bytes | None:
-            manifest = _parse_manifest(data, self._project)
-            artifacts = manifest["artifacts"]
-            if data is not None and entry == artifacts.get(self._table):
-                return None
-            manifest["artifacts"] = {k: v for k, v in artifacts.items() if k != self._table} | (
-                {str(self._table): entry} if entry else {}
-            )
-            return encode(manifest)
+            name, artifacts = parse_manifest(data, self._project)
+            others = {k: v for k, v in artifacts.items() if k != self._table}
+            return encode_manifest(name, others | ({str(self._table): entry} if entry else {}))
 
         update_document(self._data, MANIFEST_KEY, enter, durability="later")
-
-    def _named(self) -> dict[str, int]:
-        """The versions, with their log versions, that the stored history names."""
-        stored = self._parsed(self._get(HISTORY_KEY))
-        return {e["version"]: e["log_version"] for e in stored if _DATOM.fullmatch(f".metadata/{e['version']}.json")}
 
     def _parsed(self, data: bytes | None) -> list[dict[str, Any]]:
         """The entries of a stored history; none where it is not one: it is derived, and put again."""
@@ -223,6 +236,17 @@ def readable_by_datom(history: History) -> list[Version]:
         return []
     newest = {v.metadata_sha: v for v in history.versions if _is_one_part(v)}
     return sorted(newest.values(), key=lambda version: -version.log_version)
+
+
+def hidden_by(history: History) -> Version | None:
+    """The version that the last commit made, if with it the table leaves what datom readers see."""
+    if history.is_partitioned:
+        return None
+    newest, before = islice(chain(history.backwards(), (None, None)), 2)
+    if newest is None or before is None or newest.log_version < history.log_version:
+        return None
+    is_ours = newest.metadata_sha is not None  # not another program's, nor a drop
+    return newest if is_ours and _is_one_part(before) and not _is_one_part(newest) else None
 
 
 def metadata_document(version: Version) -> bytes:
@@ -260,18 +284,6 @@ def history_entry(version: Version) -> dict[str, Any]:
     }
 
 
-def recorded_project(data: ObjectStore) -> str | None:
-    """The name of the project that a data folder belongs to, as its manifest records it; ``None`` where it has none."""
-    try:
-        manifest = data.get(MANIFEST_KEY)
-    except ObjectNotFound:
-        return None
-    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it says nothing
-        name = orjson.loads(manifest).get("project_name")
-        return name if isinstance(name, str) else None
-    return None
-
-
 def _readable_head(history: History) -> Version | None:
     head = history.heads.get(None)
     return head if head is not None and not history.is_partitioned and _is_one_part(head) else None
@@ -303,6 +315,16 @@ def _each_once(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(newest.values())
 
 
+def _git_commits(entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    found = ((entry["version"], entry.get("commit_sha")) for entry in entries)
+    return {version: sha for version, sha in found if isinstance(sha, str) and _GIT_COMMIT.fullmatch(sha)}
+
+
+def _noted(entry: Mapping[str, Any], commits: Mapping[str, str]) -> dict[str, Any]:
+    sha = commits.get(entry["version"])
+    return dict(entry) if sha is None else {**entry, "commit_sha": sha}
+
+
 def _listing(entries: Sequence[Mapping[str, Any]]) -> _Listed | None:
     return _Listed(entries[0]["log_version"], entries[0], len(entries)) if entries else None
 
@@ -317,43 +339,6 @@ def _manifest_entry(listed: _Listed) -> dict[str, Any]:
     }
 
 
-def record_project(data: ObjectStore, before: str, after: str) -> None:
-    """Let the manifest name the project as it is called from now on.
-
-    Raises `InvalidInput` where it names a third one.
-    """
-
-    def change(stored: bytes | None) -> bytes | None:
-        manifest = _parse_manifest(stored, before)
-        if manifest["project_name"] not in (before, after):
-            raise InvalidInput(
-                f"{data.uri} holds the project {manifest['project_name']!r} by now, not {before!r}. Nothing was "
-                "changed. Open it by its own name."
-            )
-        return encode(manifest | {"project_name": after})
-
-    update_document(data, MANIFEST_KEY, change)
-
-
-def _parse_manifest(data: bytes | None, project: str) -> dict[str, Any]:
-    """The stored manifest, or an empty one of the project; the name that is recorded stays, whoever publishes."""
-    artifacts, recorded = None, None
-    with suppress(ValueError, AttributeError):  # an unreadable manifest is derived: it is begun anew
-        manifest: dict[str, Any] = orjson.loads(data) if data else {}
-        artifacts, recorded = manifest.get("artifacts"), manifest.get("project_name")
-    if isinstance(recorded, str) and recorded != project:
-        logger.warning(
-            "The project %r was written to as %r, which it is not called any more. Open it by its own name.",
-            recorded,
-            project,
-        )
-    return {
-        "schema_version": DATOM_SCHEMA_VERSION,
-        "project_name": recorded if isinstance(recorded, str) else project,
-        "artifacts": cast("dict[str, Any]", artifacts) if isinstance(artifacts, dict) else {},
-    }
-
-
 def _is(*allowed: bytes | None) -> Check:
     return lambda data: data in allowed
 
@@ -362,12 +347,14 @@ def _is_listing(data: bytes | None, history: History, log_version: int) -> bool:
     if data is None:
         return _may_lack(history, log_version)
     try:
-        stated = orjson.loads(data)[0]["log_version"]
+        entries = orjson.loads(data)
+        stated = entries[0]["log_version"]
         shown = readable_by_datom(history.until(int(stated)))
-    except (ValueError, LookupError, TypeError):
+        noted = _git_commits(entries)  # what git says is not the log's to know
+    except (ValueError, LookupError, TypeError, AttributeError):
         return False
     newest = _newest_readable(history, log_version)
-    return stated >= newest and data == encode([history_entry(version) for version in shown])
+    return stated >= newest and data == encode([_noted(history_entry(version), noted) for version in shown])
 
 
 def _is_current(data: bytes | None, history: History, log_version: int) -> bool:

@@ -7,7 +7,7 @@ fsyncs): what a power failure does, `repair` mends.
 The exceptions: checkpoints and their index, which other programs and this one load a table from.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -105,8 +105,7 @@ class Publisher:
                 break  # else somebody else was faster, and the head does not say that anything is owed
         self._data.delete([info.key for info in self._data.list(former_partition_heads(self._table))])
         if self._datom is not None:
-            self._datom.clear()
-            self._datom.put_all(state.history)
+            self._datom.rebuild(state.history)
         self._ref = None
         self._publish_ref(state)
         for key, data in self.checkpoints(commits):
@@ -120,6 +119,11 @@ class Publisher:
         self._publish_head(state, -1)
         if (newest := cache.require()).log_version > state.log_version:
             self._publish_since(-1, cache, newest)  # what others put meanwhile is among what was written over
+
+    def note_git_commits(self, commits: Mapping[str, str]) -> None:
+        """Let datom's history name, by ``metadata_sha``, the commit of a git mirror that recorded a version first."""
+        if self._datom is not None:
+            self._datom.note_git_commits(commits)
 
     def withdraw(self) -> None:
         """Take away what datom readers see of the table, which has left for another name."""
