@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import counted
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, InvalidName
 
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.identity.signing_key import SigningKey
     from dagster_versioned.odf.manifest import DatasetSnapshot
+    from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.tables.table import VersionedTable
 
-Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML.")]
+Manifest = Annotated[Path, typer.Argument(metavar="MANIFEST", help="A DatasetSnapshot in YAML, or repository/name.")]
 KeyFile = Annotated[
     Path | None, typer.Option("--key-file", metavar="FILE", help="The dataset's private key, as `odf init` wrote it.")
 ]
@@ -30,12 +32,47 @@ Variables = Annotated[
     list[str] | None,
     typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
 ]
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A URL, a folder, or s3://bucket/prefix.")]
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="A URL, a folder, s3://bucket/prefix, or repository/name.")
+]
 Sources = Annotated[
     list[str] | None,
-    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: a URL, folder or bucket; repeatable."),
+    typer.Option("--from", metavar="SOURCE", help="Where else datasets are: as the SOURCE of a pull; repeatable."),
 ]
-BlockName = Annotated[str, typer.Argument(metavar="BLOCK", help="Its number in the chain, or the start of its hash.")]
+Reference = Annotated[
+    str, typer.Option("--ref", metavar="NAME", help="Another reference there than the head: a branch, or a review's.")
+]
+BlockName = Annotated[
+    str, typer.Argument(metavar="BLOCK", help="Its number in the chain, the start of its hash, or a reference.")
+]
+
+
+def dataset_table(session: Session, name: str) -> "VersionedTable":
+    """The table of a name, of an asset key, or of a dataset's name, which its table may spell with other punctuation.
+
+    Where there is none, the table that such a dataset gets. Raises `InvalidInput` where several fit.
+    """
+    project, changed = session.open(), changed_name(name)
+    try:
+        own = table_of(project, name)
+    except InvalidName:
+        own = project.table(changed)
+    else:
+        if own.exists():
+            return own
+    alike = [project.table(one) for one in project.tables() if changed_name(one).casefold() == changed.casefold()]
+    found = [table for table in alike if table.state.is_history]
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{name!a:.200} may be any of the tables {', '.join(repr(str(one.name)) for one in found)}. Nothing was "
+            "changed. Give the table's own name."
+        )
+    return found[0] if found else own
+
+
+def changed_name(name: str) -> str:
+    """What the table of a dataset is called: its name, with ``_`` for what not every table can have."""
+    return re.sub(r"\W", "_", name)
 
 
 def history(table: "VersionedTable") -> "VersionedTable":
@@ -43,6 +80,16 @@ def history(table: "VersionedTable") -> "VersionedTable":
     if not table.state.is_history:
         raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was read.")
     return table
+
+
+def remote_at(session: Session, place: str, reference: str = "head") -> "RemoteDataset":
+    """The dataset at a place, or of a repository of the project. Raises `InvalidInput`."""
+    from dagster_versioned.odf.sharing.references import reference_name
+    from dagster_versioned.odf.sharing.remote import open_remote
+    from dagster_versioned.odf.sharing.repositories import place_of
+
+    where = place_of(session.production(), place)[0]
+    return open_remote(where, profile=session.profile, reference=reference_name(reference))
 
 
 def chain_source(
@@ -73,11 +120,6 @@ def snapshot_of(manifest: Path) -> "DatasetSnapshot":
     return read_snapshot(text, str(manifest))
 
 
-def table_name(snapshot: "DatasetSnapshot") -> str:
-    """The table's name for a dataset's: with ``_`` where tables have no such character."""
-    return re.sub(r"\W", "_", snapshot.name)
-
-
 def private_key(file: Path | None, variable: str | None) -> "SigningKey | None":
     """The private key that was named, if one was. Raises `InvalidInput`."""
     from dagster_versioned.odf.identity.signing_key import SigningKey
@@ -100,8 +142,12 @@ def variables_named(names: list[str] | None) -> dict[str, str]:
 
 
 def find_block(table: "VersionedTable", text: str) -> "tuple[Multihash, Block]":
-    """The block of a number, or of the start of a hash. Raises `InvalidInput`."""
+    """The block of a number, of the start of a hash, or of a reference. Raises `InvalidInput`."""
     from dagster_versioned.odf.event_table import EventTable
+    from dagster_versioned.odf.sharing.references import references
+
+    if (named := references(table).get(text)) is not None:
+        text = str(named)
 
     by_number = text.isascii() and text.isdigit()
     if not by_number and len(text) < len("f1620") + 6:

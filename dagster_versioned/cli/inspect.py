@@ -240,19 +240,9 @@ def read(
         return
     shown = pa.Table.from_batches(rows.first(reader, PREVIEW_ROWS if limit is None else limit), reader.schema)
     if session.json:
-        columns_shown = [
-            {"name": name, "type": str(kind)}
-            for name, kind in zip(reader.schema.names, reader.schema.types, strict=True)
-        ]
-        print_json(document | {"columns": columns_shown, "rows": rows.plain_rows(shown)})
+        print_json(document | {"columns": rows.columns_document(reader.schema), "rows": rows.plain_rows(shown)})
         return
-    numbers = [
-        name
-        for name, kind in zip(reader.schema.names, reader.schema.types, strict=True)
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    ]
-    values = [[_value(value) for value in row.values()] for row in rows.plain_rows(shown)]
-    show_table(reader.schema.names, values, right=numbers)
+    rows.show_rows(shown)
     if total is None or shown.num_rows < total:
         of = "" if total is None else f" of {total}"
         session.note(f"{shown.num_rows}{of} rows. More with --limit, all with --output FILE.")

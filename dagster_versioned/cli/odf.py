@@ -1,28 +1,28 @@
 """The verbs for histories of events and their chains of blocks. Heavy imports wait until a verb runs."""
 
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dagster_versioned.cli import chain_cache, chain_query, sharing
 from dagster_versioned.cli.arguments import Table
 from dagster_versioned.cli.chain_arguments import (
-    BlockName,
     KeyFile,
     KeyVariable,
     Manifest,
-    Source,
     Sources,
     Variables,
     chain_source,
+    changed_name,
+    dataset_table,
     find_block,
     history,
     private_key,
+    remote_at,
     snapshot_of,
-    table_name,
     variables_named,
 )
 from dagster_versioned.cli.failures import ExitCode
@@ -34,7 +34,6 @@ from dagster_versioned.errors import InvalidInput
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
     from dagster_versioned.odf.identity.multihash import Multihash
-    from dagster_versioned.odf.sharing.transfer import Transferred
 
 PANEL = "Histories of events"
 _SHORT = 16
@@ -50,7 +49,13 @@ def register(app: typer.Typer) -> None:
     )
     verb(odf, panel=PANEL, examples=["odf init cities.key"])(init)
     verb(
-        odf, panel=PANEL, examples=["odf add cities.yaml", "odf add cities.yaml --table cities --key-file cities.key"]
+        odf,
+        panel=PANEL,
+        examples=[
+            "odf add cities.yaml",
+            "odf add cities.yaml --table cities --key-file cities.key",
+            "odf add acme/cities",
+        ],
     )(add)
     verb(
         odf,
@@ -61,22 +66,43 @@ def register(app: typer.Typer) -> None:
             "odf ingest trips trips.parquet",
         ],
     )(ingest)
+    verb(odf, panel=PANEL, examples=["odf set-watermark cities 2013-07-01"], name="set-watermark")(set_watermark)
     verb(
         odf,
         panel=PANEL,
         examples=[
             "odf pull https://example.org/cities cities",
             "odf pull s3://acme-shared/cities cities --require-signature",
+            "odf pull acme/cities --ref accepted",
         ],
-    )(pull)
+    )(sharing.pull)
     verb(
         odf,
         panel=PANEL,
-        examples=["odf push cities s3://acme-shared/cities", "odf push cities shared/cities --key-file cities.key"],
-    )(push)
-    verb(odf, panel=PANEL, examples=["odf serve cities", "odf serve cities --port 9000"])(serve)
+        examples=["odf push cities s3://acme-shared/cities", "odf push cities acme/cities --key-file cities.key"],
+    )(sharing.push)
+    verb(
+        odf,
+        panel=PANEL,
+        examples=["odf ref cities", "odf ref cities accepted 12", "odf ref cities accepted --delete"],
+    )(sharing.ref)
+    verb(
+        odf,
+        panel=PANEL,
+        examples=["odf repo", "odf repo acme s3://acme-shared", "odf repo acme --delete"],
+    )(sharing.repo)
+    verb(odf, panel=PANEL, examples=["odf serve cities", "odf serve cities --port 9000"])(sharing.serve)
     verb(odf, panel=PANEL, examples=["odf log cities", "odf log cities --limit 5 --json"])(log)
     verb(odf, panel=PANEL, examples=["odf tail cities", "odf tail cities --limit 50"])(tail)
+    verb(
+        odf,
+        panel=PANEL,
+        examples=[
+            "odf query 'SELECT count(*) FROM cities'",
+            "odf query 'SELECT * FROM \"org.example.cities\"' --as-of 2020-01-01 --format csv",
+            "odf query 'SELECT op, count(*) FROM cities GROUP BY op' --projection events --engine spark",
+        ],
+    )(chain_query.query)
     verb(odf, panel=PANEL, examples=["odf inspect cities", "odf inspect cities 3"])(inspect)
     verb(
         odf,
@@ -84,7 +110,11 @@ def register(app: typer.Typer) -> None:
         examples=["odf verify cities", "odf verify delays --recursive --replay", "odf verify copy --from lake/cities"],
     )(verify)
     verb(odf, panel=PANEL, examples=["odf explain delays 17", "odf explain delays 17 --json"])(explain)
-    verb(odf, panel=PANEL, examples=["odf reset cities 12 --into cities_before"])(reset)
+    verb(odf, panel=PANEL, examples=["odf discard delays --before 90d", "odf discard delays --before 90d --apply"])(
+        chain_cache.discard
+    )
+    verb(odf, panel=PANEL, examples=["odf rebuild delays"])(chain_cache.rebuild)
+    verb(odf, panel=PANEL, examples=["odf reset cities 12 --into cities_before"])(sharing.reset)
     app.add_typer(odf, name="odf", rich_help_panel=PANEL)
 
 
@@ -125,17 +155,47 @@ def add(
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
-    """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since."""
+    """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since.
+
+    A dataset of a repository is pulled.
+    """
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.ingest.declare import declare, event_table
+    from dagster_versioned.odf.sharing.repositories import place_of
 
+    if not manifest.exists() and place_of(session.production(), str(manifest))[1] is not None:
+        sharing.pull(session, str(manifest), table)
+        return
     snapshot = snapshot_of(manifest)
-    opened = session.table(table or table_name(snapshot))
+    opened = dataset_table(session, table or changed_name(snapshot.name))
     added = declare(event_table(opened, snapshot, key=private_key(key_file, key_env)), snapshot)
     if session.json:
         print_json({"table": str(opened.name), "events": added})
         return
     say(f"{opened.name}: {counted(added, 'event')} of metadata added" if added else f"{opened.name}: nothing is new")
+
+
+def set_watermark(
+    session: Session,
+    table: Table,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="Before it no more events are expected; or a span ago.")],
+    key_file: KeyFile = None,
+    key_env: KeyVariable = None,
+) -> None:
+    """State, without adding data, the event time before which no more events of a dataset are expected."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.event_table import EventTable
+
+    opened = history(dataset_table(session, table))
+    events = EventTable(opened, key=private_key(key_file, key_env))
+    before = events.chain.watermark
+    events.set_watermark(parse_moment(time, datetime.now(UTC)))
+    after = events.chain.watermark
+    if session.json:
+        shown = None if before is None else str(before)
+        print_json({"table": str(opened.name), "before": shown, "watermark": str(after)})
+        return
+    say(f"{opened.name}: the watermark is {'still ' if after == before else ''}{after}")
 
 
 def ingest(
@@ -168,7 +228,7 @@ def ingest(
     from dagster_versioned.odf.ingest.declare import current_state, declare, event_table, source_of
     from dagster_versioned.odf.ingest.poll import Polling, add_file, history_of, poll
 
-    opened = session.table(table)
+    opened = dataset_table(session, table)
     key = private_key(key_file, key_env)
     snapshot = None if manifest is None else snapshot_of(manifest)
     if snapshot is not None:
@@ -185,7 +245,12 @@ def ingest(
     elif isinstance(step, SetPollingSource):
         # The chain may be a copy of somebody else's.
         own = snapshot is not None or key is not None
-        polling = Polling(variables=variables_named(var), local_files=own, local_addresses=local_addresses)
+        polling = Polling(
+            variables=variables_named(var),
+            local_files=own,
+            local_addresses=local_addresses,
+            profile=session.profile,
+        )
         added = poll(events, step, polling)
     else:
         raise InvalidInput(f"The source of {opened.name} is pushed to, not polled. Nothing was added. Name files.")
@@ -202,73 +267,6 @@ def ingest(
         say(f"{opened.name}: nothing is new")
 
 
-# --- share -----------------------------------------------------------------------------------------------------------
-
-
-def pull(
-    session: Session,
-    source: Source,
-    table: Table,
-    dataset_id: Annotated[
-        str | None, typer.Option("--dataset-id", metavar="DID", help="Refuse any other dataset: did:odf:fed01…")
-    ] = None,
-    require_signature: Annotated[
-        bool, typer.Option("--require-signature", help="Refuse a head that its owner did not sign.")
-    ] = False,
-    max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
-) -> None:
-    """Make a table a copy of a dataset, or bring its copy up to date; every byte is checked by its hash."""
-    from dagster_versioned.odf.identity.dataset_id import DatasetId
-    from dagster_versioned.odf.sharing.remote import open_remote
-    from dagster_versioned.odf.sharing.transfer import pull as pull_into
-
-    opened = session.table(table)
-    with progress("Pulling", quiet=session.quiet) as note:
-        done = pull_into(
-            open_remote(source, profile=session.profile),
-            opened,
-            dataset_id=None if dataset_id is None else DatasetId.parse(dataset_id),
-            require_signature=require_signature,
-            max_bytes=max_bytes,
-            progress=note,
-        )
-    _show_transfer(session, str(opened.name), done)
-
-
-def push(
-    session: Session,
-    table: Table,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, or s3://bucket/prefix.")],
-    key_file: KeyFile = None,
-    key_env: KeyVariable = None,
-) -> None:
-    """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
-    from dagster_versioned.odf.sharing.transfer import push as push_to
-    from dagster_versioned.storage import open_store
-
-    opened = session.table(table)
-    with progress("Pushing", quiet=session.quiet) as note:
-        store = open_store(target, profile=session.profile)
-        done = push_to(opened, store, key=private_key(key_file, key_env), progress=note)
-    _show_transfer(session, target, done)
-
-
-def serve(
-    session: Session,
-    table: Table,
-    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
-) -> None:
-    """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
-    from dagster_versioned.odf.sharing.serve import server
-
-    opened = history(session.table(table))
-    with server(opened.store, host, port) as running:
-        say(f"http://{host}:{running.server_address[1]}/")
-        sys.stdout.flush()  # whoever waits for the address reads it before the first request
-        running.serve_forever()
-
-
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
@@ -283,7 +281,7 @@ def log(
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.event_table import EventTable
 
-    opened = history(session.table(table))
+    opened = history(dataset_table(session, table))
     blocks = list(islice(EventTable(opened).blocks(), limit))
     if session.json:
         print_json({"table": str(opened.name), "blocks": [_block_document(name, block) for name, block in blocks]})
@@ -314,7 +312,7 @@ def tail(
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.event_table import EventTable
 
-    opened = history(session.table(table))
+    opened = history(dataset_table(session, table))
     events = EventTable(opened).events()
     shown = rows.plain_rows(events.slice(max(0, events.num_rows - limit)))
     if session.json:
@@ -334,7 +332,7 @@ def inspect(
     from dagster_versioned.odf.ingest.declare import current_state
     from dagster_versioned.odf.manifest import to_document, write_manifest
 
-    opened = history(session.table(table))
+    opened = history(dataset_table(session, table))
     if block is not None:
         name, found = find_block(opened, block)
         if session.json:
@@ -386,12 +384,12 @@ def verify(
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.odf.queries.transform import replay as run_again
     from dagster_versioned.odf.sharing.finder import datasets_of
-    from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
+    from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.odf.verification.verify import verify as verify_dataset
 
-    opened = history(session.table(table))
+    opened = history(dataset_table(session, table))
     snapshot = opened.state.snapshot
-    found = datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()])
+    found = datasets_of(opened.project, [remote_at(session, place) for place in source or ()])
     with progress("Verifying", quiet=session.quiet) as note:
         report = verify_dataset(
             RemoteDataset(opened.store),
@@ -421,42 +419,23 @@ def explain(
     from dagster_versioned.odf.identity.multihash import Multihash
     from dagster_versioned.odf.queries.provenance import explain as explain_event
     from dagster_versioned.odf.sharing.finder import datasets_of
-    from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
+    from dagster_versioned.odf.sharing.remote import RemoteDataset
     from dagster_versioned.tables.chain_head import chain_head
 
-    opened = history(session.table(table))
+    opened = history(dataset_table(session, table))
     end = chain_head(opened.state.snapshot)
     assert end is not None  # a history of events has a chain
     found = explain_event(
         RemoteDataset(opened.store),
         Multihash.parse(end.head),
         offset,
-        datasets_of(opened.project, [open_remote(place, profile=session.profile) for place in source or ()]),
+        datasets_of(opened.project, [remote_at(session, place) for place in source or ()]),
         default_session(),
     )
     if session.json:
         print_json(explanation_document(found))
     else:
         say(*explained(found))
-
-
-def reset(
-    session: Session,
-    table: Table,
-    block: BlockName,
-    into: Annotated[
-        str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
-    ],
-) -> None:
-    """Take a dataset back to an earlier block, as a new table: what others may have seen is never taken back itself."""
-    from dagster_versioned.odf.sharing.remote import RemoteDataset
-    from dagster_versioned.odf.sharing.transfer import pull as pull_into
-
-    opened, new = history(session.table(table)), session.table(into)
-    if new.exists():
-        raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
-    done = pull_into(RemoteDataset(opened.store), new, until=find_block(opened, block)[0])
-    _show_transfer(session, str(new.name), done)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------
@@ -480,34 +459,3 @@ def _in_short(block: "Block") -> str:
             return text[:60]
         case _:
             return ""
-
-
-def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
-    from dagster_versioned.cli.documents import print_json
-
-    document: dict[str, Any] = {
-        "dataset_id": str(done.dataset_id),
-        "head": str(done.head),
-        "before": None if done.before is None else str(done.before),
-        "blocks": done.blocks,
-        "files": done.files,
-        "bytes": done.bytes,
-        "ahead": done.ahead,
-        "signed": None if done.signed is None else str(done.signed),
-    }
-    if session.json:
-        print_json(document)
-        return
-    if done.ahead:
-        say(f"{place}: {counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is")
-    elif not done.blocks:
-        say(f"{place}: up to date")
-    else:
-        say(f"{place}: {counted(done.blocks, 'block')}, {counted(done.files, 'file')}, {human_size(done.bytes)}")
-    say(f"head {done.head}, {_signed(done)}")
-
-
-def _signed(done: "Transferred") -> str:
-    if done.signed is None:
-        return "not signed"
-    return "signed by its owner" if done.signed == done.head else f"signed by its owner up to {done.signed}"

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from io import IOBase
+from io import BytesIO, IOBase
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -11,6 +11,7 @@ import orjson
 import pyarrow as pa
 
 from dagster_versioned.cli.documents import cell
+from dagster_versioned.cli.terminal import show_table
 from dagster_versioned.errors import InvalidInput
 
 
@@ -45,6 +46,22 @@ def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
     return [cell(row) for row in readable(table).to_pylist()]
 
 
+def columns_document(schema: pa.Schema) -> list[dict[str, str]]:
+    """The columns that rows have, for ``--json``."""
+    return [{"name": name, "type": str(kind)} for name, kind in zip(schema.names, schema.types, strict=True)]
+
+
+def show_rows(table: pa.Table) -> None:
+    """Print rows under the names of their columns."""
+    numbers = [
+        name
+        for name, kind in zip(table.schema.names, table.schema.types, strict=True)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    ]
+    values = (["null" if value is None else str(value) for value in row.values()] for row in plain_rows(table))
+    show_table(table.schema.names, values, right=numbers)
+
+
 def readable(table: pa.Table) -> pa.Table:
     """The table with its times as ISO 8601 text: Arrow holds years that Python's `datetime` does not."""
     columns: list[Any] = []
@@ -71,8 +88,23 @@ def export_format(path: Path) -> str:
 
 def check_exportable(schema: pa.Schema, path: Path) -> None:
     """Raise `InvalidInput` where the format cannot hold a column."""
-    if export_format(path) != "csv":
-        return
+    if export_format(path) == "csv":
+        check_flat(schema)
+
+
+def csv_text(table: pa.Table) -> str:
+    """Rows as CSV, under a line of names. Raises `InvalidInput` for a column that CSV cannot hold."""
+    check_flat(table.schema)
+    out = BytesIO()
+    sink = _Csv(out, table.schema)
+    for batch in table.to_batches():
+        sink.write(batch)
+    sink.close()
+    return out.getvalue().decode()
+
+
+def check_flat(schema: pa.Schema) -> None:
+    """Raise `InvalidInput` for a column that CSV cannot hold."""
     refused = [
         name
         for name, kind in zip(schema.names, schema.types, strict=True)
@@ -80,8 +112,8 @@ def check_exportable(schema: pa.Schema, path: Path) -> None:
     ]
     if refused:
         raise InvalidInput(
-            f"CSV cannot hold {', '.join(map(repr, refused))}: nested or binary. Nothing was written. Choose .parquet, "
-            ".arrow or .json, or other --columns."
+            f"CSV cannot hold {', '.join(map(repr, refused))}: nested or binary. Nothing was written. Choose another "
+            "format (a file may be .parquet, .arrow or .json), or other columns."
         )
 
 

@@ -576,3 +576,8 @@ def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:
     """The rows of what a connection executed last."""
     # DuckDB has the first name from 1.4 on; there it warns of the second, by which older ones know it.
     return result.to_arrow_table() if hasattr(result, "to_arrow_table") else result.fetch_arrow_table()
+
+
+def arrow_reader(result: "DuckDBPyConnection") -> pa.RecordBatchReader:
+    """The rows of what a connection executed last, in batches that are computed as they are read."""
+    return result.to_arrow_reader() if hasattr(result, "to_arrow_reader") else result.fetch_record_batch()

@@ -16,6 +16,8 @@ from dagster_versioned.tables.table import VersionedTable
 
 EVENT_TIME_KEY = "dagster_versioned/event_time"
 """Output metadata that says when the rows were true that bring no event time: a time with a zone, or a date."""
+WATERMARK_KEY = "dagster_versioned/watermark"
+"""Output metadata: the event time before which no more events are expected, a time with a zone, or a date."""
 AS_AT_KEY = "dagster_versioned/as_at"
 """`AssetIn` metadata: the rows as they were known at this system time."""
 AS_OF_KEY = "dagster_versioned/as_of"
@@ -40,6 +42,11 @@ def event_time_of(context: dg.OutputContext) -> datetime | None:
             "backfill_policy=dg.BackfillPolicy.multi_run(1)."
         )
     return _beginning(context.asset_partitions_def, keys[0])
+
+
+def watermark_of(context: dg.OutputContext) -> datetime | None:
+    """The watermark that an output's metadata sets. Raises `InvalidInput`."""
+    return _time_in(context.output_metadata, WATERMARK_KEY)
 
 
 def projected(context: dg.InputContext, table: VersionedTable, files: VersionFiles, frame_type: Any) -> Any:

@@ -23,7 +23,7 @@ from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, ste
 from dagster_versioned.io_managers.column_lineage import column_lineage
 from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
-from dagster_versioned.io_managers.event_histories import event_time_of
+from dagster_versioned.io_managers.event_histories import WATERMARK_KEY, event_time_of, watermark_of
 from dagster_versioned.io_managers.materialization import (
     OTHER_DEFINITION_KEY,
     PREVIEWED_PARTITIONS,
@@ -98,7 +98,7 @@ def _store(
         return [derived.result], None
     if options.history is not None:
         _refuse_parking(table, publish, options)
-        lineage = column_lineage(obj)
+        lineage = None if obj is None else column_lineage(obj)
         result = _append_events(context, step, table, obj, options)
         _report(context, step, table, [result], lineage, preview_rows)
         return [result], lineage
@@ -267,21 +267,26 @@ def _append_events(
 ) -> WriteResult:
     """Append what became of the frame to the asset's history, with all that the step knows of how it came about."""
     asset_key = context.asset_key
-    if frame is None:
+    watermark = watermark_of(context)
+    if frame is None and watermark is None:
         raise InvalidInput(
             f"The asset {asset_key.to_user_string()} returned None, which is no table. Nothing was written. Return a "
-            "frame, or annotate the function with -> None, so that it is not asked for one."
+            "frame, or annotate the function with -> None, so that it is not asked for one; or, to move the watermark "
+            f'alone, return dg.Output(None, metadata={{"{WATERMARK_KEY}": …}}).'
         )
     partitions = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else [None]
     event_time = event_time_of(context)
     parents = parents_of(step, asset_key, partitions, table.project) if step else {}
-    return EventTable(table, options.history).write(
-        frame,
-        event_time=event_time,
-        asset_key=list(asset_key.path),
-        parents=[parent for of_one in parents.values() for parent in of_one],
-        code_version=step.job_def.asset_layer.get(asset_key).code_version if step else None,
-        message=step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
-        options=options,
-        run=run_of(step, adds_rows=True) if step else None,
-    )
+    described: dict[str, Any] = {
+        "asset_key": list(asset_key.path),
+        "parents": [parent for of_one in parents.values() for parent in of_one],
+        "code_version": step.job_def.asset_layer.get(asset_key).code_version if step else None,
+        "message": step.dagster_run.tags.get(MESSAGE_TAG) if step else None,
+        "options": options,
+        "run": run_of(step, adds_rows=True) if step else None,
+    }
+    events = EventTable(table, options.history)
+    if frame is None:
+        assert watermark is not None
+        return events.set_watermark(watermark, **described)
+    return events.write(frame, event_time=event_time, watermark=watermark, **described)

@@ -42,8 +42,9 @@ class VersionedParquetIOManager(dg.ConfigurableIOManager):
 
     **Histories.** An asset whose options have a `history` returns rows, as any other, and what becomes of them is
     appended as events. Rows without an event time are of the beginning of the partition, or of the time that the
-    output's metadata ``dagster_versioned/event_time`` says. An input sees the current rows; with
-    ``dagster_versioned/as_at`` or ``dagster_versioned/as_of`` in the metadata of the `AssetIn`, those of a time; with
+    output's metadata ``dagster_versioned/event_time`` says; ``dagster_versioned/watermark`` there sets the watermark,
+    for which the output may be ``None``. An input sees the current rows; with ``dagster_versioned/as_at`` or
+    ``dagster_versioned/as_of`` in the metadata of the `AssetIn`, those of a time; with
     ``dagster_versioned/projection: events``, the events.
 
     **After checks.** With ``publish="after_checks"``, here or in an asset's `TableOptions`, a version is parked: the

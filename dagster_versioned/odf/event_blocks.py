@@ -161,15 +161,21 @@ def new_watermark(
     """The watermark after a write: never earlier than before. ``dumped_at`` is when a dump was all that there was."""
     known = ground.watermark
     if given is not None:
-        if known is not None and given < known:
-            raise InvalidInput(
-                f"The watermark is at {known.isoformat()}, and {given.isoformat()} is earlier. Nothing was written. A "
-                "watermark never goes back; events before it may still come."
-            )
-        return given
+        return given_watermark(ground, given)
     if history.watermark == "manual":
         return known
     delay = history.watermark if isinstance(history.watermark, timedelta) else timedelta(0)
     seen = [moment for moment in (made.latest if made is not None else None, dumped_at) if moment is not None]
     reached = [moment - delay for moment in seen] + ([known] if known is not None else [])
     return max(reached, default=None)
+
+
+def given_watermark(ground: Ground, given: datetime) -> datetime:
+    """A watermark that somebody sets. Raises `InvalidInput` for one that goes back."""
+    known = ground.watermark
+    if known is not None and given < known:
+        raise InvalidInput(
+            f"The watermark is at {known.isoformat()}, and {given.isoformat()} is earlier. Nothing was written. A "
+            "watermark never goes back; events before it may still come."
+        )
+    return given

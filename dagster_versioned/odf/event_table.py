@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import orjson
 import pyarrow as pa
@@ -39,6 +39,7 @@ from dagster_versioned.odf.event_blocks import (
     add_data,
     chain_entry,
     columns_of,
+    given_watermark,
     key_of,
     merge_event,
     new_schema,
@@ -182,6 +183,33 @@ class EventTable:
                 f"The primary key {list(history.primary_key)} did not tell the rows of the frame apart, but when they "
                 "were computed again, it did. Nothing was written. Write a frame that is the same each time."
             )
+
+    def set_watermark(self, watermark: datetime, **described: Any) -> WriteResult:
+        """State, in a block without data, before which event time no more events are expected; none where it is so.
+
+        ``described`` is passed on to `append`. Raises `InvalidInput` for a watermark that goes back, or has no zone,
+        for a dataset that a query computes, and for a table that is no history of events yet.
+        """
+        watermark = _moment(watermark, "watermark")
+        ground = self.ground()
+        if self.chain.seed.dataset_kind is not DatasetKind.ROOT:
+            raise InvalidInput(
+                f"{self.table.name} is computed by a query, and its watermark is that of its inputs. Nothing was "
+                "written. Set the watermark of an input, and run the query."
+            )
+        moved = add_data(ground, None, given_watermark(ground, watermark), None)
+        assert ground.schema is not None  # a table with a chain has columns
+        engine = event_engine_for(pa.Table)
+        return self.append(
+            pa.table({}),
+            ground.schema,
+            ground,
+            engine,
+            kind=DatasetKind.ROOT,
+            before=(),
+            event=lambda made: moved,
+            **described,
+        )
 
     def ground(self) -> Ground:
         """What events are to be computed from, as of now. Raises `ChainCorrupt`, `LogCorrupt`."""
@@ -471,6 +499,14 @@ def _only(files: VersionFiles, column: str, *, until: Any, after: Any = None) ->
 def _native(frame_type: type) -> type:
     """The type in which an engine works on what is asked for as another."""
     return pa.Table if family_of(frame_type) is not None else frame_type
+
+
+@overload
+def _moment(given: datetime, what: str) -> datetime: ...
+
+
+@overload
+def _moment(given: datetime | None, what: str) -> datetime | None: ...
 
 
 def _moment(given: datetime | None, what: str) -> datetime | None:

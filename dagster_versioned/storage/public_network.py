@@ -57,12 +57,12 @@ def public_pools(**options: Any) -> PoolManager:
 
 class _PublicConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
-        return _public(super()._new_conn(), self.host)
+        return check_public(super()._new_conn(), self.host)
 
 
 class _PublicConnectionOverTls(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
-        return _public(super()._new_conn(), self.host)
+        return check_public(super()._new_conn(), self.host)
 
 
 class _PublicPool(HTTPConnectionPool):
@@ -73,7 +73,8 @@ class _PublicPoolOverTls(HTTPSConnectionPool):
     ConnectionCls = _PublicConnectionOverTls  # pyright: ignore[reportAssignmentType] - likewise
 
 
-def _public(connected: socket.socket, host: str) -> socket.socket:
+def check_public(connected: socket.socket, host: str) -> socket.socket:
+    """The socket, if it leads to the public network; else it is closed. Raises `StorageError`."""
     address = str(connected.getpeername()[0])
     if is_public(address) and not _is_here(connected):
         return connected

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Cli
+from support.odf_graph import HOT, derived_of, root_of
 from support.static_server import static_server
 
 MANIFEST = """
@@ -188,12 +189,14 @@ def test_what_is_no_history_of_events_is_said_to_be_none(cli: Cli, flights):
 
 
 def test_served_for_others_to_pull(cli: Cli, cities: str):
+    cli("odf", "ref", cities, "accepted", 3, ok=0)
     process = cli.process("odf", "serve", cities, "--port", "0", stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         pulled = cli.json("odf", "pull", url, "copy", "--require-signature")
         assert pulled["files"] == 1
+        assert cli.json("odf", "pull", url, "accepted", "--ref", "accepted")["blocks"] == 4
         for path in ("_delta_log/00000000000000000000.json", "", "data/", "../cities/refs/head", "refs"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(url + path)
@@ -220,3 +223,59 @@ def test_verify_says_what_was_checked_and_what_does_not_match(cli: Cli, cities: 
     found = cli("odf", "verify", cities)
     assert (found.code, f"WRONG: slice data/{data.name}" in found.out) == (1, True)
     assert not cli.json("odf", "verify", cities, ok=1)["ok"]
+
+
+@pytest.mark.parametrize("asked", ["player-scores", "player_scores", "Player-Scores", "player.scores"])
+def test_a_dataset_s_name_finds_the_table_that_was_named_after_it(cli: Cli, manifest: Path, asked: str):
+    manifest.write_text(manifest.read_text().replace("org.example.cities", "player-scores"))
+    cli("odf", "add", manifest, ok=0)
+    first = cli.json("odf", "ingest", asked, "--manifest", manifest)
+    assert (first["table"], len(first["files"])) == ("player_scores", 1)
+    for verb in (["log"], ["tail"], ["inspect"], ["verify"]):
+        cli("odf", *verb, asked, ok=0)
+    assert [table["table"] for table in cli.json("ls")["tables"]] == ["player_scores"]
+
+
+def test_a_manifest_finds_the_table_that_has_its_dataset_under_a_name_spelled_otherwise(
+    cli: Cli, cities: str, manifest: Path, tmp_path: Path
+):
+    cli("odf", "push", cities, tmp_path / "shared", ok=0)
+    cli("odf", "pull", tmp_path / "shared", "player-scores", ok=0)
+    manifest.write_text(manifest.read_text().replace("org.example.cities", "player_scores".replace("_", ".")))
+    assert cli("odf", "add", manifest, ok=0).out == "player-scores: nothing is new\n"
+    assert [table["table"] for table in cli.json("ls")["tables"]] == ["cities", "player-scores"]
+
+
+def test_a_name_that_fits_several_tables_takes_the_very_one_or_is_refused(
+    cli: Cli, cities: str, manifest: Path, tmp_path: Path
+):
+    cli("odf", "push", cities, tmp_path / "shared", ok=0)
+    cli("odf", "pull", tmp_path / "shared", "player-scores", ok=0)
+    cli("odf", "reset", cities, 3, "--into", "player_scores", ok=0)
+    for name in ("player-scores", "player_scores"):
+        assert cli.json("odf", "inspect", name)["table"] == name
+    refused = cli("odf", "ingest", "player.scores", "--manifest", manifest, ok=2)
+    assert "'player-scores', 'player_scores'" in refused.err
+    assert "Nothing was changed" in refused.err
+
+
+def test_a_watermark_is_set_without_data(cli: Cli, cities: str, tmp_path: Path):
+    key = ("--key-file", tmp_path / "cities.key")
+    first = cli.json("odf", "inspect", cities)
+    moved = cli.json("odf", "set-watermark", cities, "2100-01-01", *key)
+    assert moved == {"table": "cities", "before": first["watermark"], "watermark": "2100-01-01T00:00:00Z"}
+    after = cli.json("odf", "inspect", cities)
+    assert (after["watermark"], after["blocks"], after["events"]) == ("2100-01-01T00:00:00Z", 6, 2)
+    assert cli("odf", "verify", cities, ok=0).out.count("signed by its owner") == 1
+    assert "is still 2100-01-01" in cli("odf", "set-watermark", cities, "2100-01-01", *key, ok=0).out
+    assert "never goes back" in cli("odf", "set-watermark", cities, "1d", *key, ok=2).err
+    assert "is no moment" in cli("odf", "set-watermark", cities, "soon", ok=2).err
+    assert cli.json("odf", "inspect", cities)["blocks"] == 6
+
+
+def test_the_watermark_of_what_a_query_computes_is_not_set(cli: Cli, tmp_path: Path):
+    hot = derived_of(tmp_path / "hot", root_of(tmp_path / "readings"), "readings", HOT, 2)
+    cli("odf", "pull", hot.folder, "hot", ok=0)
+    refused = cli("odf", "set-watermark", "hot", "2100-01-01", ok=2)
+    assert "hot is computed by a query" in refused.err
+    assert cli("odf", "set-watermark", "nothing", "2100-01-01").code == 3

@@ -134,6 +134,42 @@ def test_an_output_says_when_it_was_true(house):
     assert set(events["event_time"].to_pylist()) == {datetime(2013, 7, 1, tzinfo=UTC)}
 
 
+def test_an_output_sets_the_watermark_with_rows_or_without(house):
+    manual = TableOptions(history=EventHistory(merge=SnapshotMerge(primary_key=["id"]), watermark="manual"))
+    outputs = [
+        dg.Output(frame(DUMPS["2013"]), metadata={"dagster_versioned/event_time": "2013-07-01"}),
+        dg.Output(
+            frame(DUMPS["2014"]),
+            metadata={"dagster_versioned/event_time": "2014-07-01", "dagster_versioned/watermark": "2014-07-01"},
+        ),
+        dg.Output(None, metadata={"dagster_versioned/watermark": "2015-01-01T00:00:00Z"}),
+    ]
+
+    @dg.asset(metadata=manual.as_metadata())
+    def stations():
+        return outputs[0]
+
+    def watermark():
+        chain = EventTable(house.project.table("stations")).chain
+        return None if chain.watermark is None else str(chain.watermark)[:10]
+
+    reached = []
+    while outputs:
+        house.run(stations)
+        reached.append(watermark())
+        outputs.pop(0)
+    assert reached == [None, "2014-07-01", "2015-01-01"]
+    assert EventTable(house.project.table("stations")).chain.next_offset == 4
+    for given, problem in (("someday", "neither a time with a zone nor a date"), ("2014-01-01", "never goes back")):
+        outputs[:] = [dg.Output(None, metadata={"dagster_versioned/watermark": given})]
+        with pytest.raises(InvalidInput, match=problem):
+            house.run(stations)
+    outputs[:] = [dg.Output(None)]
+    with pytest.raises(InvalidInput, match="returned None"):
+        house.run(stations)
+    assert watermark() == "2015-01-01"
+
+
 def test_rows_of_a_ledger_that_were_seen_write_nothing(house):
     @dg.asset(metadata=TableOptions(history=EventHistory(merge=LedgerMerge(primary_key=["id"]))).as_metadata())
     def ledger() -> pa.Table:

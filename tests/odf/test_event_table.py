@@ -18,6 +18,7 @@ from dagster_versioned.errors import (
     EmptyTable,
     IntegrityError,
     InvalidInput,
+    TableNotFound,
     UnsupportedType,
     VersionNotFound,
 )
@@ -285,6 +286,37 @@ def test_a_manual_watermark_moves_when_told(project: Project):
     assert table.chain.next_offset == 1
     with pytest.raises(InvalidInput, match="A watermark never goes back"):
         table.write(timed(), watermark=year(2003))
+
+
+def test_a_watermark_is_set_without_data(project: Project):
+    table = EventTable(project.table("t"), EventHistory(watermark="manual"))
+    written = table.write(timed(year(2003)))
+    reading = EventTable(project.table("t"))
+    result = reading.set_watermark(year(2004))
+    assert (result.change, result.version.metadata_sha) == ("none", written.version.metadata_sha)
+    _, last = next(reading.blocks())
+    assert isinstance(last.event, AddData)
+    assert (last.event.new_data, last.event.prev_offset) == (None, 0)
+    assert reached(reading) == year(2004)
+    blocks = reading.chain.sequence_number
+    reading.set_watermark(year(2004))
+    assert reading.chain.sequence_number == blocks  # nothing happened
+    with pytest.raises(InvalidInput, match="A watermark never goes back"):
+        reading.set_watermark(year(2003))
+    with pytest.raises(InvalidInput, match="has no time zone"):
+        reading.set_watermark(datetime(2005, 1, 1))
+    assert (reading.chain.sequence_number, reached(reading)) == (blocks, year(2004))
+    table.write(timed(year(2005)))
+    assert reached(table) == year(2004)
+    assert reading.events().num_rows == 2
+
+
+def test_only_a_history_has_a_watermark(project: Project):
+    with pytest.raises(TableNotFound):
+        EventTable(project.table("t")).set_watermark(year(2003))
+    project.table("rows").write(pa.table({"id": [1]}))
+    with pytest.raises(InvalidInput, match="no history of events"):
+        EventTable(project.table("rows")).set_watermark(year(2003))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

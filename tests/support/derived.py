@@ -26,10 +26,10 @@ class House:
         table = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=schema)
         EventTable(self.project.table(name), history).write(table)
 
-    def derive(self, text, name="late", inputs=("flights",), steps=(), **temporal):
+    def derive(self, text, name="late", inputs=("flights",), steps=(), options=None, **temporal):
         query = TransformQuery(tuple(inputs), (*steps, QueryStep(text)), temporal)
         found = {one: InputAt.of_table(self.project.table(one)) for one in inputs}
-        return Derivation(query, found).write(self.project.table(name))
+        return Derivation(query, found).write(self.project.table(name), options=options)
 
     def events(self, name="late", *columns):
         rows = EventTable(self.project.table(name)).events()

@@ -23,6 +23,7 @@ from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.fetch import check_no_password
 from dagster_versioned.odf.ingest.poll import Watermark, history_of
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.manifest import DatasetSnapshot
@@ -48,7 +49,7 @@ def declared_history(snapshot: DatasetSnapshot, watermark: Watermark = "latest")
 
 
 def source_of(snapshot: DatasetSnapshot) -> Source:
-    """The source that a manifest describes. Raises `InvalidInput` for none, and for several."""
+    """The source that a manifest describes. Raises `InvalidInput` for none, several, and one with a password."""
     found = [event for event in snapshot.metadata if isinstance(event, SetPollingSource | AddPushSource)]
     if snapshot.kind is not DatasetKind.ROOT or len(found) != 1:
         raise InvalidInput(
@@ -56,7 +57,10 @@ def source_of(snapshot: DatasetSnapshot) -> Source:
             "was changed. Data come from one source, SetPollingSource or AddPushSource, into a dataset of kind Root; "
             "define a query as sql_asset."
         )
-    return found[0]
+    (source,) = found
+    if isinstance(source, SetPollingSource):
+        check_no_password(source.fetch)
+    return source
 
 
 def declare(events: EventTable, snapshot: DatasetSnapshot, **described: Any) -> int:

@@ -1,9 +1,9 @@
-"""What a source has that was not fetched yet: one file behind a URL, or files on this machine, in order."""
+"""What a source has that was not fetched yet: one file behind a URL, or files that a pattern matches, in order."""
 
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path
@@ -23,7 +23,18 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.ingest.event_time import event_time
+from dagster_versioned.odf.ingest.remote_files import (
+    ListedFile,
+    Places,
+    ftp_file,
+    ftp_files,
+    is_bucket,
+    is_ftp,
+    object_at,
+    objects_like,
+)
 from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.storage.ftp import FtpAddress, FtpClient
 from dagster_versioned.storage.http import HttpClient, last_modified, shown_url
 
 SOURCE_NAME = "default"
@@ -55,7 +66,8 @@ class Fetching:
 
     ``variables`` are what ``${{ env.NAME }}`` in URLs and headers may stand for; nothing else of the environment is.
     Without ``local_files`` the source is a stranger's: files of this machine are refused, headers that are none of
-    `HARMLESS_HEADERS`, and, unless there are ``local_addresses``, addresses that are not of the public network.
+    `HARMLESS_HEADERS`, and, unless there are ``local_addresses``, addresses that are not of the public network; so are
+    buckets, which are read with the credentials of ``profile`` or of the environment.
     """
 
     folder: Path
@@ -65,6 +77,19 @@ class Fetching:
     max_bytes: int = MAX_BYTES
     local_files: bool = True
     local_addresses: bool = False
+    ftp: FtpClient = field(default_factory=FtpClient)
+    profile: str | None = None
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether only addresses of the public network may be reached."""
+        return not (self.local_files or self.local_addresses)
+
+    @property
+    def places(self) -> Places:
+        """How buckets and FTP servers are reached."""
+        ftp = self.ftp.public() if self.is_restricted else self.ftp
+        return Places(self.folder / "fetched", self.max_bytes, ftp, self.profile)
 
 
 def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
@@ -86,6 +111,30 @@ def fetch(step: FetchStep, states: Sequence[SourceState], fetching: Fetching) ->
             raise _refused("the logs of an Ethereum node", "only files are fetched")
 
 
+def check_no_password(step: FetchStep) -> None:
+    """Raise `InvalidInput` for a password in an address, without repeating it: the chain would show it to everybody."""
+    if not isinstance(step, FetchStepUrl | FetchStepFilesGlob):
+        return
+    address = step.url if isinstance(step, FetchStepUrl) else step.path
+    login, at, place = address.partition("://")[2].partition("/")[0].rpartition("@")
+    password = login.partition(":")[2]
+    if at and (not is_ftp(address) or (password and not _VARIABLE.fullmatch(password))):
+        raise InvalidInput(
+            f"The address of the source at {place!a:.100} holds a user or a password, which the chain would show to "
+            "everybody. Nothing was changed. Give it as a variable: in a header of http, as "
+            "ftp://user:${{ env.PASSWORD }}@host/path, and that of a bucket in the environment or a profile."
+        )
+    if is_ftp(address):
+        FtpAddress.parse(address, lambda text: _VARIABLE.sub("1", text))
+
+
+def _shown(address: str) -> str:
+    """An address without what may be a user or a password."""
+    scheme, separator, rest = address.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}{slash}{path}"
+
+
 def _refused(what: str, why: str) -> InvalidInput:
     return InvalidInput(
         f"The source is {what}, which is recorded but not fetched here: {why}. Nothing was added. Fetch it by other "
@@ -99,6 +148,8 @@ def _refused(what: str, why: str) -> InvalidInput:
 def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching) -> Fetched | None:
     if isinstance(step.cache, SourceCachingForever) and state is not None:
         return None
+    if is_bucket(step.url) or is_ftp(step.url):
+        return _fetch_remote(step, state, fetching)
     url = _filled(step.url, fetching.variables)
     parts = urlsplit(url)
     if parts.scheme == "file":
@@ -112,8 +163,7 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
         if state is not None and state.kind in (ETAG, LAST_MODIFIED):
             headers["If-None-Match" if state.kind == ETAG else "If-Modified-Since"] = state.value
         target = fetching.folder / "fetched"
-        is_restricted = not (fetching.local_files or fetching.local_addresses)
-        client = fetching.client.public() if is_restricted else fetching.client
+        client = fetching.client.public() if fetching.is_restricted else fetching.client
         status, answer_headers = client.download(url, target, headers, max_bytes=fetching.max_bytes)
         if status == 304:
             return None
@@ -124,6 +174,24 @@ def _fetch_url(step: FetchStepUrl, state: SourceState | None, fetching: Fetching
         return None
     when = event_time(step.event_time, path=unquote(parts.path), modified=modified, now=fetching.now)
     return Fetched(file, when, new)
+
+
+def _fetch_remote(step: FetchStepUrl, state: SourceState | None, fetching: Fetching) -> Fetched | None:
+    """The file of a bucket or an FTP server, if it is another one than that of the state."""
+    if is_bucket(step.url):
+        _require_own(step.url, fetching)
+        found = object_at(_filled(step.url, fetching.variables), fetching.places)
+    else:
+        found = ftp_file(step.url, lambda text: _filled(text, fetching.variables), fetching.places)
+    new = None if found.state is None else SourceState(SOURCE_NAME, ETAG, found.state)
+    if new is not None and new == state:
+        return None
+    path = found.read()
+    new = new or SourceState(SOURCE_NAME, CONTENT, _hash(path))
+    if new == state:
+        return None
+    when = event_time(step.event_time, path=found.path, modified=found.modified, now=fetching.now)
+    return Fetched(SourceFile(found.path, path), when, new)
 
 
 def _require_harmless(headers: Iterable[RequestHeader], fetching: Fetching) -> None:
@@ -169,45 +237,62 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
 
 def _fetch_files(step: FetchStepFilesGlob, states: Sequence[SourceState], fetching: Fetching) -> Iterator[Fetched]:
     """Each file once, by its name; files are put in order before the first is read."""
-    _require_own(step.path, fetching)
-    pattern = step.path.removeprefix("file://")
-    matches = glob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute, which Path.glob refuses
-    found = [path for path in map(Path, matches) if path.is_file()]
-    names = [path.name for path in found]
+    found = _files_like(step.path, fetching)
+    names = [file.name for file in found]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidInput(
-            f"{pattern} matches two files with the name {min(twice)!r}, and files are identified by their names. "
-            "Nothing was added. Rename one, or narrow the pattern."
+            f"{_shown(step.path)} matches two files with the name {min(twice)!r}, and files are identified by their "
+            "names. Nothing was added. Rename one, or narrow the pattern."
         )
     times = {
-        path: event_time(step.event_time, path=str(path), modified=_modified(path), now=fetching.now) for path in found
+        file.name: event_time(step.event_time, path=file.path, modified=file.modified, now=fetching.now)
+        for file in found
     }
     epoch = datetime.fromtimestamp(0, UTC)
     by_time = step.order is SourceOrdering.BY_EVENT_TIME
-    places = {path: (times[path] or epoch if by_time else epoch, path.name) for path in found}
+    places = {name: (times[name] or epoch if by_time else epoch, name) for name in names}
     done = {state.value for state in states}
-    new = sorted((path for path in found if path.name not in done), key=places.__getitem__)
-    last = max((places[path] for path in found if path.name in done), default=None)
-    if new and last is not None and places[new[0]] < last:
+    new = sorted((file for file in found if file.name not in done), key=lambda file: places[file.name])
+    last = max((places[name] for name in names if name in done), default=None)
+    if new and last is not None and places[new[0].name] < last:
         raise InvalidInput(
-            f"{new[0]} comes before {last[1]!r}, which was added already: files are added in the order of their "
+            f"{new[0].path} comes before {last[1]!r}, which was added already: files are added in the order of their "
             f"{'event times' if by_time else 'names'}, and what was added stays. Nothing was added. Give it a later "
             "one, or move it away."
         )
-    for path in new:
-        _require_file(path, fetching)
-        yield Fetched(SourceFile(str(path), path), times[path], SourceState(SOURCE_NAME, ETAG, path.name))
+    for file in new:
+        yield Fetched(SourceFile(file.path, file.read()), times[file.name], SourceState(SOURCE_NAME, ETAG, file.name))
+
+
+def _files_like(pattern: str, fetching: Fetching) -> list[ListedFile]:
+    """The files that match a pattern: of this machine, of a bucket, or of an FTP server."""
+    if is_ftp(pattern):
+        return ftp_files(pattern, lambda text: _filled(text, fetching.variables), fetching.places)
+    _require_own(pattern, fetching)
+    if is_bucket(pattern):
+        return objects_like(_filled(pattern, fetching.variables), fetching.places)
+    matches = glob(pattern.removeprefix("file://"), recursive=True)  # noqa: PTH207 - it may be absolute, which Path.glob refuses
+
+    def file_of(path: Path) -> ListedFile:
+        return ListedFile(str(path), path.name, _modified(path), None, lambda: _require_file(path, fetching))
+
+    return [file_of(path) for path in map(Path, matches) if path.is_file()]
 
 
 def _require_own(files: str, fetching: Fetching) -> None:
-    if not fetching.local_files:
-        raise InvalidInput(
-            f"The source names files of this machine, {files!a:.200}, and whoever wrote it may be a stranger. Nothing "
-            "was read. If you mean these files, poll with a manifest of yours (--manifest FILE) or the dataset's key."
-        )
+    if fetching.local_files:
+        return
+    what, why = f"files of this machine, {_shown(files)!a:.200}", ""
+    if is_bucket(files):
+        what, why = f"a bucket, {_shown(files)!a:.200}", ", which your credentials would open"
+    raise InvalidInput(
+        f"The source names {what}{why}, and whoever wrote it may be a stranger. Nothing was read. If you mean these "
+        "files, poll with a manifest of yours (--manifest FILE) or the dataset's key."
+    )
 
 
-def _require_file(path: Path, fetching: Fetching) -> None:
+def _require_file(path: Path, fetching: Fetching) -> Path:
+    """The path itself. Raises `InvalidInput` where no file is there, or one that is too large."""
     try:
         size = path.stat().st_size if path.is_file() else None
     except OSError as error:
@@ -216,6 +301,7 @@ def _require_file(path: Path, fetching: Fetching) -> None:
         raise InvalidInput(f"{path} is not there, or no file. Nothing was added. Check the source's address.")
     if size > fetching.max_bytes:
         raise InvalidInput(f"{path} has more than {fetching.max_bytes} bytes. Nothing was added.")
+    return path
 
 
 def _modified(path: Path) -> datetime:

@@ -23,11 +23,12 @@ from dagster_versioned.odf.blocks.events import (
     SourceState,
 )
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.odf.ingest.fetch import MAX_BYTES, SOURCE_NAME, Fetched, Fetching, fetch
+from dagster_versioned.odf.ingest.fetch import MAX_BYTES, SOURCE_NAME, Fetched, Fetching, check_no_password, fetch
 from dagster_versioned.odf.ingest.prepare import prepare
 from dagster_versioned.odf.ingest.preprocess import preprocess
 from dagster_versioned.odf.ingest.read import read
 from dagster_versioned.odf.ingest.source_file import SourceFile
+from dagster_versioned.storage.ftp import FtpClient
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
@@ -50,8 +51,9 @@ class Polling:
     """How a source is polled.
 
     ``variables`` are what its URL and headers may ask for by ``${{ env.NAME }}``. ``local_files=False`` is for sources
-    that somebody else may have written: they may not name files of this machine, nor addresses that are not of the
-    public network (unless there are ``local_addresses``), nor send headers other than a few harmless ones.
+    that somebody else may have written: they may not name files of this machine, nor buckets, nor addresses that are
+    not of the public network (unless there are ``local_addresses``), nor send headers other than a few harmless ones.
+    Buckets are read with the credentials of ``profile`` of the AWS configuration files, else of the environment.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -59,6 +61,8 @@ class Polling:
     local_files: bool = True
     local_addresses: bool = False
     client: HttpClient = field(default_factory=HttpClient)
+    ftp: FtpClient = field(default_factory=FtpClient)
+    profile: str | None = None
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
 
@@ -89,6 +93,7 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
     ``described`` is passed on to `EventTable.write`. Raises what fetching, reading and writing do; what was
     committed by then stays, and the next poll goes on after it.
     """
+    check_no_password(source.fetch)
     with TemporaryFolder() as folder:
         fetching = Fetching(
             folder=folder,
@@ -98,6 +103,8 @@ def poll(events: EventTable, source: SetPollingSource, polling: Polling, **descr
             max_bytes=polling.max_bytes,
             local_files=polling.local_files,
             local_addresses=polling.local_addresses,
+            ftp=polling.ftp,
+            profile=polling.profile,
         )
         for found in fetch(source.fetch, states(events, source), fetching):
             file = prepare(found.file, source.prepare or (), folder, max_bytes=polling.max_bytes)

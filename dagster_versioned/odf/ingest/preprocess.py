@@ -23,15 +23,14 @@ def preprocess(rows: pa.Table, transform: TransformSql | None) -> pa.Table:
     match transform.engine.lower():
         case "spark":
             from dagster_versioned.odf.spark.query_rows import query_rows
-
-            return rows_in_utc(query_rows(rows, query))
         case "duckdb":
-            return rows_in_utc(_by_duckdb(rows, query))
+            from dagster_versioned.odf.arrow.query_rows import query_rows
         case other:
             raise InvalidInput(
                 f"The source's rows are to be reshaped by the engine {other!a:.50}, which is not here; spark and "
                 "duckdb are. Nothing was added. Name one of these, and check the query in its SQL."
             )
+    return rows_in_utc(query_rows({INPUT: rows}, query))
 
 
 def _query(transform: TransformSql) -> TransformQuery:
@@ -43,30 +42,3 @@ def _query(transform: TransformSql) -> TransformQuery:
     if transform.query is not None:
         steps = (*steps, SqlQueryStep(query=transform.query))
     return TransformQuery((INPUT,), tuple(QueryStep(step.query, step.alias) for step in steps))
-
-
-def _by_duckdb(rows: pa.Table, query: TransformQuery) -> pa.Table:
-    import duckdb
-
-    from dagster_versioned.engines.sql import arrow_rows, database
-
-    connection = database()
-    connection.register(INPUT, rows)
-    result = rows
-    for step in query.steps:
-        try:
-            statements = connection.extract_statements(step.query)
-            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
-                raise _refused(step.query, "it is not one SELECT")
-            result = arrow_rows(connection.execute(statements[0]))
-        except duckdb.Error as error:
-            raise _refused(step.query, str(error).splitlines()[0]) from None
-        if step.alias is not None:
-            connection.register(step.alias, result)
-    return result
-
-
-def _refused(query: str, reason: str) -> InvalidInput:
-    return InvalidInput(
-        f"The query {' '.join(query.split())!r:.300} of a source is refused: {reason}. Nothing was added."
-    )

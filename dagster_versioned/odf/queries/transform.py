@@ -47,7 +47,7 @@ from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.odf.slice_file import SliceTask
+from dagster_versioned.odf.slice_file import Slice, SliceTask
 from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
@@ -210,29 +210,71 @@ def replay(
     is ``None``. Raises `InvalidInput` for a query that is refused, `UnsupportedFeature` for another engine than Spark,
     `ChainCorrupt`, `ObjectNotFound` and `IntegrityError` for inputs that are broken or a query that fails on them.
     """
+    return _again(dataset, block, inputs, session or default_session(), None)[1]
+
+
+def rebuilt_slice(
+    dataset: RemoteDataset,
+    block: Block,
+    inputs: Callable[[DatasetId], RemoteDataset],
+    session: "SparkSession",
+    folder: Path,
+) -> Path | bytes:
+    """The file of the slice that a run appended, made again, in a folder or in memory: byte for byte what it was.
+
+    Raises what `replay` does, and `IntegrityError` where the run gives something else than it records, or the same
+    records in other bytes: those of a Parquet file depend on who writes it, and how.
+    """
+    event, given, made = _again(dataset, block, inputs, session, folder)
+    if event.new_data is None:
+        raise InvalidInput(f"Block {block.sequence_number} records a run that added no data. Nothing was made.")
+    if given != event or made is None:
+        raise IntegrityError(
+            f"The run of block {block.sequence_number} gives something else than it records, when it is done again. "
+            "Nothing was put in its place. `dagster-versioned odf verify --replay` has the finding; pull the dataset "
+            "from a copy."
+        )
+    if made.data != event.new_data:
+        raise IntegrityError(
+            f"The run of block {block.sequence_number} gives the records that it records, and its file other bytes: it "
+            "was written by another release of pyarrow, or with other options. Nothing was put in its place. Do it "
+            "with the release that wrote it, or pull the dataset from a copy."
+        )
+    source = made.part.source
+    return source if isinstance(source, bytes) else Path(source)
+
+
+def _again(
+    dataset: RemoteDataset,
+    block: Block,
+    inputs: Callable[[DatasetId], RemoteDataset],
+    session: "SparkSession",
+    folder: Path | None,
+) -> tuple[ExecuteTransform, ExecuteTransform, Slice | None]:
+    """A recorded run: its event, that which doing it again gives (`replay`), and the slice, written to a folder."""
     event, recorded = recorded_run(dataset, block, inputs)
     own = recorded.own
     arrow = own.arrow_schema() if own is not None else None
     if own is None or arrow is None:
         raise ChainCorrupt(f"Block {block.sequence_number} records a run of a query, and no schema precedes it.")
-    session = session or default_session()
     with running(f"the run of block {block.sequence_number}"):
         analysed, compare = recorded.analysed(session), recorded.compares
         schema = EventSchema.parse(conform.stored_schema(arrow), recorded.columns)
         held = None
         if analysed.kind(compare=compare) is QueryKind.WHOLE and own.next_offset > 0:
             held = event_engine_for(frame_type()).current(_slices(dataset, own, session), schema, (), {})
-        made = _hashed(analysed.rows(schema.data.names, held, compare=compare), schema, own, block)
-    if made is not None and event.new_data is not None:
-        made = replace(made, physical_hash=event.new_data.physical_hash, size=event.new_data.size)
-    given = replace(recorded.event(made), new_checkpoint=event.new_checkpoint)
+        made = _written(analysed.rows(schema.data.names, held, compare=compare), schema, own, block, folder)
+    data = None if made is None else made.data
+    if data is not None and event.new_data is not None:
+        data = replace(data, physical_hash=event.new_data.physical_hash, size=event.new_data.size)
+    given = replace(recorded.event(data), new_checkpoint=event.new_checkpoint)
     version = recorded.transform.transform.version
     if given != event and version not in (None, session.version):
         raise IntegrityError(
             f"It ran on Spark {version}, and gives something else on Spark {session.version}: it is forged, or the two "
             f"differ. Verify it with Spark {version}."
         )
-    return given
+    return event, given, made
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -438,10 +480,12 @@ def _slices(dataset: RemoteDataset, state: ChainState, session: "SparkSession") 
     return SparkEngine(session).read(slices_scan(dataset, state))
 
 
-def _hashed(events: "DataFrame", schema: EventSchema, own: ChainState, block: Block) -> DataSlice | None:
-    """What a block would say of these events."""
-    with tempfile.TemporaryDirectory(prefix="dagster-versioned-") as folder:
+def _written(
+    events: "DataFrame", schema: EventSchema, own: ChainState, block: Block, folder: Path | None
+) -> Slice | None:
+    """These events as the slice of a block, written to a folder, by default one that is gone then."""
+    with tempfile.TemporaryDirectory(prefix="dagster-versioned-") as spare:
         options = WriteOptions(single_part=True, allow_empty=True)
-        task = SliceTask(schema, own.next_offset, block.system_time.to_datetime(), options, Path(folder), None, "")
-        made = task.slice_of(event_engine_for(frame_type()).through(events, task))
-    return None if made is None else made.data
+        time = block.system_time.to_datetime()
+        task = SliceTask(schema, own.next_offset, time, options, folder or Path(spare), None, "")
+        return task.slice_of(event_engine_for(frame_type()).through(events, task))

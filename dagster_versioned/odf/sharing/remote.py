@@ -13,27 +13,32 @@ from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput,
 from dagster_versioned.odf.blocks.block import MAX_BLOCK_SIZE, Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.events import AddData, ExecuteTransform
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
-from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY, HeadSignature
+from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, HeadSignature
 from dagster_versioned.storage import Location, ObjectStore, open_store
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.storage.transfer import MAX_PIECES, PIECE_BYTES
-from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.parts import SLICES
 
 CHECKPOINTS = "checkpoints/"
+REFERENCES = "refs/"
+SIGNED = ".sig"
+"""What follows a reference's name in that of the signature of its block."""
 _MAX_REFERENCE_BYTES = 512
 _MAX_FILE_BYTES = 5 * 1024**4
 """S3's largest object: what claims to be larger is meant to fill a disk."""
 
 
-def open_remote(location: str | Location, *, profile: str | None = None) -> "RemoteDataset":
+def open_remote(location: str | Location, *, profile: str | None = None, reference: str = "head") -> "RemoteDataset":
     """The dataset at a URL (http, https), a folder or ``s3://bucket/prefix``; nothing is read yet.
+
+    It ends at the block that ``reference`` names.
 
     Raises `InvalidInput`.
     """
     if isinstance(location, str) and location.lower().startswith(("http://", "https://")):
-        return RemoteDataset(HttpStore(location))
-    return RemoteDataset(open_store(location, profile=profile))
+        return RemoteDataset(HttpStore(location), reference)
+    return RemoteDataset(open_store(location, profile=profile), reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,31 +74,45 @@ def files_of(block: Block) -> list[StoredFile]:
 
 @dataclass(frozen=True, slots=True)
 class RemoteDataset:
-    """What a store says of a dataset, checked against the hashes by which it was asked for."""
+    """What a store says of a dataset, checked against the hashes by which it was asked for.
+
+    Its end is the block that ``reference`` names.
+    """
 
     store: ObjectStore
+    reference: str = "head"
+
+    @property
+    def reference_key(self) -> str:
+        """Where the hash of the last block is."""
+        return f"{REFERENCES}{self.reference}"
+
+    @property
+    def signature_key(self) -> str:
+        """Where the signature of that hash is, if its owner signed it."""
+        return f"{self.reference_key}{SIGNED}"
 
     def head(self) -> Multihash:
         """The hash of the last block. Raises `ObjectNotFound`, `ChainCorrupt`."""
         try:
-            data = self._bounded(REF_KEY, _MAX_REFERENCE_BYTES)
+            data = self._bounded(self.reference_key, _MAX_REFERENCE_BYTES)
         except ObjectNotFound:
             raise ObjectNotFound(
-                f"{self.store.uri} has no {REF_KEY}, so no dataset is there. Nothing was read. Name the folder that "
-                "has refs, blocks and data in it."
+                f"{self.store.uri} has no {self.reference_key}, so no dataset is there. "
+                "Nothing was read. Name the folder that has refs, blocks and data in it."
             ) from None
         try:
             return Multihash.parse(data.decode("ascii").strip())
         except (InvalidInput, UnicodeDecodeError):
             raise ChainCorrupt(
-                f"{REF_KEY} of {self.store.uri} names no block: {data[:80]!a}. Nothing was copied. Ask who "
+                f"{self.reference_key} of {self.store.uri} names no block: {data[:80]!a}. Nothing was copied. Ask who "
                 "publishes it."
             ) from None
 
     def signature(self) -> HeadSignature | None:
         """The signature beside the head, which holds for the head that it names. Raises `IntegrityError`."""
         try:
-            return HeadSignature.parse(self._bounded(SIGNATURE_KEY, MAX_SIGNATURE_BYTES))
+            return HeadSignature.parse(self._bounded(self.signature_key, MAX_SIGNATURE_BYTES))
         except ObjectNotFound:
             return None
 

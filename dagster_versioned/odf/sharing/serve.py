@@ -7,20 +7,21 @@ from io import BytesIO
 from typing import IO
 
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError
-from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
-from dagster_versioned.odf.sharing.remote import CHECKPOINTS
+from dagster_versioned.odf.sharing.remote import CHECKPOINTS, REFERENCES, SIGNED
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES
-from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY
+from dagster_versioned.tables.chain_head import BLOCKS
 from dagster_versioned.tables.parts import SLICES
 
-_SERVED = re.compile(rf"{REF_KEY}|{re.escape(SIGNATURE_KEY)}|(?:{BLOCKS}|{SLICES}|{CHECKPOINTS})[A-Za-z0-9]{{1,200}}")
+_SERVED = re.compile(
+    rf"{REFERENCES}[a-z0-9-]{{1,63}}(?:{re.escape(SIGNED)})?|(?:{BLOCKS}|{SLICES}|{CHECKPOINTS})[A-Za-z0-9]{{1,200}}"
+)
 
 
 def server(store: ObjectStore, host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
     """A server of a dataset's folder, not started yet: ``serve_forever()``, ``shutdown()``.
 
-    Nothing but the head, blocks, slices and checkpoints is served: no log, no listing, nothing that is staged. Raises
+    Nothing but references, blocks, slices and checkpoints is served: no log, no listing, nothing that is staged. Raises
     `InvalidInput` for an address at which nothing can listen.
     """
     handler = type("DatasetRequest", (_Request,), {"store": store})
@@ -59,7 +60,7 @@ class _Request(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/octet-stream")
         self.send_header("Content-Length", str(info.size))
         # A head changes, all else is named by its hash.
-        lasts = "no-cache" if key.startswith("refs/") else "public, max-age=31536000, immutable"
+        lasts = "no-cache" if key.startswith(REFERENCES) else "public, max-age=31536000, immutable"
         self.send_header("Cache-Control", lasts)
         self.end_headers()
         if with_body:

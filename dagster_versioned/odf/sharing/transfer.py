@@ -41,12 +41,13 @@ from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, Sto
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
-from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, ChainHead, chain_head
+from dagster_versioned.tables.chain_head import BLOCKS, ChainHead, chain_head
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 from dagster_versioned.tables.table import VersionedTable
 
+HEAD = "head"
 PULLED = "_staging/pull/"
 """Where what was copied waits until all of it is: a pull that was interrupted goes on from here."""
 THREADS = 8
@@ -171,10 +172,13 @@ def push(
     table: VersionedTable,
     target: ObjectStore,
     *,
+    reference: str = HEAD,
     key: SigningKey | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Transferred:
     """Bring a copy of the table's dataset in a folder or bucket up to date: files, then blocks, then the head.
+
+    Beside the head a copy may have a branch: then it is ``reference`` that goes on, and the head stays where it is.
 
     Who pulls meanwhile sees the old head or the new one, and all that it stands for. With the dataset's ``key`` the
     head is signed; without it the signature that the table has goes along, and stands for the head that it names.
@@ -191,13 +195,15 @@ def push(
             f"{target.uri} is a table with a log of its own, which a push would bypass. Nothing was pushed. Pull "
             "into it, or push to another folder."
         )
-    own, copy = RemoteDataset(table.store), RemoteDataset(target)
+    own, copy = RemoteDataset(table.store), RemoteDataset(target, reference)
     end = state_at(own, Multihash.parse(known.head))
     owner = end.seed.dataset_id
     if key is not None and key.dataset_id != owner:
         raise InvalidInput(f"The private key is that of {key.dataset_id}, not of {owner}. Nothing was pushed.")
     signature = _signature_of(own, owner, end.head) if key is None else key.sign_head(end.head)
-    etag, at = _reference(target)
+    etag, at = _reference(copy)
+    if at is None and reference != HEAD:
+        _require_dataset(RemoteDataset(target), owner)
     found = _difference(end.head, own.block, at, copy.block)
     theirs = _signature_of(copy, owner, at)
     if signature is not None and theirs is not None and not found.ahead:
@@ -210,14 +216,14 @@ def push(
         target.put(f"{BLOCKS}{name}", own.block(name)[0])
     if found.new:
         try:
-            target.put_if_match(REF_KEY, str(end.head).encode(), etag)
+            target.put_if_match(copy.reference_key, str(end.head).encode(), etag)
         except PreconditionFailed:
             raise CommitConflict(
                 f"Somebody else pushed to {target.uri} meanwhile. Its head is theirs; what was copied is there, and no "
                 "part of it. Push again: it goes on from their head, or says how the chains differ."
             ) from None
     if signature is not None and signature != theirs and not found.ahead:
-        target.put(SIGNATURE_KEY, signature.document())
+        target.put(copy.signature_key, signature.document())
     signed = signature.head if signature is not None else None
     return Transferred(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
 
@@ -379,13 +385,22 @@ def _holds(store: ObjectStore, file: StoredFile, folder: str = "") -> bool:
         return False
 
 
-def _reference(target: ObjectStore) -> tuple[str | None, Multihash | None]:
-    """The ETag of a copy's head and the head, which a push replaces if it still is the same."""
+def _reference(copy: RemoteDataset) -> tuple[str | None, Multihash | None]:
+    """The ETag of a copy's reference and its block, which a push replaces if it still is the same."""
     try:
-        etag = target.head(REF_KEY).etag
+        etag = copy.store.head(copy.reference_key).etag
     except ObjectNotFound:
         return None, None
-    return etag, RemoteDataset(target).head()
+    return etag, copy.head()
+
+
+def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
+    """Raise `CommitConflict` where a copy has a head, and it is that of another dataset."""
+    at = _reference(copy)[1]
+    if at is not None and (known := state_at(copy, at).seed.dataset_id) != owner:
+        raise CommitConflict(
+            f"{copy.store.uri} holds the dataset {known}, not {owner}. Nothing was pushed. Push to another folder."
+        )
 
 
 class _Staged:

@@ -1,5 +1,6 @@
 """A query over rows in memory, by Spark: the same rules as for SQL transforms."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pyarrow as pa
@@ -11,19 +12,24 @@ from dagster_versioned.odf.spark.query import analyse, in_one_task, query_sessio
 from dagster_versioned.odf.transform_query import TransformQuery
 
 
-def query_rows(rows: pa.Table, query: TransformQuery) -> pa.Table:
-    """What a query with one input makes of rows. Raises `InvalidInput` for a query that is refused (`analyse`)."""
-    (name,) = query.inputs
+def query_rows(inputs: Mapping[str, pa.Table], query: TransformQuery, limit: int | None = None) -> pa.Table:
+    """What a query makes of rows, by what it calls them; at most ``limit`` rows of it.
+
+    Raises `InvalidInput` for a query that is refused (`analyse`).
+    """
     own = cast("Any", query_session(default_session()))
     in_one_task(own)
-    frame = from_arrow(own, rows).coalesce(1)
-    # Analysed over the columns alone: a plan that holds rows is written out with them.
-    nulls = (sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields)
-    own.range(0).select(*nulls).createOrReplaceTempView(f"`{name}`")
+    frames = {name: from_arrow(own, rows).coalesce(1) for name, rows in inputs.items()}
+    for name, frame in frames.items():
+        # Analysed over the columns alone: a plan that holds rows is written out with them.
+        nulls = (sf.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields)
+        own.range(0).select(*nulls).createOrReplaceTempView(f"`{name}`")
     analyse(own, query)
-    frame.createOrReplaceTempView(f"`{name}`")
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"`{name}`")
+    result: Any = None
     for step in query.steps:
-        frame = own.sql(step.query)
+        result = own.sql(step.query)
         if step.alias is not None:
-            frame.createOrReplaceTempView(f"`{step.alias}`")
-    return to_arrow(frame)
+            result.createOrReplaceTempView(f"`{step.alias}`")
+    return to_arrow(result if limit is None else result.limit(limit))

@@ -313,7 +313,7 @@ def test_a_url_with_a_password_or_another_scheme_is_refused_and_not_repeated(fet
         contents(FetchStepUrl("https://me:hunter2@example.com/x"), [], fetching)
     assert "hunter2" not in str(refused.value)
     with pytest.raises(InvalidInput, match="not http or https"):
-        contents(FetchStepUrl("ftp://example.com/x"), [], fetching)
+        contents(FetchStepUrl("gopher://example.com/x"), [], fetching)
 
 
 def test_a_file_of_this_machine_is_known_by_its_bytes(tmp_path: Path, fetching: Fetching):

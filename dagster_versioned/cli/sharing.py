@@ -1,0 +1,206 @@
+"""The verbs that share histories of events: pulled, pushed, served, taken back. Heavy imports wait until one runs."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dagster_versioned.cli.arguments import Table
+from dagster_versioned.cli.chain_arguments import (
+    BlockName,
+    KeyFile,
+    KeyVariable,
+    Reference,
+    Source,
+    changed_name,
+    dataset_table,
+    find_block,
+    history,
+    private_key,
+    remote_at,
+)
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.terminal import counted, human_size, progress, say, show_fields
+from dagster_versioned.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from dagster_versioned.odf.sharing.transfer import Transferred
+
+
+def pull(
+    session: Session,
+    source: Source,
+    table: Annotated[
+        str | None, typer.Argument(metavar="TABLE", help="By default as the dataset of a repository is called.")
+    ] = None,
+    reference: Reference = "head",
+    dataset_id: Annotated[
+        str | None, typer.Option("--dataset-id", metavar="DID", help="Refuse any other dataset: did:odf:fed01…")
+    ] = None,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="Refuse a head that its owner did not sign.")
+    ] = False,
+    max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
+) -> None:
+    """Make a table a copy of a dataset, or bring its copy up to date; every byte is checked by its hash."""
+    from dagster_versioned.odf.identity.dataset_id import DatasetId
+    from dagster_versioned.odf.sharing.repositories import place_of
+    from dagster_versioned.odf.sharing.transfer import pull as pull_into
+
+    named = place_of(session.production(), source)[1]
+    if table is None and named is None:
+        raise InvalidInput(f"{source!a:.200} is of no repository, and no TABLE is named. Nothing was pulled. Name one.")
+    opened = dataset_table(session, table or changed_name(str(named)))
+    with progress("Pulling", quiet=session.quiet) as note:
+        done = pull_into(
+            remote_at(session, source, reference),
+            opened,
+            dataset_id=None if dataset_id is None else DatasetId.parse(dataset_id),
+            require_signature=require_signature,
+            max_bytes=max_bytes,
+            progress=note,
+        )
+    _show_transfer(session, str(opened.name), done)
+
+
+def push(
+    session: Session,
+    table: Table,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, s3://bucket/prefix, or repository/name.")],
+    reference: Reference = "head",
+    key_file: KeyFile = None,
+    key_env: KeyVariable = None,
+) -> None:
+    """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
+    from dagster_versioned.odf.sharing.references import reference_name
+    from dagster_versioned.odf.sharing.repositories import place_of
+    from dagster_versioned.odf.sharing.transfer import push as push_to
+    from dagster_versioned.storage import open_store
+
+    opened = dataset_table(session, table)
+    place = place_of(session.production(), target)[0]
+    with progress("Pushing", quiet=session.quiet) as note:
+        store = open_store(place, profile=session.profile)
+        key = private_key(key_file, key_env)
+        done = push_to(opened, store, reference=reference_name(reference), key=key, progress=note)
+    _show_transfer(session, place, done)
+
+
+def ref(
+    session: Session,
+    table: Table,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The reference; all if left out.")] = None,
+    block: Annotated[
+        str | None, typer.Argument(metavar="BLOCK", help="What it is to stand for: a number, a hash, a reference.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Take it away; the blocks stay.")] = False,
+) -> None:
+    """List the references beside a dataset's head, which name blocks of its chain; or set one, or take it away."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.sharing.references import drop_reference, references, set_reference
+
+    opened = history(dataset_table(session, table))
+    if (delete and (name is None or block is not None)) or (name is not None and block is None and not delete):
+        raise InvalidInput("A reference is set by NAME BLOCK, and taken away by NAME --delete. Nothing was changed.")
+    if name is not None and block is not None:
+        set_reference(opened, name, find_block(opened, block)[0])
+    elif name is not None:
+        drop_reference(opened, name)
+    found = {one: str(block_name) for one, block_name in references(opened).items()}
+    if session.json:
+        print_json({"table": str(opened.name), "references": found})
+    else:
+        show_fields(found.items())
+
+
+def repo(
+    session: Session,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The repository; all if left out.")] = None,
+    address: Annotated[
+        str | None, typer.Argument(metavar="ADDRESS", help="Where it is: a URL, a folder, or s3://bucket/prefix.")
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Forget it; what is there stays.")] = False,
+) -> None:
+    """List the project's repositories, in which datasets are shared as repository/name; or name one, or forget it."""
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.sharing.repositories import drop_repository, repositories, set_repository
+
+    # An environment has those of its project.
+    project = session.production() if name is None else session.open()
+    if (delete and (name is None or address is not None)) or (name is not None and address is None and not delete):
+        raise InvalidInput("A repository is set by NAME ADDRESS, and forgotten by NAME --delete. Nothing was changed.")
+    if name is not None and address is not None:
+        set_repository(project, name, address)
+    elif name is not None:
+        drop_repository(project, name)
+    found = {str(one): place for one, place in repositories(project).items()}
+    if session.json:
+        print_json({"repositories": found})
+    else:
+        show_fields(found.items())
+
+
+def serve(
+    session: Session,
+    table: Table,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+) -> None:
+    """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
+    from dagster_versioned.odf.sharing.serve import server
+
+    opened = history(dataset_table(session, table))
+    with server(opened.store, host, port) as running:
+        say(f"http://{host}:{running.server_address[1]}/")
+        sys.stdout.flush()  # whoever waits for the address reads it before the first request
+        running.serve_forever()
+
+
+def reset(
+    session: Session,
+    table: Table,
+    block: BlockName,
+    into: Annotated[
+        str, typer.Option("--into", metavar="TABLE", help="A new table, which gets the chain up to BLOCK.")
+    ],
+) -> None:
+    """Take a dataset back to an earlier block, as a new table: what others may have seen is never taken back itself."""
+    from dagster_versioned.odf.sharing.remote import RemoteDataset
+    from dagster_versioned.odf.sharing.transfer import pull as pull_into
+
+    opened, new = history(dataset_table(session, table)), session.table(into)
+    if new.exists():
+        raise InvalidInput(f"{new.name} is there already. Nothing was changed. Name a table that is not.")
+    done = pull_into(RemoteDataset(opened.store), new, until=find_block(opened, block)[0])
+    _show_transfer(session, str(new.name), done)
+
+
+def _show_transfer(session: Session, place: str, done: "Transferred") -> None:
+    from dagster_versioned.cli.documents import print_json
+
+    document: dict[str, Any] = {
+        "dataset_id": str(done.dataset_id),
+        "head": str(done.head),
+        "before": None if done.before is None else str(done.before),
+        "blocks": done.blocks,
+        "files": done.files,
+        "bytes": done.bytes,
+        "ahead": done.ahead,
+        "signed": None if done.signed is None else str(done.signed),
+    }
+    if session.json:
+        print_json(document)
+        return
+    if done.ahead:
+        say(f"{place}: {counted(done.ahead, 'block')} ahead of the source, which lags or was taken back; left as it is")
+    elif not done.blocks:
+        say(f"{place}: up to date")
+    else:
+        say(f"{place}: {counted(done.blocks, 'block')}, {counted(done.files, 'file')}, {human_size(done.bytes)}")
+    say(f"head {done.head}, {_signed(done)}")
+
+
+def _signed(done: "Transferred") -> str:
+    if done.signed is None:
+        return "not signed"
+    return "signed by its owner" if done.signed == done.head else f"signed by its owner up to {done.signed}"

@@ -1,0 +1,75 @@
+"""Queries that somebody asks once, over histories of events: nothing of them is recorded, and nothing is written."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import pyarrow as pa
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
+
+Engine = Literal["duckdb", "spark"]
+
+_BEGINNINGS = {"SELECT", "WITH", "FROM", "VALUES", "("}
+
+
+def query(
+    sql: str, rows_of: Callable[[str], pa.Table], *, engine: Engine = "duckdb", limit: int | None = None
+) -> pa.Table:
+    """What a query gives, at most ``limit`` rows; ``rows_of`` has the rows of each table that it names.
+
+    It runs as a transform's would: it sees these rows and nothing else, neither files nor tables of a catalog, and by
+    Spark nothing that has another value in another run. Raises `InvalidInput`, and what ``rows_of`` does.
+    """
+    names = _tables(sql, engine)
+    found = TransformQuery(names or ("nothing",), (QueryStep(sql),))
+    inputs = {name: rows_of(name) for name in names}
+    if engine == "spark":
+        from dagster_versioned.odf.spark.query_rows import query_rows
+    else:
+        from dagster_versioned.odf.arrow.query_rows import query_rows
+    answer = query_rows(inputs, found, limit)
+    if twice := [name for name in answer.column_names if answer.column_names.count(name) > 1]:
+        raise _refused(sql, f"its result has two columns {twice[0]!r}", "Call one something else: … AS name.")
+    return answer
+
+
+def _tables(sql: str, engine: Engine) -> tuple[str, ...]:
+    """The tables that a query names, each once; its own (`WITH`) are none. Raises `InvalidInput`."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+    from sqlglot.optimizer.scope import traverse_scope
+
+    try:
+        # What begins otherwise is no query, and sqlglot would log that it cannot read it.
+        first = next(iter(sqlglot.tokenize(sql, dialect=engine)), None)
+        if first is None or first.text.upper() not in _BEGINNINGS:
+            raise _refused(sql, "it is not one SELECT", "Write a query: SELECT …")
+        trees = sqlglot.parse(sql, dialect=engine)
+        if (
+            len(trees) != 1
+            or not isinstance(trees[0], exp.Query)
+            or trees[0].find(exp.Delete, exp.Insert, exp.Update) is not None
+        ):
+            raise _refused(sql, "it is not one SELECT", "Write a query: SELECT …")
+        sources = [source for scope in traverse_scope(trees[0]) for source in scope.sources.values()]
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise _refused(sql, f"it cannot be read: {reason}", f"Write it in the SQL of {engine}.") from None
+    found: dict[str, str] = {}
+    for table in sources:
+        if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
+            continue
+        if table.db:
+            quote = '"' if engine == "duckdb" else "`"
+            name = ".".join(part.name for part in table.parts)
+            raise _refused(
+                sql, f"{name} is in three parts or two", f"Quote the name of a dataset: {quote}{name}{quote}."
+            )
+        found.setdefault(table.name.casefold(), table.name)
+    return tuple(found.values())
+
+
+def _refused(sql: str, reason: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"The query {' '.join(sql.split())!r:.300} is refused: {reason}. Nothing was read. {fix}")

@@ -1,0 +1,115 @@
+"""Slices of derived histories as a cache: what a recorded run gives again, byte for byte, may be discarded and rebuilt.
+
+Source: seed 002 ("Derivative Transformations", "Dataset Validation").
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.odf.blocks.block import Block
+from dagster_versioned.odf.blocks.events import DatasetKind, DataSlice, ExecuteTransform
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.dataset_id import DatasetId
+from dagster_versioned.odf.queries.transform import rebuilt_slice
+from dagster_versioned.odf.sharing.remote import RemoteDataset
+from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.tables.environment.registry import refuse_in_environment
+from dagster_versioned.tables.parts import SLICES
+from dagster_versioned.tables.table import VersionedTable
+
+if TYPE_CHECKING:
+    from dagster_versioned.engines.spark.session import SparkSession
+
+Inputs = Callable[[DatasetId], RemoteDataset]
+"""Finds the datasets that a run took its records from."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSlice:
+    """A slice that a run appended: the number of its block, its key, and how many bytes it has."""
+
+    sequence_number: int
+    key: str
+    size: int
+
+
+def rebuild(table: VersionedTable, inputs: Inputs, session: "SparkSession") -> Iterator[CachedSlice]:
+    """Make the slices again that a derived history lacks, the oldest first, by doing their runs again.
+
+    Each is put in its place once its bytes have the hash of its block; what was rebuilt by then stays. Raises
+    `InvalidInput` for a dataset that no query computes, and what `rebuilt_slice` does.
+    """
+    _check(table, "rebuilt")
+    for block, data in _runs(table):
+        found = _cached(block, data)
+        if not _is_there(table, found):
+            with TemporaryFolder() as folder:
+                made = rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
+                if isinstance(made, bytes):
+                    table.store.put(found.key, made)
+                else:
+                    table.store.put_file(found.key, made)
+            yield found
+
+
+def discard(
+    table: VersionedTable, inputs: Inputs, session: "SparkSession", *, before: datetime, apply: bool
+) -> Sequence[CachedSlice]:
+    """Delete the slices of a derived history of runs before a time; with ``apply=False`` only say which.
+
+    Every run is done again first, and where one does not give its slice byte for byte, nothing is deleted: raises what
+    `rebuilt_slice` does then, and `InvalidInput` for a dataset that no query computes. Until `rebuild`, the table
+    cannot be read as a whole, nor can what takes from it be repeated.
+    """
+    _check(table, "discarded")
+    found: list[CachedSlice] = []
+    for block, data in _runs(table):
+        one = _cached(block, data)
+        if block.system_time.to_datetime() < before and _is_there(table, one):
+            with TemporaryFolder() as folder:
+                rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
+            found.append(one)
+    if apply:
+        table.store.delete([one.key for one in found])
+    return found
+
+
+def _check(table: VersionedTable, what: str) -> None:
+    refuse_in_environment(table.project, f"A slice that is {what}", "Do it in the project itself")
+    table.project.check_write()
+    if EventTable(table).chain.seed.dataset_kind is not DatasetKind.DERIVATIVE:
+        raise InvalidInput(
+            f"{table.name} is no dataset that a query computes, so nothing of it can be made again. Nothing was "
+            f"{what}. Pull it from a copy if something of it is lost."
+        )
+
+
+def _runs(table: VersionedTable) -> list[tuple[Block, DataSlice]]:
+    """The runs that appended data, the oldest first."""
+    blocks = [block for _, block in EventTable(table).blocks()]
+    return [
+        (block, block.event.new_data)
+        for block in reversed(blocks)
+        if isinstance(block.event, ExecuteTransform) and block.event.new_data is not None
+    ]
+
+
+def _cached(block: Block, data: DataSlice) -> CachedSlice:
+    return CachedSlice(block.sequence_number, f"{SLICES}{data.physical_hash}", data.size)
+
+
+def _is_there(table: VersionedTable, found: CachedSlice) -> bool:
+    """Whether a slice is there. Raises `IntegrityError` for a file of another size, which was altered."""
+    try:
+        size = table.store.head(found.key).size
+    except ObjectNotFound:
+        return False
+    if size != found.size:
+        raise IntegrityError(
+            f"{found.key} of {table.name} has {size} bytes, not {found.size}: it was altered. Nothing of it was "
+            "changed. Move it away, and rebuild it."
+        )
+    return True

@@ -1,0 +1,116 @@
+"""Slices that a query gave are a cache: discarded and lost ones come back byte for byte, or not at all."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.odf.queries.cached_slices import discard, rebuild
+from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.tables.options import TableOptions
+from support.command_line import in_process
+from support.derived import House
+from support.transforms import at
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LATE = "SELECT event_time, id, delay FROM flights WHERE delay > 6"
+COUNTS = "SELECT max(event_time) AS event_time, delay, count(*) AS n FROM flights GROUP BY delay"
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def house(spark, project):
+    house = House(project)
+    for rows in (((at(1), 1, "UA", 7), (at(2), 2, "AA", 9)), ((at(0), 3, "UA", 9),)):
+        house.write(*rows)
+        house.derive(LATE)
+        house.derive(COUNTS, "counts")
+    return house
+
+
+def slices(house, name):
+    store = house.project.table(name).store
+    return {info.key: store.get(info.key) for info in store.list("data/")}
+
+
+def test_a_lost_slice_is_rebuilt_byte_for_byte(spark, house):
+    """One row of one row, and (`counts`) a result that is compared with what the slices before come to."""
+    for name in ("late", "counts"):
+        table, before = house.project.table(name), slices(house, name)
+        rows = table.read()
+        assert len(before) == 2
+        table.store.delete(before)
+        assert not verify(house.dataset(name), resolve=house.by_id).ok
+        made = list(rebuild(table, house.by_id, spark))
+        assert [one.size for one in made] == [len(before[one.key]) for one in made]
+        assert slices(house, name) == before
+        assert table.read() == rows
+        assert verify(house.dataset(name), resolve=house.by_id).ok
+        assert list(rebuild(table, house.by_id, spark)) == []
+
+
+def test_only_what_can_be_rebuilt_is_discarded(spark, house):
+    table, before = house.project.table("counts"), slices(house, "counts")
+    would = discard(table, house.by_id, spark, before=LATER, apply=False)
+    assert {one.key for one in would} == {*before}
+    assert slices(house, "counts") == before
+    second = house.chain("counts")[-1][1].system_time.to_datetime()
+    (gone,) = discard(table, house.by_id, spark, before=second, apply=True)
+    assert slices(house, "counts") == {key: data for key, data in before.items() if key != gone.key}
+    list(rebuild(table, house.by_id, spark))
+    assert slices(house, "counts") == before
+    flights = house.project.table("flights")
+    lost = next(iter(slices(house, "flights")))
+    flights.store.delete([lost])
+    with pytest.raises((IntegrityError, ObjectNotFound)):
+        discard(table, house.by_id, spark, before=LATER, apply=True)
+    assert slices(house, "counts") == before
+
+
+def test_a_slice_in_other_bytes_is_neither_discarded_nor_put(spark, house):
+    house.write((at(3), 4, "UA", 20))
+    options = TableOptions(compression="snappy")
+    table = house.project.table("late")
+    house.derive(LATE, options=options)
+    before = slices(house, "late")
+    assert len(before) == 3
+    with pytest.raises(IntegrityError, match="its file other bytes"):
+        discard(table, house.by_id, spark, before=LATER, apply=True)
+    assert slices(house, "late") == before
+    written = f"data/{house.chain()[-1][1].event.new_data.physical_hash}"
+    table.store.delete([written])
+    with pytest.raises(IntegrityError, match="Nothing was put in its place"):
+        list(rebuild(table, house.by_id, spark))
+    assert written not in slices(house, "late")
+
+
+def test_a_root_is_no_cache(spark, house):
+    for attempt in (
+        lambda table: list(rebuild(table, house.by_id, spark)),
+        lambda table: discard(table, house.by_id, spark, before=LATER, apply=True),
+    ):
+        with pytest.raises(InvalidInput, match="no dataset that a query computes"):
+            attempt(house.project.table("flights"))
+    assert len(slices(house, "flights")) == 2
+
+
+def test_the_command_line_discards_and_rebuilds(spark, house, tmp_path):
+    before = slices(house, "late")
+    where = ("--project", "flying", "--location", tmp_path, "--json")
+
+    def run(*words):
+        outcome = in_process(*where, "odf", *words)
+        assert outcome.exit_code == 0, outcome.stderr
+        return json.loads(outcome.stdout)
+
+    assert run("discard", "late", "--before", "1d")["slices"] == []
+    would = run("discard", "late", "--before", "2100-01-01")
+    assert ([one["number"] for one in would["slices"]], would["applied"]) == ([3, 4], False)
+    assert slices(house, "late") == before
+    assert run("discard", "late", "--before", "2100-01-01", "--apply")["applied"]
+    assert slices(house, "late") == {}
+    rebuilt = run("rebuild", "late")
+    assert [one["key"] for one in rebuilt["slices"]] == [one["key"] for one in would["slices"]]
+    assert slices(house, "late") == before

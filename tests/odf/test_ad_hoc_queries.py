@@ -1,0 +1,59 @@
+"""Questions in SQL that are none, or ask for more than the rows that they are given."""
+
+import logging
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.queries.ad_hoc import query
+
+TEAMS = pa.table({"id": [1, 2], "team": ["red", "blue"]})
+
+
+def rows_of(name: str) -> pa.Table:
+    assert name == "teams"
+    return TEAMS
+
+
+def test_a_query_sees_the_tables_that_it_names_each_once():
+    asked: list[str] = []
+
+    def given(name: str) -> pa.Table:
+        asked.append(name)
+        return TEAMS
+
+    sql = 'WITH x AS (SELECT * FROM A) SELECT (SELECT max(id) FROM "b.c") AS n FROM x JOIN a USING (id)'
+    assert query(sql, given).to_pylist() == [{"n": 2}, {"n": 2}]
+    assert sorted(asked) == ["A", "b.c"]
+    assert query("SELECT 1 AS n", rows_of).to_pylist() == [{"n": 1}]
+    assert query("FROM teams ORDER BY id DESC LIMIT 1;", rows_of, limit=5).to_pylist() == [{"id": 2, "team": "blue"}]
+    assert query("SELECT * FROM teams ORDER BY id DESC", rows_of, limit=1)["id"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("DROP TABLE teams", "it is not one SELECT"),
+        ("INSERT INTO teams VALUES (3, 'x')", "it is not one SELECT"),
+        ("SELECT 1; DROP TABLE teams", "it is not one SELECT"),
+        ("WITH gone AS (DELETE FROM teams RETURNING *) SELECT * FROM gone", "is refused"),
+        ("COPY (SELECT 1) TO 'x.csv'", "it is not one SELECT"),
+        ("ATTACH 'x.db'", "it is not one SELECT"),
+        ("EXPLAIN SELECT 1", "it is not one SELECT"),
+        ("", "it is not one SELECT"),
+        ("SELECT", "is refused"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "is refused"),
+        ("SELECT * FROM information_schema.tables", 'Quote the name of a dataset: "information_schema.tables"'),
+        ("SELECT nothing FROM teams", 'Referenced column "nothing" not found'),
+        ("SELECT 1/0::DECIMAL(5,2) + id::INT8 // 0 + 'x'::INT FROM teams", "is refused"),
+        ("SELECT a.id, b.id FROM teams a JOIN teams b ON a.id < b.id", "two columns 'id'"),
+        ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "is refused"),
+    ],
+)
+def test_what_is_no_question_is_refused_in_a_sentence(caplog: pytest.LogCaptureFixture, sql: str, problem: str):
+    with caplog.at_level(logging.DEBUG, "sqlglot"), pytest.raises(InvalidInput) as refused:
+        query(sql, rows_of)
+    assert problem in str(refused.value)
+    assert "Nothing was" in str(refused.value)
+    assert (len(str(refused.value).splitlines()), caplog.records) == (1, [])
