@@ -28,17 +28,21 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.delta_tables.read import read_delta as read_delta
     from dagster_versioned.engines.samples import SampleHash as SampleHash
     from dagster_versioned.errors import VersionedError as VersionedError
+    from dagster_versioned.features.copy_samples import copy_samples as copy_samples
     from dagster_versioned.features.definitions import Feature as Feature
     from dagster_versioned.features.definitions import FeatureDep as FeatureDep
     from dagster_versioned.features.definitions import Field as Field
     from dagster_versioned.features.definitions import FieldDep as FieldDep
     from dagster_versioned.features.definitions import FieldsMapping as FieldsMapping
     from dagster_versioned.features.definitions import Lineage as Lineage
+    from dagster_versioned.features.delete_samples import delete_samples as delete_samples
     from dagster_versioned.features.graph import FeatureGraph as FeatureGraph
     from dagster_versioned.features.import_metaxy import import_metaxy as import_metaxy
     from dagster_versioned.features.increment import Increment as Increment
     from dagster_versioned.features.metaxy_store import MetaxyStore as MetaxyStore
+    from dagster_versioned.features.rebase import rebase as rebase
     from dagster_versioned.features.snapshots import GraphHistory as GraphHistory
+    from dagster_versioned.features.update import resolve_update as resolve_update
     from dagster_versioned.governance.connect import Governance as Governance
     from dagster_versioned.governance.dispatch import read as read
     from dagster_versioned.governance.dispatch import read_cached as read_cached
@@ -83,6 +87,10 @@ _HOME = {
     "Lineage": "dagster_versioned.features.definitions",
     "MetaxyStore": "dagster_versioned.features.metaxy_store",
     "SampleHash": "dagster_versioned.engines.samples",
+    "resolve_update": "dagster_versioned.features.update",
+    "copy_samples": "dagster_versioned.features.copy_samples",
+    "delete_samples": "dagster_versioned.features.delete_samples",
+    "rebase": "dagster_versioned.features.rebase",
     "feature_of": "dagster_versioned.assets.feature_definition",
     "import_metaxy": "dagster_versioned.features.import_metaxy",
     "versioned_asset": "dagster_versioned.assets.reuse.versioned_asset",

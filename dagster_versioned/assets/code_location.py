@@ -13,12 +13,11 @@ import dagster as dg
 from dagster.components import load_defs
 from dagster.components.definitions import LazyDefinitions
 
-from dagster_versioned.assets.feature_definition import FEATURE_KEY
-from dagster_versioned.assets.graph.inputs import plain
+from dagster_versioned.assets.feature_definition import definitions_in, version_length
 from dagster_versioned.dagster_internals import load_python_file
 from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.features.definitions import Feature
-from dagster_versioned.features.graph import SHORTEST, FeatureGraph
+from dagster_versioned.features.graph import FeatureGraph
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,23 @@ def features_of_module(name: str) -> FeatureGraph:
     """Import a module, also from the working directory, and gather its features and what these depend on.
 
     They are `Feature` and `FeatureGraph` objects, assets that are features, and those of its ``Definitions``; also in
-    lists, tuples and dicts. Raises `InvalidInput` where the module cannot be imported, has no feature, or has two
-    definitions of one.
+    lists, tuples and dicts. Raises `InvalidInput` where the module cannot be imported, has no feature, has two
+    definitions of one, or static versions of several lengths.
     """
     with _loading(CodeLocation(name)) as module:
-        graphs = [value for value in vars(module).values() if isinstance(value, FeatureGraph)]
-        features = _gathered(value for key, value in vars(module).items() if not key.startswith("__"))
+        lengths: set[int] = set()
+        features = _gathered((value for key, value in vars(module).items() if not key.startswith("__")), set(), lengths)
     if not features:
         raise InvalidInput(
             f"The module {name!r} has no features. Nothing was written. Name the module with your Definitions, or one"
             " with Feature objects."
         )
-    return FeatureGraph(features, max((graph.hash_length for graph in graphs), default=SHORTEST))
+    if len(lengths) > 1:
+        raise InvalidInput(
+            f"The features of module {name!r} have static versions of {sorted(lengths)} digits. Nothing was written. "
+            "Give all features of a project one version_length."
+        )
+    return FeatureGraph(features, *lengths)
 
 
 def repositories_of(locations: Iterable[CodeLocation]) -> list[dg.RepositoryDefinition]:
@@ -139,32 +143,40 @@ def _loading(location: CodeLocation) -> Generator[ModuleType]:
         ) from error
 
 
-def _gathered(values: Iterable[object], seen: set[int] | None = None) -> list[Feature]:
-    """The features in these values, and those above them; none of the ``seen`` ones, by their `id`, again."""
+def _gathered(values: Iterable[object], seen: set[int], lengths: set[int]) -> list[Feature]:
+    """The features in these values, and those above them; none of the ``seen`` ones, by their `id`, again.
+
+    The ``lengths`` of their static versions, where they have one, are added to those.
+    """
     found: list[Feature] = []
-    seen = set() if seen is None else seen
     for value in values:
         match value:
             case Feature():
                 if id(value) not in seen:
                     seen.add(id(value))
-                    found += [*_gathered((dep.source for dep in value.deps), seen), value]
+                    found += [*_gathered((dep.source for dep in value.deps), seen, lengths), value]
             case FeatureGraph():
+                lengths.add(value.hash_length)
                 found += value
             case dg.Definitions():  # which is a tuple, too
-                found += _of_metadata(spec.metadata for spec in value.resolve_all_asset_specs())
+                found += _of_metadata((spec.metadata for spec in value.resolve_all_asset_specs()), lengths)
             case LazyDefinitions():
-                found += _gathered([cast("Any", value)()], seen)
+                found += _gathered([cast("Any", value)()], seen, lengths)
             case list() | tuple() | set() | frozenset():
-                found += _gathered(cast("Iterable[object]", value), seen)
+                found += _gathered(cast("Iterable[object]", value), seen, lengths)
             case dict():
-                found += _gathered(cast("dict[object, object]", value).values(), seen)
+                found += _gathered(cast("dict[object, object]", value).values(), seen, lengths)
             case dg.AssetsDefinition():
-                found += _of_metadata(value.metadata_by_key.values())
+                found += _of_metadata(value.metadata_by_key.values(), lengths)
             case _:
                 pass
     return found
 
 
-def _of_metadata(metadata: Iterable[Mapping[str, Any]]) -> list[Feature]:
-    return [Feature.from_json(each) for members in metadata for each in plain(members, FEATURE_KEY) or ()]
+def _of_metadata(metadata: Iterable[Mapping[str, Any]], lengths: set[int]) -> list[Feature]:
+    found: list[Feature] = []
+    for members in metadata:
+        if definitions := definitions_in(members):
+            lengths.add(version_length(members))
+            found += definitions
+    return found

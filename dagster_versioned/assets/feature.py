@@ -12,7 +12,7 @@ from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, plain
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field
-from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.graph import SHORTEST, FeatureGraph
 from dagster_versioned.features.upstream_files import UpstreamFiles
 
 _INCREMENT = "increment"
@@ -26,6 +26,7 @@ def versioned_feature(
     fields: Sequence[Field | str],
     deps: Iterable[FeatureDep | Feature | dg.AssetsDefinition | str] = (),
     hash: SampleHash | None = None,  # noqa: A002 - what it is
+    version_length: int | None = None,
     chunk_size: int | None = None,
     name: str | None = None,
     key_prefix: Sequence[str] | str | None = None,
@@ -60,9 +61,12 @@ def versioned_feature(
     ``deps`` are assets that are features, and `FeatureDep` of such. An ordinary versioned table becomes one by a
     `Feature` of its asset key, whose fields name columns. ``ins`` may say more of an upstream: an `AssetIn` of its key
     with a partition mapping, or a version that it is pinned to. ``hash`` is how versions of samples are computed; it
-    can be changed only by computing everything again. With a ``chunk_size`` the function is called for at most so many
-    samples at a time, and each chunk is committed before the next, so that a crash loses one chunk. In a run of several
-    partitions it is called for each (`Increment.partition`), and all are committed at once.
+    can be changed only by computing everything again. ``version_length`` is how many digits static versions have, by
+    default as many as those of the upstreams, else 8; all features of a project have one.
+
+    With a ``chunk_size`` the function is called for at most so many samples at a time, and each chunk is committed
+    before the next, so that a crash loses one chunk. In a run of several partitions it is called for each
+    (`Increment.partition`), and all are committed at once.
 
     In run config, ``full: true`` computes every sample again, and ``dry_run: true`` writes nothing and only says what
     would be computed. Increments have frames as `Increment` is annotated (``Increment[pl.DataFrame]``), else as the
@@ -76,7 +80,8 @@ def versioned_feature(
         key = dg.AssetKey([*prefix, name or body.__name__])
         listed = [_as_dep(dep) for dep in deps]
         feature = Feature(key.path, id_columns, fields, listed)
-        graph = FeatureGraph([*_above(listed), feature])
+        above, lengths = _above(listed)
+        graph = FeatureGraph([*above, feature], _length(feature, version_length, lengths))
         upstreams = _parameters(listed)
         given = _Function(body, feature, upstreams)
         loaded = dict(ins or {})
@@ -172,7 +177,7 @@ def _config_class(key: str, kind: Any) -> type[FeatureConfig]:
     ):
         raise InvalidInput(
             f"The parameter 'config' of feature {key!r} is annotated {kind!r:.100}. Nothing was defined; make it a "
-            f"dagster.Config without {' and '.join(FeatureConfig.model_fields)}, which every feature has."
+            f"dagster.Config without {', '.join(FeatureConfig.model_fields)}, which every feature has."
         )
     name: str = cast("Any", kind).__name__
     return type(name, (FeatureConfig, kind), {"__module__": kind.__module__})
@@ -205,16 +210,22 @@ def _as_dep(dep: FeatureDep | Feature | dg.AssetsDefinition | str) -> FeatureDep
     return dep if isinstance(dep, FeatureDep) else FeatureDep(dep)
 
 
-def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> list[Feature]:
-    """The features that are depended on, and all above them; none of the ``seen`` ones, by their `id`, again."""
+def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> tuple[list[Feature], set[int]]:
+    """The features that are depended on, and all above them; none of the ``seen`` ones, by their `id`, again.
+
+    And how long the static versions are of those that are assets.
+    """
     found: list[Feature] = []
+    lengths: set[int] = set()
     seen = set() if seen is None else seen
     for dep in deps:
         source = dep.source
         if isinstance(source, Feature):
             if id(source) not in seen:
                 seen.add(id(source))
-                found += [*_above(source.deps, seen), source]
+                above, of_these = _above(source.deps, seen)
+                found += [*above, source]
+                lengths |= of_these
         elif isinstance(source, dg.AssetsDefinition):
             graph = graph_of(source)
             if graph is None:
@@ -223,7 +234,19 @@ def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> list[Fea
                     f"rows: Feature({dep.feature!r}, id_columns=[...], fields=[Field(..., columns=[...])])."
                 )
             found += graph
-    return found
+            lengths.add(graph.hash_length)
+    return found, lengths
+
+
+def _length(feature: Feature, stated: int | None, above: Set[int]) -> int:
+    """How many digits the static versions have; all in a graph as many."""
+    found = {*above} if stated is None else {*above, stated}
+    if len(found) > 1:
+        raise InvalidInput(
+            f"The static versions of feature {feature.key!r} and of what it depends on would have {sorted(found)} "
+            "digits. Nothing was defined. Give all features of a project one version_length."
+        )
+    return found.pop() if found else SHORTEST
 
 
 def _input(key: dg.AssetKey, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:

@@ -35,6 +35,14 @@ class FeatureConfig(dg.Config):
         default=False,
         description="Only say what would be computed: nothing is written, and only a function of all samples called.",
     )
+    stale_if: str = Field(
+        default="",
+        description="A condition (SQL) on stored samples that are computed again, whatever they were computed from.",
+    )
+    where: dict[str, str] = Field(
+        default={},
+        description="By upstream feature a condition (SQL) on what is computed now; the rest is left for later.",
+    )
 
 
 class Manager(Protocol):
@@ -104,14 +112,21 @@ class FeatureStep:
         """What is stale of each partition of the run."""
         partitions = _partitions(context)
         if not feature.plan.upstreams:
+            if config.where:
+                raise InvalidInput(
+                    f"Feature {self.key!r} has no upstream to which {config.where} could apply. Nothing was computed "
+                    "or written. Leave `where` out of its run config."
+                )
             samples = _by_partition(context, body(None), partitions)
             for one in partitions:
-                yield one, feature.resolve_samples(samples[one], partition=one, full=config.full)
+                stale_if = config.stale_if or None
+                yield one, feature.resolve_samples(samples[one], partition=one, full=config.full, stale_if=stale_if)
             return
         as_type = self.as_type or manager.project.frame_type()
         for one in partitions:
             given = _narrowed(context, files, one, partitions)
-            yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full)
+            options: dict[str, Any] = {"stale_if": config.stale_if or None, "where": config.where}
+            yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full, **options)
 
     def _computed(
         self,
@@ -131,7 +146,7 @@ class FeatureStep:
         after: Version | None = None
         for part in parts:
             update = resolved.finish(None if is_root else body(part), part, after=after)
-            if not part.asked.left:
+            if part.asked.left == increment.asked.left:
                 return update
             after = manager.write_updates(context, {partition: update})[0].version
             context.log.info(f"Feature {self.key}: wrote {part.todo} samples as version {after.short}.")

@@ -9,6 +9,7 @@ import typer
 from dagster_versioned.__about__ import __version__
 from dagster_versioned.cli import delta, graph, odf
 from dagster_versioned.cli import environment as branching
+from dagster_versioned.cli import features as sampling
 from dagster_versioned.cli import governance as governing
 from dagster_versioned.cli import inspect as looking
 from dagster_versioned.cli import maintenance as maintaining
@@ -77,4 +78,5 @@ planning.register(app)
 governing.register(app)
 delta.register(app)
 graph.register(app)
+sampling.register(app)
 odf.register(app)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli.arguments import Why
+from dagster_versioned.cli.arguments import Apply, Why
 from dagster_versioned.cli.developer import DryRun
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
@@ -101,6 +101,14 @@ def register(app: typer.Typer) -> None:
         panel=PANEL,
         examples=["graph plan -m my_project.definitions", "graph plan -m my_project.definitions --json"],
     )(plan)
+    verb(
+        graph,
+        panel=PANEL,
+        examples=[
+            "graph rebase -m my_project.definitions --renamed video.frames=images",
+            "graph rebase -m my_project.definitions --unchecked crop --why 'only refactored' --apply",
+        ],
+    )(rebase)
     app.add_typer(graph, name="graph", rich_help_panel=PANEL)
 
 
@@ -252,6 +260,71 @@ def plan(session: Session, module: _Module = None) -> None:
     )
     if any(each.certainty == "at most" for each in found):
         session.note("'at most': more is not computed, and less where what comes of the features above is as it was.")
+
+
+def rebase(
+    session: Session,
+    module: _Module = None,
+    renamed: Annotated[
+        list[str] | None,
+        typer.Option("--renamed", metavar="FEATURE.OLD=NEW", help="A field that is called otherwise; may be repeated."),
+    ] = None,
+    unchecked: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unchecked", metavar="FEATURE", help="Believe that its code gives the same rows; may be repeated."
+        ),
+    ] = None,
+    why: Why = None,
+    apply: Apply = False,
+) -> None:
+    """Accept samples that exist under the definitions of MODULE, without computing them. A dry run unless --apply is
+    given.
+
+    What had really changed stays to be computed. Pushes the definitions; `revert` takes a table back.
+    """
+    from dagster_versioned.features.rebase import rebase as rebased
+
+    named = _named(module)
+    if named is None:
+        raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was written.")
+    names: dict[str, str] = {}
+    for text in renamed or ():
+        old, equals, new = text.partition("=")
+        if not (old and equals and new):
+            raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
+        names[old] = new
+    report = rebased(
+        session.open(), _current(named), renamed=names, unchecked=unchecked or (), why=why, dry_run=not apply
+    )
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        features = [
+            {
+                "key": each.key,
+                "samples": each.samples,
+                "left": each.left,
+                "before": each.before.metadata_sha,
+                "after": each.after.metadata_sha if each.after else None,
+            }
+            for each in report.features
+        ]
+        print_json({"applied": apply, "push": report.push.to_json() if report.push else None, "features": features})
+        return
+    if not report.features:
+        say("No sample is computed by other definitions than these.")
+        return
+    show_table(
+        ["feature", "accepted", "to compute", "before", "after"],
+        [
+            (each.key, each.samples, each.left, each.before.short, each.after.short if each.after else None)
+            for each in report.features
+        ],
+        right=("accepted", "to compute"),
+    )
+    if not apply:
+        session.note("Nothing was written: this is a dry run. Do it with --apply.")
 
 
 # --- small things ----------------------------------------------------------------------------------------------------

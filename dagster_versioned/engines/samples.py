@@ -7,9 +7,11 @@ Source: seed 004 ("Samples"). The texts are Metaxy's, so that its tables can be 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, MissingExtra
+from dagster_versioned.identity.wyhash import wyhash
 
 PROVENANCE_BY_FIELD = "metaxy_provenance_by_field"
 PROVENANCE = "metaxy_provenance"
@@ -28,25 +30,55 @@ SEPARATOR = "|"
 
 EXAMPLES = 5
 
+LONGEST = {"sha256": 64, "md5": 32, "xxh32": 10, "xxh64": 20, "xxh3_64": 20, "wyhash": 20}
+"""By algorithm how many digits a version of a sample may have."""
+
+DECIMAL = frozenset({"xxh32", "xxh64", "xxh3_64", "wyhash"})
+"""The algorithms whose values are numbers in decimal digits; the others' are hexadecimal."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleHash:
-    """How texts become versions: their UTF-8 hashed, in hexadecimal digits, cut to ``length``.
+    """How texts become versions: their UTF-8 hashed, cut to ``length`` digits, which are hexadecimal or `DECIMAL`.
 
-    ``xxh32`` is written in decimal digits; cut to 8 it is what Metaxy has by default. Of a million samples some ten
-    thousand share such a hash with another, so it is for reading a Metaxy store.
+    ``sha256`` and ``md5`` are computed by the engine itself. The others are for stores that Metaxy began; ``xxh32`` cut
+    to 8, its default, is the same for some ten thousand of a million samples and another one. Raises `InvalidInput`.
     """
 
-    algorithm: Literal["sha256", "md5", "xxh32"] = "sha256"
+    algorithm: Literal["sha256", "md5", "xxh32", "xxh64", "xxh3_64", "wyhash"] = "sha256"
     length: int = 32
 
     def __post_init__(self) -> None:
-        longest = {"sha256": 64, "md5": 32, "xxh32": 10}.get(self.algorithm)
+        longest = LONGEST.get(self.algorithm)
         if longest is None or not 8 <= self.length <= longest:
+            known = ", ".join(f"{name} (8 to {digits})" for name, digits in LONGEST.items())
             raise InvalidInput(
                 f"Samples cannot be hashed by {self.algorithm!r} cut to {self.length!r}. Nothing was read or written; "
-                "there are sha256 (8 to 64), md5 (8 to 32) and xxh32 (8 to 10)."
+                f"there are {known}."
             )
+
+
+def decimal_hash(how: SampleHash, text: str | None) -> str | None:
+    """A text's version, by one of the algorithms that are `DECIMAL`.
+
+    Raises `MissingExtra` on executors without xxhash.
+    """
+    return None if text is None else str(number_hash(how.algorithm)(text.encode()))[: how.length]
+
+
+@cache
+def number_hash(algorithm: str) -> Callable[[bytes], int]:
+    """One of the algorithms that are `DECIMAL`, of bytes. Raises `MissingExtra` as `decimal_hash` does."""
+    if algorithm == "wyhash":
+        return wyhash
+    try:
+        import xxhash
+    except ModuleNotFoundError:
+        raise MissingExtra(
+            f"Samples are hashed by {algorithm}, as Metaxy hashed them, and Spark's executors have no xxhash for that. "
+            "Nothing was written. Install xxhash there."
+        ) from None
+    return getattr(xxhash, f"{algorithm}_intdigest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,10 @@ def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:
     return "/".join(parts)
 
 
+EVERY_UPSTREAM = "*"
+"""The feature of a `FieldDep` on all fields of all upstreams."""
+
+
 @dataclass(frozen=True, slots=True)
 class FieldDep:
     """Upstream fields that a field is computed from; all of the feature's where ``fields`` is ``None``."""
@@ -64,13 +68,23 @@ class FieldDep:
         listed = None if fields is None else _listed(f"The fields of the FieldDep on {self.feature!r}", fields)
         object.__setattr__(self, "fields", None if listed is None else tuple(sorted(map(key_text, listed))))
 
+    @classmethod
+    def all(cls) -> Self:
+        """On all fields of all upstreams of the feature, whichever these are."""
+        found = cls.__new__(cls)
+        object.__setattr__(found, "feature", EVERY_UPSTREAM)
+        object.__setattr__(found, "fields", None)
+        return found
+
     def to_json(self) -> dict[str, Any]:
         """The dependency as JSON."""
         return {"feature": self.feature} | ({} if self.fields is None else {"fields": list(self.fields)})
 
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
-        """The dependency that `to_json` gave."""
+        """The dependency that `to_json` gave. Raises `InvalidInput`."""
+        if members["feature"] == EVERY_UPSTREAM and members.get("fields") is None:
+            return cls.all()
         return cls(members["feature"], members.get("fields"))
 
 
@@ -376,7 +390,11 @@ class Feature:
 
     def _check_field(self, field: Field, upstream: list[str]) -> None:
         for dep in field.deps or ():
-            if dep.feature not in upstream:
+            if dep.feature == EVERY_UPSTREAM and not upstream:
+                raise self._refused(
+                    f"its field {field.key!r} depends on all upstreams, and there is none", "Leave its deps out."
+                )
+            if dep.feature not in (*upstream, EVERY_UPSTREAM):
                 raise self._refused(
                     f"its field {field.key!r} depends on {dep.feature!r}, on which the feature does not",
                     f"Add FeatureDep({dep.feature!r}) to its deps.",

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -58,12 +59,16 @@ class FeatureTable:
         partition: str | None = None,
         as_type: type = pa.Table,
         full: bool = False,
+        stale_if: str | None = None,
+        where: Mapping[str, str] | None = None,
     ) -> "Resolved":
         """What the table, or a partition of it, lacks of what the upstreams (by feature) say.
 
         Reads versions, ids and the columns of filters; of upstreams that are no features, the columns of their fields.
-        ``as_type`` is what frames are given as. ``full``: all samples are to be computed, stale or not. Raises
-        `InvalidInput`, and `CommitConflict` for a table that another program changed.
+        ``as_type`` is what frames are given as. ``full``: all samples are to be computed, stale or not.
+        ``stale_if`` (SQL) are stored samples that are stale whatever they were computed from, ``where`` conditions
+        (SQL) on the columns of upstreams, by feature: others are left for later. Raises `InvalidInput`, and
+        `CommitConflict` for a table that another program changed.
         """
         if missing := [dep.feature for dep in self.feature.deps if dep.feature not in upstreams]:
             raise InvalidInput(
@@ -84,12 +89,13 @@ class FeatureTable:
         }
         with ExitStack() as pinned:
             pin = way.pin(pinned)
-            narrowed = None if full or head is None else self._narrowed(head, given, digests, way, pin, types)
+            all_of_them = full or head is None or stale_if is not None
+            narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, way, pin, types)
             if narrowed is not None:
                 given, frames, current = narrowed
             else:
                 frames = {each.name: self._versions(each, given[each.name], way) for each in self.plan.upstreams}
-                current = self._current(head, way, full, types)
+                current = self._current(head, way, full, types, stale_if=stale_if)
             changes = way.resolver.resolve(_light(self.plan, given), frames, current, pin)
             if narrowed is not None:
                 changes = replace(changes, counts=_of_all(changes.counts, head))
@@ -98,12 +104,19 @@ class FeatureTable:
             def rows(units: Any, *, every: bool) -> Any:
                 return way.rows.as_frame(way.rows.rows_of(self.plan, reads, units, every=every), as_type)
 
+            some = partial(self._of_some, upstreams, where or {}, way, pin, full)
             return self._resolved(
-                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all()
+                changes, way, head, current, rows, as_type, digests, partition, full, pinned.pop_all(), some
             )
 
     def resolve_samples(
-        self, samples: Any, *, partition: str | None = None, as_type: type | None = None, full: bool = False
+        self,
+        samples: Any,
+        *,
+        partition: str | None = None,
+        as_type: type | None = None,
+        full: bool = False,
+        stale_if: str | None = None,
     ) -> "Resolved":
         """As `resolve`, for a feature without upstreams: ``samples`` are all that there are.
 
@@ -131,7 +144,8 @@ class FeatureTable:
                 )
             samples = way.rows.with_contents(samples, columns)
         ids = engine_for(samples).schema(way.rows.select(samples, self.plan.ids), WriteOptions())
-        current = self._current(head, way, full, {field.name: field.type for field in ids.fields})
+        types = {field.name: field.type for field in ids.fields}
+        current = self._current(head, way, full, types, stale_if=stale_if)
         light = way.rows.select(samples, [*self.plan.ids, PROVENANCE_BY_FIELD])
 
         def rows(units: Any, *, every: bool) -> Any:
@@ -142,7 +156,7 @@ class FeatureTable:
         with ExitStack() as pinned:
             changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
             return self._resolved(
-                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), samples
+                changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
             )
 
     # Inside
@@ -159,6 +173,7 @@ class FeatureTable:
         partition: str | None,
         full: bool,
         pinned: ExitStack,
+        part: Callable[[SamplesToCompute], SamplesToCompute] | None = None,
         samples: Any = None,
     ) -> "Resolved":
         counts = replace(changes.counts, reasons={}) if full else changes.counts
@@ -170,11 +185,47 @@ class FeatureTable:
         stale = some(way.rows.units_of(self.plan, changes.stale), counts.stale)
         gone = some(changes.orphaned, counts.orphaned)
         asked = SamplesToCompute(new, stale, gone, counts, full=full, first=current is None)
+        if part is not None:
+            asked = part(asked)
         keys = {field.member: field.key for field in self.feature.fields}
         increment: Increment[Any] = Increment(
             asked, way.rows, self.plan, rows, lambda frame: way.rows.as_frame(frame, as_type), keys, partition
         )
         return Resolved(self, increment, way, head, current, upstreams, pinned, samples)
+
+    def _of_some(
+        self,
+        upstreams: Mapping[str, UpstreamFiles],
+        where: Mapping[str, str],
+        way: "_SampleEngine",
+        pin: Pin,
+        full: bool,
+        asked: SamplesToCompute,
+    ) -> SamplesToCompute:
+        """Of what is asked for, the samples of which the upstreams' rows satisfy conditions; the others are left."""
+        if where and full:
+            raise InvalidInput(
+                f"All samples of feature {self.feature.key!r} are to be computed again, and yet only those where "
+                f"{dict(where)}. Nothing was computed or written. Leave one of the two out."
+            )
+        known = {each.name: each for each in self.plan.upstreams}
+        for name, condition in where.items():
+            if name not in known:
+                raise InvalidInput(
+                    f"Feature {self.feature.key!r} is not computed from {name!r}, but from {sorted(known)}. Nothing "
+                    "was computed or written. Name one of these in the conditions."
+                )
+            upstream, files = replace(known[name], filter=condition), upstreams[name]
+            read = _needed(upstream, files.schema)
+            upstream = replace(upstream, rename={old: new for old, new in upstream.rename.items() if old in read})
+            rows = way.rows.passing(upstream, files.read(way.frame_type, read))
+            keys = tuple(each for each in self.plan.units if each in way.rows.names(rows))
+            by_keys = replace(self.plan, units=keys)
+            new, stale = (pin(way.rows.within(by_keys, units, rows)) for units in (asked.new, asked.stale))
+            counts = replace(asked.counts, new=way.rows.count(new), stale=way.rows.count(stale), reasons={})
+            left = asked.left + asked.counts.new + asked.counts.stale - counts.new - counts.stale
+            asked = replace(asked, new=new, stale=stale, counts=counts, left=left, piece=True)
+        return asked
 
     def _head(self, partition: str | None, full: bool) -> tuple[UpstreamFiles | None, bool]:
         """The files of the head that the update is to go onto, and whether all samples are to be computed.
@@ -218,7 +269,12 @@ class FeatureTable:
         """
         version = head.files.versions[0]
         record = FeatureRecord.of(version.identity.custom)
-        if record is None or record.left or record.full or record.fields != self.field_versions():
+        if (
+            record is None
+            or record.left
+            or record.full
+            or record.fields != field_versions(self.graph, self.feature.key)
+        ):
             return None
         if not all(digests.values()) or digests.keys() != record.upstreams.keys():
             return None
@@ -282,6 +338,7 @@ class FeatureTable:
         full: bool,
         types: Mapping[str, DataType],
         some: Callable[[Any], Any] = lambda frame: frame,
+        stale_if: str | None = None,
     ) -> Any:
         """What is compared of ``some`` of the samples that are stored.
 
@@ -302,6 +359,10 @@ class FeatureTable:
             *self.plan.ids,
             *(name for name in (PROVENANCE_BY_FIELD, PROVENANCE, DATA_VERSION_BY_FIELD) if name in names),
         ]
+        if stale_if is not None and not full:
+            read = Names({"stored": head.schema}).resolve(stale_if).of("stored")
+            frame = head.read(way.frame_type, list(dict.fromkeys([*columns, *read])))
+            return way.rows.stored(self.plan, way.rows.marked_stale(frame, stale_if), stale=False)
         return way.rows.stored(self.plan, some(head.read(way.frame_type, columns)), stale=full)
 
     def _check_columns(self, upstreams: Mapping[str, UpstreamFiles]) -> None:
@@ -320,6 +381,8 @@ class FeatureTable:
         """Refuse samples of other types than those that are stored: values are compared, whatever their types are."""
         others = {*SYSTEM_COLUMNS, *self.plan.ids}  # which are compared as they are
         both = [name for name in way.rows.names(samples) if name in head.schema.names and name not in others]
+        if not both:
+            return  # samples that are ids alone
         given = engine_for(samples).schema(way.rows.select(samples, both), WriteOptions())
         try:
             updated_schema(StructType(map(head.schema.field, both)), given)
@@ -362,11 +425,6 @@ class FeatureTable:
         }
         known = digests is not None and used <= digests.keys()
         return {key: digests[key] for key in sorted(used)} if digests is not None and known else {}
-
-    def field_versions(self) -> dict[str, tuple[str, str]]:
-        """By field, the static version and the code version."""
-        versions = self.graph.versions(self.feature.key).fields
-        return {field.key: (versions[field.key], field.code_version) for field in self.feature.fields}
 
 
 class Resolved:
@@ -456,7 +514,7 @@ class Resolved:
         digests = rows_of_frame.digests(plan, frame) if whole else self._digests(part, frame, after)
         record = FeatureRecord(
             feature.feature.id_columns,
-            feature.field_versions(),
+            field_versions(feature.graph, feature.feature.key),
             (plan.hash.algorithm, plan.hash.length),
             {field.key: digests[field.member] for field in feature.feature.fields},
             self._upstreams,
@@ -541,6 +599,12 @@ class Resolved:
         except (InvalidInput, UnsupportedType):
             return False
         return True
+
+
+def field_versions(graph: FeatureGraph, key: str) -> dict[str, tuple[str, str]]:
+    """By field of a feature, the static version and the code version, as `FeatureRecord` has them."""
+    versions = graph.versions(key).fields
+    return {field.key: (versions[field.key], field.code_version) for field in graph[key].fields}
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.features.definitions import Feature, FeatureDep, Field
+from dagster_versioned.features.definitions import EVERY_UPSTREAM, Feature, FeatureDep, Field
 
 SHORTEST, LONGEST = 8, 64
 """How many hexadecimal digits of a SHA-256 a static version may have."""
@@ -167,7 +167,7 @@ def _fields_of(feature: Feature, field: Field, dep: FeatureDep, upstream: list[s
         return dep.fields_mapping.parents(field.key, upstream)
     found: set[str] = set()
     for own in field.deps:
-        if own.feature != dep.feature:
+        if own.feature not in (dep.feature, EVERY_UPSTREAM):
             continue
         wanted = upstream if own.fields is None else own.fields
         _require_fields(feature, field, dep, wanted, upstream)

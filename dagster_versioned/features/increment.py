@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines.samples import Counts, SamplePlan
+from dagster_versioned.engines.samples import Counts, SamplePlan, UpstreamSamples
 from dagster_versioned.errors import InvalidInput
 
 FrameT = TypeVar("FrameT")
@@ -61,6 +61,18 @@ class SampleRows(Protocol):
 
     def stored(self, plan: SamplePlan, frame: Any, *, stale: bool) -> Any:
         """The ids and versions of stored samples, with all members of the plan; those of nobody where ``stale``."""
+        ...
+
+    def marked_stale(self, frame: Any, condition: str) -> Any:
+        """The frame in which rows that satisfy a condition (SQL) were computed from nothing that is known."""
+        ...
+
+    def passing(self, upstream: UpstreamSamples, frame: Any) -> Any:
+        """The rows of an upstream that pass its filter, by their new names."""
+        ...
+
+    def count(self, frame: Any) -> int:
+        """How many rows a frame has."""
         ...
 
     def rows_of(
@@ -217,6 +229,10 @@ class Increment(Generic[FrameT]):
         """Of how many stale samples each field would be computed from something else."""
         return {self._fields.get(member, member): count for member, count in self.counts.reasons.items()}
 
+    def of(self, asked: SamplesToCompute) -> "Increment[FrameT]":
+        """The same for a part of what is asked for."""
+        return Increment(asked, self._engine, self._plan, self._rows, self._as_frame, self._fields, self.partition)
+
     def chunks(self, size: int) -> "Iterator[Increment[FrameT]]":
         """The increment in pieces of at most ``size`` samples to be computed; the first has all that are orphaned.
 
@@ -236,8 +252,6 @@ class Increment(Generic[FrameT]):
                     done += count
                     frames = {"new": none, "stale": none, kind: piece}
                     counts = replace(Counts(0, 0, orphaned, self.counts.unchanged), **{kind: count})
-                    part = replace(whole, **frames, gone=gone, counts=counts, left=self.todo - done, piece=True)
-                    yield Increment(
-                        part, self._engine, self._plan, self._rows, self._as_frame, self._fields, self.partition
-                    )
+                    left = whole.left + self.todo - done
+                    yield self.of(replace(whole, **frames, gone=gone, counts=counts, left=left, piece=True))
                     gone, orphaned = self._engine.none_of(whole.gone), 0

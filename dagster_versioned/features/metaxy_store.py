@@ -18,6 +18,7 @@ from pydantic import Field as Member
 from dagster_versioned.delta_tables.read import read_delta
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
+    LONGEST,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
     SEPARATOR,
@@ -30,7 +31,8 @@ from dagster_versioned.engines.sql import arrow_rows, database
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.features.arrow.samples import hashed, member_of, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
-from dagster_versioned.features.graph import LONGEST, SHORTEST, FeatureGraph
+from dagster_versioned.features.graph import LONGEST as LONGEST_STATIC
+from dagster_versioned.features.graph import SHORTEST, FeatureGraph
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 
@@ -123,8 +125,8 @@ class MetaxyStore:
     def hash(self, graph: FeatureGraph) -> SampleHash:
         """How the store's samples were hashed; it is found out from them, since the store does not say.
 
-        Raises `InvalidInput` where no feature has samples, and `UnsupportedFeature` where it is another algorithm than
-        XXH32, SHA-256 and MD5.
+        Raises `InvalidInput` where no feature has samples, and `UnsupportedFeature` where it is no algorithm of
+        `SampleHash`.
         """
         for feature in graph:
             try:
@@ -132,7 +134,7 @@ class MetaxyStore:
             except TableNotFound:
                 continue
             if samples.num_rows:
-                return _hash_of(samples, f"The samples of {feature.key!r} in {self._store.uri}")
+                return _hash_of(samples, f"The samples of {feature.key!r} in {self._store.uri}", graph.hash_length)
         raise InvalidInput(f"No feature has samples in {self._store.uri}. Nothing was read that could tell their hash.")
 
     def _read(self, key: str, condition: str | None = None) -> pa.Table:
@@ -202,25 +204,22 @@ def _without_version(what: str, column: str) -> InvalidInput:
     )
 
 
-def _hash_of(samples: pa.Table, what: str) -> SampleHash:
+def _hash_of(samples: pa.Table, what: str, static: int) -> SampleHash:
+    """How samples were hashed; ``static`` is the length of static versions, to which Metaxy cuts both."""
     versions: Any = samples.column(PROVENANCE_BY_FIELD).combine_chunks()
     texts = pc.call_function("binary_join_element_wise", [*versions.flatten(), pa.scalar(SEPARATOR)])
     known = list(map(str, samples.column(PROVENANCE).to_pylist()))
-    length = max(map(len, known))
-    for algorithm in _ALGORITHMS:
-        try:
-            how = SampleHash(algorithm, length if algorithm != "xxh32" else max(8, length))
-        except InvalidInput:
-            continue  # no such length
-        if hashed(how, texts).to_pylist() == known:
-            return how
+    for algorithm, longest in LONGEST.items():
+        whole = hashed(SampleHash(cast("Any", algorithm), longest), texts).to_pylist()
+        # As numbers, some are shorter than they could be, and not because they were cut.
+        cut = {len(each) for each, full in zip(known, whole, strict=True) if len(each) < len(full)}
+        length = min(cut or {static if static >= max(map(len, known)) else longest})
+        if length >= SHORTEST and known == [full[:length] for full in whole]:
+            return SampleHash(cast("Any", algorithm), min(length, longest))
     raise UnsupportedFeature(
-        f"{what} are hashed neither by XXH32 nor by SHA-256 nor by MD5: {known[0]!r:.100}, for one. Nothing was read. "
-        "They look like stale ones, so the feature has to be computed anew."
+        f"{what} are hashed by none of {', '.join(LONGEST)}: {known[0]!r:.100}, for one. Nothing was read. They look "
+        "like stale ones, so the feature has to be computed anew."
     )
-
-
-_ALGORITHMS: tuple[Literal["xxh32", "sha256", "md5"], ...] = ("xxh32", "sha256", "md5")
 
 
 # --- definitions as Metaxy writes them: what it does not know of is refused by name ----------------------------------
@@ -245,7 +244,7 @@ class _Recorded(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
     feature_key: str
-    metaxy_feature_version: Annotated[str, Member(pattern=f"^[0-9a-f]{{{SHORTEST},{LONGEST}}}$")]
+    metaxy_feature_version: Annotated[str, Member(pattern=f"^[0-9a-f]{{{SHORTEST},{LONGEST_STATIC}}}$")]
     recorded_at: datetime
     feature_spec: str
     deleted_at: datetime | None = None
@@ -326,6 +325,6 @@ class _Spec(_Members):
             if isinstance(field.deps, list):
                 found = [FieldDep(dep.feature, None if dep.fields == _ALL else dep.fields) for dep in field.deps]
             else:
-                found = [FieldDep(dep.feature) for dep in self.deps]
+                found = [FieldDep.all()] if self.deps else []
             fields.append(Field(field.key, field.code_version, found or None))
         return Feature(self.key, self.id_columns, fields, [dep.dep() for dep in self.deps])

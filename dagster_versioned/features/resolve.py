@@ -31,7 +31,7 @@ class Resolver(Protocol):
         ...
 
 
-def resolve_update(
+def resolve_frames(
     graph: FeatureGraph,
     key: str,
     resolver: Resolver,

@@ -53,7 +53,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """One entry of the history; pushes are numbered from 0."""
+    """One entry of the history; pushes are numbered from 0. ``rebase`` is what `features.rebase` did with it."""
 
     number: int
     snapshot: str
@@ -61,10 +61,12 @@ class Push:
     at: datetime
     by: str | None
     why: str | None
+    rebase: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The entry as JSON; the time is RFC 3339 in UTC."""
-        return asdict(self) | {"at": self.at.isoformat().replace("+00:00", "Z")}
+        """The entry as JSON; the time is RFC 3339 in UTC. A push without a rebase has none."""
+        members = asdict(self) | {"at": self.at.isoformat().replace("+00:00", "Z")}
+        return {name: value for name, value in members.items() if name != "rebase" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,15 @@ class GraphHistory:
         self._project = project
         self._store = project.data.subfolder(FOLDER)
 
-    def push(self, graph: FeatureGraph, *, why: str | None = None, dry_run: bool = False) -> PushReport:
-        """Record definitions, unless they are those of the last push.
+    def push(
+        self,
+        graph: FeatureGraph,
+        *,
+        why: str | None = None,
+        rebase: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+    ) -> PushReport:
+        """Record definitions, unless they are those of the last push and there is no ``rebase`` to record with them.
 
         Raises `ProjectMoved` where the project is being moved, `GovernanceError`, `CommitConflict`; nothing is recorded
         then.
@@ -105,13 +114,13 @@ class GraphHistory:
             same = before is not None and before.snapshot == snapshot
             known = FeatureGraph([]) if before is None else self.graph(before)
             diff = graph_diff(known, graph)
-            if same or dry_run:
+            if (same and rebase is None) or dry_run:
                 return PushReport(None, before, snapshot, diff)
             refuse_in_environment(self._project, "A push of definitions", "Push them to the project itself")
             self._project.check_write()
             self._project.check_unmarked()
             number = 0 if before is None else before.number + 1
-            push = Push(number, snapshot, graph.project_version, datetime.now(UTC), self._project.author, why)
+            push = Push(number, snapshot, graph.project_version, datetime.now(UTC), self._project.author, why, rebase)
             self._put_snapshot(snapshot, data)
             try:
                 self._store.put_if_absent(_push_key(number), canonical_json({**_VERSION, **push.to_json()}))
@@ -191,7 +200,7 @@ class GraphHistory:
         found = _parsed(_PushDocument, self._store.get(key), where)
         if _push_key(found.number) != key:
             raise _unreadable(where, f"it says that it is push {found.number}")
-        return Push(found.number, found.snapshot, found.project_version, found.at, found.by, found.why)
+        return Push(found.number, found.snapshot, found.project_version, found.at, found.by, found.why, found.rebase)
 
     def _put_snapshot(self, name: str, data: bytes) -> None:
         key = _snapshot_key(name)
@@ -317,6 +326,7 @@ class _PushDocument(_Members):
     at: Instant
     by: str | None
     why: str | None
+    rebase: dict[str, Any] | None = None
 
 
 _Document = TypeVar("_Document", _SnapshotDocument, _PushDocument)

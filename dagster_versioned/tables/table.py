@@ -583,7 +583,13 @@ class VersionedTable:
         )
 
     def purge(
-        self, versions: Iterable[VersionLike], *, why: str, dry_run: bool = True, by: str | None = None
+        self,
+        versions: Iterable[VersionLike],
+        *,
+        why: str,
+        dry_run: bool = True,
+        by: str | None = None,
+        keep_shared: bool = False,
     ) -> CollectionReport:
         """Delete the bytes of named versions now (legal erasure), and record the gap with ``why``.
 
@@ -591,7 +597,8 @@ class VersionedTable:
         32 characters) in the log and its checkpoints, messages and custom metadata in the history, and previews in
         Dagster's event log.
 
-        Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares.
+        Raises `InvalidInput` for a head, a pinned version, or bytes that another version shares, which stay where
+        ``keep_shared`` says so.
         """
         from dagster_versioned.tables.rename import sweep
 
@@ -607,7 +614,9 @@ class VersionedTable:
         at = {(v.log_version, v.partition) for v in chosen}
         history = self._known().history
         every = [v for v in history.versions if v.metadata_sha in same or (v.log_version, v.partition) in at]
-        report = self.operations.collector().purge(every, dry_run=dry_run, by=by or self.project.author, why=why)
+        report = self.operations.collector().purge(
+            every, dry_run=dry_run, by=by or self.project.author, why=why, keep_shared=keep_shared
+        )
         return self._with_former_folders(report, timedelta(0))
 
     def repair(self) -> None:

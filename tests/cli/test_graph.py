@@ -11,6 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_versioned import resolve_update
+from dagster_versioned.assets.code_location import features_of_module
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.features.snapshots import GraphHistory
 from support.command_line import PROGRAM, in_process
@@ -248,6 +250,39 @@ lower = Feature("lower", ["id"], ["x"], [words])
         ("lower", "at most", 2),
     ]
     assert "-m MODULE" in cli("graph", "plan", ok=ExitCode.INVALID).err
+
+
+def test_samples_are_accepted_under_another_name(cli, project, features):
+    text = """
+from dagster_versioned.features.definitions import Feature, Field, FieldDep
+
+video = Feature("video", ["id"], [Field("audio", columns=["audio"])])
+words = Feature("words", ["id"], [Field("{name}", deps=[FieldDep(video, ["audio"])])], [video])
+"""
+    for name in ("text", "speech"):
+        (features / f"with_{name}.py").write_text(text.replace("{name}", name))
+    project.table("video").write(pa.table({"id": [1, 2], "audio": ["a", "b"]}))
+    with resolve_update(project, features_of_module("with_text"), "words") as update:
+        before = update.write(update.increment.changed).version
+    cli("graph", "push", "-m", "with_text", ok=0)
+    command = ("graph", "rebase", "-m", "with_speech", "--renamed", "words.text=speech")
+    outcome = cli(*command, ok=0)
+    assert outcome.out.splitlines()[1].split() == ["words", "2", "0", before.short]
+    assert "this is a dry run" in outcome.err
+    assert project.table("words").version().metadata_sha == before.metadata_sha
+    document = cli.json(*command, "--why", "better", "--apply")
+    after = project.table("words").version().metadata_sha
+    assert (document["applied"], document["push"]["why"]) == (True, "better")
+    assert document["features"] == [
+        {"key": "words", "samples": 2, "left": 0, "before": before.metadata_sha, "after": after}
+    ]
+    assert (
+        cli("graph", "rebase", "-m", "with_speech", ok=0).out
+        == "No sample is computed by other definitions than these.\n"
+    )
+    assert "is no FEATURE.OLD=NEW" in cli(*command[:-1], "speech", ok=ExitCode.INVALID).err
+    assert "-m MODULE" in cli("graph", "rebase", ok=ExitCode.INVALID).err
+    assert "words.text" in cli("graph", "history", "--json", ok=0).out
 
 
 def test_help_says_what_a_push_is(cli):

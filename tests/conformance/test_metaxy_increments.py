@@ -31,7 +31,7 @@ from dagster_versioned.engines.samples import (
 from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.resolve import resolve_update
+from dagster_versioned.features.resolve import resolve_frames
 from support.spark import spark as spark
 
 HERE = Path(__file__).parent / "metaxy"
@@ -94,9 +94,9 @@ class Replay:
         feature = graph[key]
         if feature.deps:
             frames = {dep.feature: frame(self._tables[dep.feature]) for dep in feature.deps}
-            return resolve_update(graph, key, engine, frames, current=current, how=METAXY)
+            return resolve_frames(graph, key, engine, frames, current=current, how=METAXY)
         samples = frame(table(feature, ["v"], [versioned(row) for row in step["roots"][key]], own_only=True))
-        return resolve_update(graph, key, engine, samples=samples, current=current, how=METAXY)
+        return resolve_frames(graph, key, engine, samples=samples, current=current, how=METAXY)
 
     def _write(self, feature, units, stored, computed, orphaned, step):
         kinds = {dep.lineage.kind for dep in feature.deps}

@@ -781,3 +781,11 @@ def test_a_column_is_not_renamed_to_what_another_is_called(tables, name):
     swapped = {"sound": "image", "image": "sound"}
     graph = graph_of(Feature("words", ["id"], ["text"], [FeatureDep("video", rename=swapped)]))
     assert tables.resolve(graph, "words").increment.changed["image"].to_pylist() == ["a", "b", "c"]
+
+
+def test_samples_may_be_ids_alone(either):
+    graph = FeatureGraph([Feature("seen", ["id"], ["there"])])
+    samples = pa.table({"id": [1, 2], PROVENANCE_BY_FIELD: pa.array([{"there": "a"}, {"there": "b"}])})
+    either.root(graph, "seen", samples)
+    result, increment = either.root(graph, "seen", samples)
+    assert (result.change, counted(increment)) == ("none", (0, 0, 0, 2))

@@ -12,7 +12,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
 )
 from dagster_versioned.features.arrow import samples as arrow_samples
-from dagster_versioned.features.resolve import resolve_update
+from dagster_versioned.features.resolve import resolve_frames
 
 METAXY = SampleHash("xxh32", 8)
 
@@ -54,12 +54,12 @@ class Tables:
         current = self._frame(feature.key) if feature.key in self._held else None
         if feature.deps:
             frames = {dep.feature: self._frame(dep.feature) for dep in feature.deps}
-            return resolve_update(graph, feature.key, resolver, frames, current=current, how=METAXY)
+            return resolve_frames(graph, feature.key, resolver, frames, current=current, how=METAXY)
         rows = [{"video_id": key, PROVENANCE_BY_FIELD: {"audio": a, "frames": f}} for key, a, f in videos]
         samples = pa.Table.from_pylist(rows)
         if self._spark:
             samples = self._spark.createDataFrame(samples)
-        return resolve_update(graph, feature.key, resolver, samples=samples, current=current, how=METAXY)
+        return resolve_frames(graph, feature.key, resolver, samples=samples, current=current, how=METAXY)
 
     def _frame(self, key):
         members = sorted(next(iter(self._held[key].values()))[PROVENANCE_BY_FIELD])

@@ -1,6 +1,7 @@
 """Samples of groups, of one upstream sample or of several upstreams: alike on both engines."""
 
 import hashlib
+import sys
 
 import pyarrow as pa
 import pytest
@@ -12,12 +13,14 @@ from dagster_versioned.engines.samples import (
     PROVENANCE_BY_FIELD,
     SYSTEM_COLUMNS,
     SampleHash,
+    decimal_hash,
+    number_hash,
 )
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, MissingExtra
 from dagster_versioned.features.arrow import samples as arrow_samples
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, Lineage
 from dagster_versioned.features.graph import FeatureGraph
-from dagster_versioned.features.resolve import resolve_update
+from dagster_versioned.features.resolve import resolve_frames
 
 METAXY = SampleHash("xxh32", 8)
 
@@ -87,16 +90,16 @@ FIRST = readings(("A", 1, "x1"), ("A", 2, "x2"), ("B", 1, "y1"))
 
 @pytest.mark.parametrize("engine", ["arrow", pytest.param("spark", marks=pytest.mark.spark)], indirect=True)
 def test_a_group_is_stale_when_one_of_it_is(engine):
-    changes = resolve_update(SENSORS, "s/hourly", engine, {"s/reading": FIRST}, how=METAXY)
+    changes = resolve_frames(SENSORS, "s/hourly", engine, {"s/reading": FIRST}, how=METAXY)
     new = engine.table(changes.new)
     assert by_sensor(new) == {"A": "97202157", "B": "25015741"}  # Metaxy's own, as recorded
     assert (len(new), changes.counts.new) == (3, 2)
     hourly = first_of(new, "sensor").drop_columns(["ts"])
-    again = resolve_update(SENSORS, "s/hourly", engine, {"s/reading": FIRST}, current=hourly, how=METAXY)
+    again = resolve_frames(SENSORS, "s/hourly", engine, {"s/reading": FIRST}, current=hourly, how=METAXY)
     assert not again.counts
     assert again.counts.unchanged == 2
     more = readings(("A", 3, "x3"), ("A", 1, "x1"), ("A", 2, "x2"))
-    later = resolve_update(SENSORS, "s/hourly", engine, {"s/reading": more}, current=hourly, how=METAXY)
+    later = resolve_frames(SENSORS, "s/hourly", engine, {"s/reading": more}, current=hourly, how=METAXY)
     assert by_sensor(engine.table(later.stale)) == {"A": "82099147"}
     assert sorted(engine.table(later.stale)["ts"].to_pylist()) == [1, 2, 3]
     assert engine.table(later.orphaned).to_pylist() == [{"sensor": "B"}]
@@ -107,12 +110,12 @@ def test_a_group_is_stale_when_one_of_it_is(engine):
 
 def test_all_that_came_of_a_sample_is_stale_with_it(engine):
     hourly = with_versions([({"sensor": key}, {"mean": f"m{key}"}) for key in "AB"], "mean")
-    new = engine.table(resolve_update(SENSORS, "s/chunk", engine, {"s/hourly": hourly}).new)
+    new = engine.table(resolve_frames(SENSORS, "s/chunk", engine, {"s/hourly": hourly}).new)
     assert sorted(new["sensor"].to_pylist()) == ["A", "B"]
     rows = [row | {"chunk": chunk} for row in new.to_pylist() for chunk in (0, 1)]
     chunks = pa.Table.from_pylist(rows, new.schema.append(pa.field("chunk", pa.int64())))
     changed = with_versions([({"sensor": "A"}, {"mean": "other"})], "mean")
-    changes = resolve_update(SENSORS, "s/chunk", engine, {"s/hourly": changed}, current=chunks)
+    changes = resolve_frames(SENSORS, "s/chunk", engine, {"s/hourly": changed}, current=chunks)
     assert engine.table(changes.stale)["sensor"].to_pylist() == ["A"]
     gone = sorted((row["sensor"], row["chunk"]) for row in engine.table(changes.orphaned).to_pylist())
     assert gone == [("B", 0), ("B", 1)]
@@ -131,7 +134,7 @@ RIGHT = with_versions([({"key": i, "x": -i}, {"c": f"c{i}"}) for i in (2, 3, 4)]
 
 
 def resolved(engine, graph, **frames):
-    changes = resolve_update(graph, "both", engine, {"left": LEFT, "right": RIGHT} | frames)
+    changes = resolve_frames(graph, "both", engine, {"left": LEFT, "right": RIGHT} | frames)
     return {row["id"]: row for row in engine.table(changes.new).to_pylist()}
 
 
@@ -175,10 +178,10 @@ def test_samples_that_have_more_ids_than_one_of_their_upstreams_are_told_apart(e
     def frames(*numbers):
         return with_versions([({"video": 1, "n": n}, {"image": f"i{n}"}) for n in numbers], "image")
 
-    first = resolve_update(graph, "both", engine, {"video": videos, "frame": frames(1, 2)})
+    first = resolve_frames(graph, "both", engine, {"video": videos, "frame": frames(1, 2)})
     assert first.counts.new == 2
     current = engine.table(first.new)
-    again = resolve_update(graph, "both", engine, {"video": videos, "frame": frames(2, 3)}, current=current)
+    again = resolve_frames(graph, "both", engine, {"video": videos, "frame": frames(2, 3)}, current=current)
     counts = again.counts
     assert (counts.new, counts.stale, counts.orphaned, counts.unchanged) == (1, 0, 1, 1)
     assert engine.table(again.new)["n"].to_pylist() == [3]
@@ -205,7 +208,7 @@ UNITS = {
 def test_features_whose_samples_cannot_be_told_apart_are_refused(what):
     define, message = UNITS[what]
     with pytest.raises(InvalidInput, match=message):
-        resolve_update(FeatureGraph([READING, HOURLY, define()]), "f", arrow_samples, {"s/reading": FIRST})
+        resolve_frames(FeatureGraph([READING, HOURLY, define()]), "f", arrow_samples, {"s/reading": FIRST})
 
 
 def changed(table, **columns):
@@ -238,22 +241,30 @@ def test_upstreams_that_do_not_fit_are_refused(engine, what):
 
 def test_an_upstream_that_is_not_there_is_named(engine):
     with pytest.raises(InvalidInput, match=r"computed from \['right'\], which are not there"):
-        resolve_update(two_upstreams(), "both", engine, {"left": LEFT})
+        resolve_frames(two_upstreams(), "both", engine, {"left": LEFT})
 
 
 def test_an_upstream_without_rows_leaves_nothing(engine):
     current = first_of(
-        engine.table(resolve_update(two_upstreams(), "both", engine, {"left": LEFT, "right": RIGHT}).new), "id"
+        engine.table(resolve_frames(two_upstreams(), "both", engine, {"left": LEFT, "right": RIGHT}).new), "id"
     )
     frames = {"left": LEFT.slice(0, 0), "right": RIGHT}
-    changes = resolve_update(two_upstreams(), "both", engine, frames, current=current)
+    changes = resolve_frames(two_upstreams(), "both", engine, frames, current=current)
     assert (changes.counts.new, changes.counts.stale, changes.counts.orphaned) == (0, 0, 2)
 
 
-@pytest.mark.parametrize("how", [("sha256", 7), ("sha256", 65), ("md5", 33), ("crc", 8)], ids=str)
+@pytest.mark.parametrize("how", [("sha256", 7), ("sha256", 65), ("md5", 33), ("wyhash", 21), ("crc", 8)], ids=str)
 def test_hashes_have_a_length(how):
     with pytest.raises(InvalidInput, match="Samples cannot be hashed"):
         SampleHash(*how)
+
+
+def test_executors_without_xxhash_say_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    number_hash.cache_clear()
+    with pytest.raises(MissingExtra, match=r"hashed by xxh3_64, .* Install xxhash there"):
+        decimal_hash(SampleHash("xxh3_64", 20), "x")
+    assert decimal_hash(SampleHash("wyhash", 8), "x") == "88887830"
 
 
 @pytest.mark.parametrize("name", ["count", "n", "rows", "f0", "x.y"])
@@ -262,7 +273,7 @@ def test_ids_may_have_any_name(engine, name):
     lower = Feature("lower", [name], ["b"], [FeatureDep(upper, lineage=Lineage.aggregation(on=[name]))])
     graph = FeatureGraph([upper, lower])
     frame = with_versions([({name: 1, "ts": ts}, {"a": str(ts)}) for ts in (1, 2)], "a")
-    new = engine.table(resolve_update(graph, "lower", engine, {"upper": frame}).new)
+    new = engine.table(resolve_frames(graph, "lower", engine, {"upper": frame}).new)
     current = first_of(new, name).drop_columns(["ts"])
-    counts = resolve_update(graph, "lower", engine, {"upper": frame.slice(0, 1)}, current=current).counts
+    counts = resolve_frames(graph, "lower", engine, {"upper": frame.slice(0, 1)}, current=current).counts
     assert (counts.stale, counts.reasons) == (1, {"b": 1})

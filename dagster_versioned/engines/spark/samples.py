@@ -1,7 +1,7 @@
 """Versions of samples in Spark frames: one plan of joins and hashes, all of it in the JVM."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
@@ -10,6 +10,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from dagster_versioned.engines.samples import (
     DATA_VERSION,
     DATA_VERSION_BY_FIELD,
+    DECIMAL,
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
@@ -21,6 +22,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
     SamplePlan,
     UpstreamSamples,
+    decimal_hash,
     refuse_bad_ids,
     refuse_equal_names,
     refuse_nested_ids,
@@ -29,6 +31,7 @@ from dagster_versioned.engines.samples import (
     require_members,
     version_column,
 )
+from dagster_versioned.engines.spark.by_value import self_contained
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -156,20 +159,11 @@ def _provenance(plan: SamplePlan, fields: "Mapping[str, Column]") -> "list[Colum
 
 def hashed(how: SampleHash, text: "Column") -> "Column":
     """Each text as a version."""
-    if how.algorithm == "xxh32":
-        return _xxh32(how.length)(text)
+    if how.algorithm in DECIMAL:
+        # For stores of others only; what we write is hashed by the JVM.
+        return sf.udf(self_contained(partial(decimal_hash, how)), "string")(text)
     digits, there_are = (sf.sha2(text, 256), 64) if how.algorithm == "sha256" else (sf.md5(text), 32)
     return digits if how.length == there_are else sf.substring(digits, 1, how.length)
-
-
-def _xxh32(length: int) -> "Callable[[Column], Column]":
-    # For stores of others only; what we write is hashed by the JVM.
-    def digits(text: str | None) -> str | None:
-        import xxhash
-
-        return None if text is None else str(xxhash.xxh32_intdigest(text.encode()))[:length]
-
-    return sf.udf(digits, "string")
 
 
 # --- what is stored --------------------------------------------------------------------------------------------------
@@ -248,7 +242,8 @@ def _known(plan: SamplePlan, current: "DataFrame") -> "DataFrame":
     stored = current.select(*map(column, plan.units), status, column(PROVENANCE_BY_FIELD).alias(_BEFORE))
     if set(plan.units) == set(plan.ids):
         return stored
-    held = (sf.any_value(column(name)).alias(name) for name in (_STATUS, _BEFORE))
+    # The least status: of a unit of several rows, one may be marked as stale, which the empty text does.
+    held = sf.min(column(_STATUS)).alias(_STATUS), sf.any_value(column(_BEFORE)).alias(_BEFORE)
     return stored.groupBy(*map(column, plan.units)).agg(*held)
 
 

@@ -33,7 +33,7 @@ from dagster_versioned.engines.samples import (
 )
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.engines.sql import arrow_rows, database
-from dagster_versioned.features.arrow.samples import filtered, hashed, member_of, quoted, require_ids
+from dagster_versioned.features.arrow.samples import filtered, hashed, matching, member_of, quoted, require_ids
 from dagster_versioned.features.content_versions import content_versions, field_digests, positional
 
 if TYPE_CHECKING:
@@ -108,6 +108,23 @@ def stored(plan: SamplePlan, frame: pa.Table, *, stale: bool) -> pa.Table:
         table = table.append_column(column, pa.StructArray.from_arrays(fields, list(plan.members)))
     whole = pa.repeat("", frame.num_rows) if stale else frame[PROVENANCE]
     return table.append_column(PROVENANCE, whole)
+
+
+def marked_stale(frame: pa.Table, condition: str) -> pa.Table:
+    """The table in which rows that satisfy a condition were computed from nothing that is known."""
+    is_stale = pa.array(matching(frame, condition))
+    marked = pc.call_function("if_else", [is_stale, pa.scalar(""), frame[PROVENANCE].cast(pa.string())])
+    return frame.set_column(frame.column_names.index(PROVENANCE), PROVENANCE, marked)
+
+
+def passing(upstream: UpstreamSamples, frame: pa.Table) -> pa.Table:
+    """The rows of an upstream that pass its filter, by their new names."""
+    return filtered(upstream, frame.rename_columns(upstream.renamed(frame.column_names)))
+
+
+def count(frame: pa.Table) -> int:
+    """How many rows a table has."""
+    return frame.num_rows
 
 
 def rows_of(

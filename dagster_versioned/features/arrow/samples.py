@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
+from numpy.typing import NDArray
 
 from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.samples import (
     DATA_VERSION_BY_FIELD,
+    DECIMAL,
     EXAMPLES,
     PROVENANCE,
     PROVENANCE_BY_FIELD,
@@ -21,6 +23,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
     SamplePlan,
     UpstreamSamples,
+    decimal_hash,
     refuse_bad_ids,
     refuse_equal_names,
     refuse_nested_ids,
@@ -83,10 +86,14 @@ def _prepared(plan: SamplePlan, upstream: UpstreamSamples, frame: pa.Table) -> p
 
 def filtered(upstream: UpstreamSamples, table: pa.Table) -> pa.Table:
     """The rows of an upstream, by their new names, that pass its filter."""
+    return table.filter(cast("Any", pa.array(matching(table, upstream.filter or ""))))
+
+
+def matching(table: pa.Table, condition: str) -> NDArray[np.bool_]:
+    """For each row whether a condition is true. Raises `InvalidInput`."""
     side = "upstream"
     named = table.rename_columns([stored(side, name) for name in table.column_names])
-    condition = Names({side: schema_from_arrow(table.schema)}).resolve(upstream.filter or "")
-    return table.filter(cast("Any", pa.array(is_true(named, condition))))
+    return is_true(named, Names({side: schema_from_arrow(table.schema)}).resolve(condition))
 
 
 def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
@@ -156,10 +163,9 @@ def _versioned(plan: SamplePlan, rows: pa.Table, fields: Sequence[Any]) -> pa.Ta
 
 def hashed(how: SampleHash, texts: Any) -> Any:
     """Each text as a version."""
-    if how.algorithm == "xxh32":
+    if how.algorithm in DECIMAL:
         # For stores of others only; what we write is hashed by the database.
-        digits = (str(xxhash.xxh32_intdigest(text.encode()))[: how.length] for text in texts.to_pylist())
-        return pa.chunked_array([pa.array(digits, pa.string())])
+        return pa.chunked_array([pa.array((decimal_hash(how, text) for text in texts.to_pylist()), pa.string())])
     with database() as connection:
         connection.register("given", pa.table({"x": texts}))
         hashed = connection.execute(f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given")
@@ -186,7 +192,10 @@ def _compared(
     stored = current.select(ids).append_column(_STATUS, status)
     for member, name in names.items():
         stored = stored.append_column(name, _before(current, member))
-    held = ", ".join(f"any_value({quoted(name)}) AS {quoted(name)}" for name in (_STATUS, *names.values()))
+    # The least status: of a unit of several rows, one may be marked as stale, which the empty text does.
+    held = ", ".join(
+        [f"min({_STATUS}) AS {_STATUS}", *(f"any_value({quoted(name)}) AS {quoted(name)}" for name in names.values())]
+    )
     with database() as connection:
         connection.register("expected", expected)
         connection.register("stored", stored)

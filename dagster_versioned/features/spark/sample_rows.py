@@ -126,6 +126,22 @@ def stored(plan: SamplePlan, frame: "DataFrame", *, stale: bool) -> "DataFrame":
     )
 
 
+def marked_stale(frame: "DataFrame", condition: str) -> "DataFrame":
+    """The frame in which rows that satisfy a condition were computed from nothing that is known."""
+    return frame.withColumn(PROVENANCE, sf.when(sf.expr(condition), "").otherwise(column(PROVENANCE)))
+
+
+def passing(upstream: UpstreamSamples, frame: "DataFrame") -> "DataFrame":
+    """The rows of an upstream that pass its filter, by their new names."""
+    renamed = zip(frame.columns, upstream.renamed(frame.columns), strict=True)
+    return frame.select(*(column(old).alias(new) for old, new in renamed)).where(sf.expr(upstream.filter or "true"))
+
+
+def count(frame: "DataFrame") -> int:
+    """How many rows a frame has: a job."""
+    return frame.count()
+
+
 def rows_of(
     plan: SamplePlan, upstreams: "Mapping[str, Callable[[type], DataFrame]]", units: "DataFrame", *, every: bool
 ) -> "DataFrame":

@@ -240,18 +240,21 @@ class Collector:
 
         return self._collect("expire", plan, dry_run, by, why)
 
-    def purge(self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str) -> CollectionReport:
+    def purge(
+        self, versions: Sequence[Version], *, dry_run: bool, by: str | None, why: str, keep_shared: bool = False
+    ) -> CollectionReport:
         """Delete the bytes of these versions now, wherever they are old or young, and record the gap.
 
-        Raises `InvalidInput` where a version that stays needs the same bytes, an environment has a copy of them, or one
-        is pinned or a head. Versions that are gone already lose what an earlier collection of them left behind. Copies
-        of the bytes in staging folders go too, and unfinished writes that may hold them (`_may_hold`): nobody can look
-        into those.
+        Raises `InvalidInput` where a version that stays needs the same bytes (``keep_shared``: then they stay), an
+        environment has a copy of them, or one is pinned or a head. Versions that are gone already lose what an earlier
+        collection of them left behind. Copies of the bytes in staging folders go too, and unfinished writes that may
+        hold them (`_may_hold`): nobody can look into those.
         """
         wanted = {(version.log_version, version.partition) for version in versions}
 
         def plan(state: TableState) -> _Plan:
-            return self._purged(state, [v for v in state.history.versions if (v.log_version, v.partition) in wanted])
+            chosen = [v for v in state.history.versions if (v.log_version, v.partition) in wanted]
+            return self._purged(state, chosen, keep_shared)
 
         if (copy := next(self._protectors.copies(self._erased(wanted).keys()), None)) is not None:
             name = copy.split("/")[2]
@@ -446,7 +449,7 @@ class Collector:
         kept = {v.short: protected[kept_as(v)].text for v in candidates if kept_as(v) in protected}
         return _Plan(versions, self._only_claimed_by(state, versions), kept)
 
-    def _purged(self, state: TableState, chosen: Sequence[Version]) -> _Plan:
+    def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> _Plan:
         heads = set(state.history.heads.values())
         kept = self._protectors.kept(state.history)
         staying = [v for v in chosen if v.gone is None]
@@ -464,7 +467,9 @@ class Collector:
         wanted = claims.of(staying)
         leaving = set(staying)
         others = [v for v in state.history.versions if v.gone is None and v not in leaving]
-        if claims.of(others) & wanted:
+        if keep_shared:
+            wanted = wanted - claims.of(others)
+        elif claims.of(others) & wanted:
             shared = claims.among(wanted)
             sharing = [version for version in others if shared.of([version]) & wanted]
             raise InvalidInput(

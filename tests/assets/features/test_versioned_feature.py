@@ -580,6 +580,34 @@ def test_a_graph_in_which_many_ways_lead_to_a_feature_is_walked_once(monkeypatch
     assert len(list(features_of_module("ladder"))) == 100
 
 
+def test_run_config_chooses_what_is_computed(house, pipeline):
+    """Samples that are stale by a condition, and of some samples alone; the head says that others are left."""
+    result = pipeline.run(house, {"crop": {"where": {"video": "id > 1"}}}, select=["video", "crop"], chunk_size=1)
+    assert (result.success, pipeline.called) == (True, {"crop": [2, 3]})
+    assert FeatureRecord.of(house.head("crop").identity.custom).left == 1
+    pipeline.run(house)
+    assert pipeline.called == {"crop": [1], "face": [1, 2, 3], "words": [1, 2, 3]}
+    pipeline.run(house, {"words": {"stale_if": "words = 'words of 2'"}})
+    assert pipeline.called == {"words": [2]}
+    assert FeatureRecord.of(house.head("crop").identity.custom).left == 0
+    with pytest.raises(InvalidInput, match="'video' has no upstream to which"):
+        pipeline.run(house, {"video": {"where": {"x": "1 = 1"}}})
+
+
+def test_static_versions_have_the_length_of_those_above(monkeypatch, pipeline):
+    long = versioned_feature(name="root", id_columns=["id"], fields=["a"], version_length=16)(lambda: None)
+    below = versioned_feature(name="below", id_columns=["id"], fields=["a"], deps=[long])
+    below = below(lambda increment: None)
+    assert len(below.code_versions_by_key[below.key]) == 16
+    module = types.ModuleType("long")
+    module.assets = [Feature("other", ["id"]), dg.Definitions([long, below])]
+    monkeypatch.setitem(sys.modules, "long", module)
+    assert features_of_module("long").hash_length == 16
+    module.short = pipeline.assets()[0]
+    with pytest.raises(InvalidInput, match=r"of module 'long' have static versions of \[8, 16\] digits"):
+        features_of_module("long")
+
+
 def test_upstreams_whose_keys_are_alike_are_all_inputs(house):
     ways = ["raw/clip-1", "raw/clip_1"]
     clips = [Feature(key, ["id"], [Field(f"of_{n}", columns=[f"c{n}"])]) for n, key in enumerate(ways)]
@@ -641,6 +669,16 @@ REFUSED = {
         )(lambda increment: None),
         "two definitions of feature 'video'",
     ),
+    "static versions of another length than its upstream's": (
+        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video], version_length=16)(
+            lambda increment: None
+        ),
+        r"would have \[8, 16\] digits. Nothing was defined",
+    ),
+    "static versions that are short": (
+        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], version_length=7)(lambda: None),
+        "would be cut to 7 digits",
+    ),
     "an upstream that is nowhere": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=["nowhere"])(
             lambda increment: None
@@ -649,7 +687,7 @@ REFUSED = {
     ),
     "config of its own names": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(full),
-        "make it a dagster.Config without full and dry_run",
+        "make it a dagster.Config without full, dry_run, stale_if, where",
     ),
     "an upstream of some columns": (
         lambda video: versioned_feature(

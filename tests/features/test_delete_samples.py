@@ -1,0 +1,169 @@
+"""Samples are deleted by a condition: out of the current version, or out of all of them for good."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagster_versioned import Project, TableOptions, delete_samples, resolve_update
+from dagster_versioned.errors import ExpiredVersion, InvalidInput
+from dagster_versioned.tables.feature_record import FeatureRecord
+from support.feature_tables import BASE, counted, graph_of, loud, videos, words
+
+GRAPH = graph_of(words())
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = Project.open("HOUSE", str(tmp_path / "house"))
+    run(project)
+    return project
+
+
+def run(project, *rows, key="words", options=None):
+    with resolve_update(project, GRAPH, "video", samples=videos(*(rows or BASE))) as update:
+        update.write()
+    with resolve_update(project, GRAPH, key) as update:
+        found = counted(update.increment)
+        update.write(loud(update.increment.changed) if update.increment.todo else None, options=options)
+        return found
+
+
+def ids(project, key="words", version=None):
+    return sorted(project.table(key).read(version)["id"].to_pylist())
+
+
+def test_a_soft_deletion_is_a_version_without_them(project):
+    before = project.table("words").version()
+    done = delete_samples(project, "words", "text IN ('A', 'C')", why="not ours", dry_run=False)
+    assert (done.rows, done.of, done.purged) == (2, 3, ())
+    assert (ids(project), ids(project, version=before.metadata_sha)) == ([2], [1, 2, 3])
+    head = project.table("words").version()
+    assert (head.metadata_sha, head.identity.message) == (done.version.metadata_sha, "not ours")
+    assert head.identity.parents == before.identity.parents
+    assert head.identity.code_version == before.identity.code_version
+
+
+def test_what_an_upstream_still_has_is_new_again(project):
+    delete_samples(project, "words", "id = 2", dry_run=False)
+    assert FeatureRecord.of(project.table("words").version().identity.custom).left == 1
+    assert run(project) == (1, 0, 0, 2)
+    assert ids(project) == [1, 2, 3]
+
+
+def test_what_comes_from_a_deleted_sample_goes_with_the_next_run(project):
+    delete_samples(project, "video", "id = 2", dry_run=False)
+    assert FeatureRecord.of(project.table("video").version().identity.custom).left == 0
+    with resolve_update(project, GRAPH, "words") as update:
+        assert counted(update.increment) == (0, 0, 1, 2)
+        update.write()
+    assert ids(project) == [1, 3]
+
+
+def test_the_record_is_the_one_that_the_rows_have(project):
+    """So that what is computed from them afterwards is found by it."""
+    delete_samples(project, "video", "id = 2", dry_run=False)
+    digests = FeatureRecord.of(project.table("video").version().identity.custom).digests
+    other = Project.open("OTHER", str(project.store.uri) + "-other")
+    run(other, BASE[0], BASE[2])
+    assert digests == FeatureRecord.of(other.table("video").version().identity.custom).digests
+
+
+def test_a_dry_run_says_it_and_writes_nothing(project):
+    head = project.table("words").version()
+    said = delete_samples(project, "words", "id < 3", hard=True, why="a request")
+    assert (said.rows, said.of, said.version) == (2, 3, None)
+    assert said.purged == (head,)
+    assert project.table("words").version() == head
+    assert delete_samples(project, "words", "id > 99", dry_run=False).rows == 0
+    assert project.table("words").version() == head
+
+
+VECTORS = TableOptions(properties={"delta.enableDeletionVectors": "true"})
+
+
+@pytest.mark.parametrize("options", [None, VECTORS], ids=["files", "deletion vectors"])
+def test_a_hard_deletion_leaves_no_version_that_has_them(project, options):
+    run(project, *BASE, (4, "d", "w"), options=options)
+    run(project, *BASE, (4, "d", "w"), (5, "e", "v"), options=options)
+    if options is not None:
+        run(project, BASE[0], (2, "B", "y"), BASE[2], (4, "d", "w"), options=options)
+        delete_samples(project, "words", "id = 5", dry_run=False)
+    table = project.table("words")
+    done = delete_samples(project, "words", "id IN (4, 5)", hard=True, why="a request", dry_run=False)
+    assert ids(project) == [1, 2, 3]
+    assert len(done.purged) >= 2
+    for version in done.purged:
+        with pytest.raises(ExpiredVersion):
+            table.read(version.metadata_sha)
+    files = stored(project)
+    assert files
+    assert not {4, 5} & {n for rows in files for n in rows["id"].to_pylist()}
+    assert table.verify().ok
+    assert run(project, BASE[0], (2, "B", "y") if options else BASE[1], BASE[2]) == (0, 0, 0, 3)
+
+
+def stored(project):
+    """The ids in each file of the words, whichever version it is of."""
+    paths = Path(str(project.store.uri).removeprefix("file://")).rglob("*.parquet")
+    return [pq.read_table(path, columns=["id"]) for path in paths if "text" in pq.read_schema(path).names]
+
+
+def test_what_a_deletion_vector_hides_goes_for_good(tmp_path):
+    """The file of all rows is in the current version, which marks a row of it as deleted."""
+    project = Project.open("HOUSE", str(tmp_path / "vectors"))
+    many = [(n, f"s{n}", "x") for n in range(1000)]
+    run(project, *many, options=VECTORS)
+    delete_samples(project, "words", "id = 5", dry_run=False)
+    hidden = project.table("words").files().scan.files
+    assert [file.deletion_vector is not None for file in hidden] == [True]
+    done = delete_samples(project, "words", "id = 5", hard=True, why="a request", dry_run=False)
+    assert (done.rows, len(done.purged), len(ids(project))) == (0, 2, 999)
+    assert 5 not in {n for rows in stored(project) for n in rows["id"].to_pylist()}
+    delete_samples(project, "words", "id = 6", hard=True, why="a request", dry_run=False)
+    assert {5, 6} & {n for rows in stored(project) for n in rows["id"].to_pylist()} == set()
+    assert project.table("words").verify().ok
+
+
+def test_a_pinned_version_keeps_its_samples(project):
+    first = project.table("words").version()
+    run(project, (1, "A", "x"), *BASE[1:])
+    project.pin("audit", "words", first.metadata_sha)
+    with pytest.raises(InvalidInput, match="pinned"):
+        delete_samples(project, "words", "id = 2", hard=True, why="a request", dry_run=False)
+    assert ids(project) == [1, 2, 3]
+
+
+def test_a_hard_deletion_goes_on_after_a_soft_one(project):
+    first = project.table("words").version()
+    delete_samples(project, "words", "id = 1", dry_run=False)
+    done = delete_samples(project, "words", "id = 1", hard=True, why="a request", dry_run=False)
+    assert done.rows == 0
+    assert first.metadata_sha in {each.metadata_sha for each in done.purged}
+    with pytest.raises(ExpiredVersion):
+        project.table("words").read(first.metadata_sha)
+
+
+@pytest.mark.parametrize("where", [None, "id > 0", "1 = 1"])
+def test_everything_is_deleted_only_where_that_is_meant(project, where):
+    with pytest.raises(InvalidInput, match=r"all 3 samples of feature 'words'.*everything=True"):
+        delete_samples(project, "words", where, dry_run=False)
+    assert ids(project) == [1, 2, 3]
+    assert delete_samples(project, "words", where, everything=True, dry_run=False).rows == 3
+    assert ids(project) == []
+    assert run(project) == (3, 0, 0, 0)
+
+
+def test_what_cannot_be_deleted_is_refused(project):
+    project.table("plain").write(pa.table({"id": [1]}))
+    for key in ("plain", "nowhere"):
+        with pytest.raises(InvalidInput, match=f"'{key}' has no samples in"):
+            delete_samples(project, key, "id = 1", dry_run=False)
+    with pytest.raises(InvalidInput, match="'words' has no samples of partition 'p'"):
+        delete_samples(project, "words", "id = 1", partition="p", dry_run=False)
+    with pytest.raises(InvalidInput, match="there is no column 'other'"):
+        delete_samples(project, "words", "other = 1", dry_run=False)
+    with pytest.raises(InvalidInput, match="needs a reason"):
+        delete_samples(project, "words", "id = 1", hard=True, dry_run=False)
+    assert ids(project) == [1, 2, 3]
