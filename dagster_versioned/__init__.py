@@ -60,9 +60,11 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.sensors.source import versioned_source as versioned_source
     from dagster_versioned.sensors.version_sensor import build_version_sensor as build_version_sensor
     from dagster_versioned.tables.event_history import AppendMerge as AppendMerge
+    from dagster_versioned.tables.event_history import ChangelogMerge as ChangelogMerge
     from dagster_versioned.tables.event_history import EventHistory as EventHistory
     from dagster_versioned.tables.event_history import LedgerMerge as LedgerMerge
     from dagster_versioned.tables.event_history import SnapshotMerge as SnapshotMerge
+    from dagster_versioned.tables.event_history import UpsertMerge as UpsertMerge
     from dagster_versioned.tables.external import ExternalTable as ExternalTable
     from dagster_versioned.tables.options import TableOptions as TableOptions
     from dagster_versioned.tables.partitioning import Partitioning as Partitioning
@@ -71,11 +73,13 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
 
 _HOME = {
     "AppendMerge": "dagster_versioned.tables.event_history",
+    "ChangelogMerge": "dagster_versioned.tables.event_history",
     "EventHistory": "dagster_versioned.tables.event_history",
     "EventTable": "dagster_versioned.odf.event_table",
     "ExternalTable": "dagster_versioned.tables.external",
     "LedgerMerge": "dagster_versioned.tables.event_history",
     "SnapshotMerge": "dagster_versioned.tables.event_history",
+    "UpsertMerge": "dagster_versioned.tables.event_history",
     "Feature": "dagster_versioned.features.definitions",
     "FeatureDep": "dagster_versioned.features.definitions",
     "FeatureGraph": "dagster_versioned.features.graph",

@@ -20,6 +20,8 @@ SURFACE = {
     "ExternalTable",
     "LedgerMerge",
     "SnapshotMerge",
+    "UpsertMerge",
+    "ChangelogMerge",
     "Feature",
     "FeatureDep",
     "FeatureGraph",

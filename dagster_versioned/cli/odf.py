@@ -14,6 +14,7 @@ from dagster_versioned.cli.chain_arguments import (
     KeyVariable,
     Manifest,
     Sources,
+    SqlEngine,
     Variables,
     chain_source,
     changed_name,
@@ -152,23 +153,37 @@ def add(
     table: Annotated[
         str | None, typer.Option("--table", metavar="TABLE", help="By default the dataset's name.")
     ] = None,
+    sql_engine: SqlEngine = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
 ) -> None:
     """Put what a manifest says into a dataset's chain: its source, its columns, its licence. New, or changed since.
 
-    A dataset of a repository is pulled.
+    A dataset of a repository is pulled. The query of a dataset that is computed from others is run over what is new in
+    them.
     """
     from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.odf.blocks.events import DatasetKind
     from dagster_versioned.odf.ingest.declare import declare, event_table
     from dagster_versioned.odf.sharing.repositories import place_of
 
     if not manifest.exists() and place_of(session.production(), str(manifest))[1] is not None:
         sharing.pull(session, str(manifest), table)
         return
-    snapshot = snapshot_of(manifest)
+    snapshot = snapshot_of(manifest, sql_engine)
     opened = dataset_table(session, table or changed_name(snapshot.name))
-    added = declare(event_table(opened, snapshot, key=private_key(key_file, key_env)), snapshot)
+    key = private_key(key_file, key_env)
+    if snapshot.kind is DatasetKind.DERIVATIVE:
+        from dagster_versioned.odf.queries.derivative import add_derivative
+
+        derived, added = add_derivative(opened, snapshot, changed_name, key=key)
+        ran = derived.result.change != "none"
+        if session.json:
+            print_json({"table": str(opened.name), "events": added, "ran": ran})
+        else:
+            say(f"{opened.name}: the query ran" if ran else f"{opened.name}: nothing is new in its inputs")
+        return
+    added = declare(event_table(opened, snapshot, key=key), snapshot)
     if session.json:
         print_json({"table": str(opened.name), "events": added})
         return
@@ -217,6 +232,7 @@ def ingest(
         bool,
         typer.Option("--local-addresses", help="Let a source that is not yours reach this machine and its network."),
     ] = False,
+    sql_engine: SqlEngine = None,
     var: Variables = None,
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
@@ -230,7 +246,7 @@ def ingest(
 
     opened = dataset_table(session, table)
     key = private_key(key_file, key_env)
-    snapshot = None if manifest is None else snapshot_of(manifest)
+    snapshot = None if manifest is None else snapshot_of(manifest, sql_engine)
     if snapshot is not None:
         step = source_of(snapshot)
         events = event_table(opened, snapshot, key=key)
@@ -328,7 +344,7 @@ def inspect(
 ) -> None:
     """Show the state of a dataset's chain: whose it is, its source and licence, how far it is; or what a block says."""
     from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.odf.ingest.columns import fields_of
+    from dagster_versioned.odf.blocks.arrow_schema import fields_of
     from dagster_versioned.odf.ingest.declare import current_state
     from dagster_versioned.odf.manifest import to_document, write_manifest
 

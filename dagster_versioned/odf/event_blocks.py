@@ -4,20 +4,27 @@ Source: seed 002 ("Merge Strategies", "Watermark", "Schema Evolution").
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.odf.blocks.arrow_schema import encode_schema
+from dagster_versioned.odf.blocks.arrow_schema import encode_schema, fields_of
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
+from dagster_versioned.odf.blocks.data_schema_arrow import from_arrow
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
+    DatasetKind,
     DisablePollingSource,
     DisablePushSource,
+    MergeStrategy,
     MergeStrategyAppend,
+    MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
     MetadataEvent,
     SetDataSchema,
     SetPollingSource,
@@ -30,7 +37,15 @@ from dagster_versioned.odf.event_slice import ChainEntry
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.slice_file import Slice, slice_schema
 from dagster_versioned.tables.chain_head import ChainHead
-from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
+from dagster_versioned.tables.event_history import (
+    AppendMerge,
+    ChangelogMerge,
+    EventColumns,
+    EventHistory,
+    LedgerMerge,
+    SnapshotMerge,
+    UpsertMerge,
+)
 from dagster_versioned.tables.state import TableState
 
 
@@ -52,13 +67,18 @@ class Ground:
         return 0 if self.chain is None else self.chain.next_offset
 
     @property
+    def arrow(self) -> "pa.Schema | None":
+        """The columns so far, in the types that the chain gives them."""
+        return None if self.chain is None else self.chain.arrow_schema()
+
+    @property
     def watermark(self) -> datetime | None:
         """The event time before which no more events were expected."""
         known = self.chain.watermark if self.chain is not None else None
         return None if known is None else known.to_datetime()
 
 
-def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot:
+def merge_event(history: EventHistory) -> MergeStrategy:
     """How rows become events, as a block says it."""
     match history.merge:
         case AppendMerge():
@@ -67,6 +87,10 @@ def merge_event(history: EventHistory) -> MergeStrategyAppend | MergeStrategyLed
             return MergeStrategyLedger(key)
         case SnapshotMerge(primary_key=key, compare_columns=compared):
             return MergeStrategySnapshot(key, compared)
+        case UpsertMerge(primary_key=key):
+            return MergeStrategyUpsertStream(key)
+        case ChangelogMerge(primary_key=key):
+            return MergeStrategyChangelogStream(key)
 
 
 def columns_of(chain: ChainState) -> EventColumns:
@@ -84,7 +108,7 @@ def key_of(chain: ChainState) -> tuple[str, ...]:
     """The columns that identify a row, as the chain's source says; none where every row is on its own."""
     polled = [chain.polling_source] if chain.polling_source is not None else []
     for source in (*polled, *chain.push_sources.values()):
-        if isinstance(source.merge, MergeStrategyLedger | MergeStrategySnapshot):
+        if not isinstance(source.merge, MergeStrategyAppend):
             return source.merge.primary_key
     return ()
 
@@ -147,12 +171,28 @@ def new_source(ground: Ground, source: AddPushSource | SetPollingSource) -> list
     return [] if chain.polling_source == source else [*ended, source]
 
 
-def new_schema(ground: Ground, schema: EventSchema) -> list[MetadataEvent]:
+def new_schema(ground: Ground, schema: EventSchema, kind: DatasetKind) -> list[MetadataEvent]:
     """What says which columns the data have, where they have other ones than so far."""
     known = ground.chain.schema if ground.chain is not None else None
     if known is not None and ground.schema == schema:
         return []
-    return [SetDataSchema(encode_schema(slice_schema(schema)))]
+    columns = slice_schema(schema, ground.arrow)
+    if known is None:
+        # A query may leave event times out; a source's rows get one.
+        given = schema.columns.names if kind is DatasetKind.ROOT else schema.columns.given
+        return [SetDataSchema(schema=from_arrow(_never_null(columns, given)))]
+    had = ground.arrow
+    assert had is not None  # the schema that is known
+    added = [field for field in fields_of(columns) if field.name not in had.names]
+    if known.schema is None:
+        return [SetDataSchema(encode_schema(pa.schema([*fields_of(had), *added]).with_metadata(had.metadata)))]
+    fields = (*known.schema.fields, *from_arrow(pa.schema(added)).fields)
+    return [SetDataSchema(schema=replace(known.schema, fields=fields))]
+
+
+def _never_null(columns: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The columns, of which these are in every row."""
+    return pa.schema([field.with_nullable(False) if field.name in names else field for field in fields_of(columns)])
 
 
 def new_watermark(

@@ -23,8 +23,9 @@ EVENTS = "events"
 """The view of all events so far: ``o``, ``op``, ``st``, ``et``, ``c0``, ``c1``, …"""
 
 GIVEN = "given"
-"""The view of the rows of a frame: ``n`` (their order; null where they have none), ``et`` (null where the source's time
-is theirs), ``t`` (the time of the source, the same in each row), ``c0``, ``c1``, …"""
+"""The view of the rows of a frame: ``n`` (their order; null where they have none), ``op`` (their operation, to append
+where the frame has none), ``et`` (null where the source's time is theirs), ``t`` (the time of the source, the same in
+each row), ``c0``, ``c1``, …"""
 
 HELD, MET = "held", "met"
 """Views of a snapshot: the current rows, ``o``, ``et``, ``c0``, …, and what became of each row: ``o`` (null: it is
@@ -180,6 +181,10 @@ class EventEngine(Protocol):
         """
         ...
 
+    def examine(self, frame: Any, schema: EventSchema, query: str) -> list[Any]:
+        """The first column of what a query over the rows of a frame, `GIVEN`, gives."""
+        ...
+
     def current(self, events: Any, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]) -> Any:
         """The rows that events come to, in the order of their offsets: event time and data, by their names.
 
@@ -249,6 +254,79 @@ def snapshot(width: int, key: Sequence[int], compared: Sequence[int], *, thoroug
         {HELD: current(width, key) if thorough else _held(width, key), MET: met},
         tuple(key),
     )
+
+
+def upsert(width: int, key: Sequence[int]) -> EventQuery:
+    """What the rows of a frame change of the current rows: of several with one key, the last counts.
+
+    A key that is new is appended, another one corrected where a column differs, and retracted where the row says so; a
+    retraction of what is not there is nothing. A null ``et`` says nothing of time, as in a `snapshot`. A null in a key,
+    and an operation that is none, are `REFUSED`.
+    """
+    timed = "coalesce(et, t)" if EVENT_TIME in key else "et"
+    rows = f"SELECT n, op AS given_op, {timed} AS et, t, {_data(width)} FROM {GIVEN}"
+    rows = f"{rows} WHERE op <> {Operation.CORRECT_FROM:d}"
+    order = ", ".join(f"{column} DESC NULLS LAST" for column in (*_frame_order(width), "given_op"))
+    last = f"SELECT *, row_number() OVER (PARTITION BY {_names(key)} ORDER BY {order}) AS r FROM ({rows}) AS given_rows"
+    both = ", ".join(f"p.c{i} AS p{i}, g.c{i} AS g{i}" for i in range(width))
+    bad = f"{_null(key, 'g')} OR NOT ({_is_operation('g.given_op')})"
+    differs = [f"p.c{i} IS DISTINCT FROM g.c{i}" for i in range(width) if i not in key]
+    differs += [] if EVENT_TIME in key else ["(g.et IS NOT NULL AND p.et IS DISTINCT FROM g.et)"]
+    changed = (
+        f"SELECT p.o, g.t, p.et AS p_et, g.et AS g_et, {both}, CASE WHEN {bad} THEN {REFUSED} "
+        f"WHEN g.given_op = {Operation.RETRACT:d} THEN 1 WHEN p.o IS NULL THEN 0 ELSE 2 END AS kind "
+        f"FROM ({last}) AS g LEFT JOIN ({current(width, key)}) AS p ON {_equal(key, 'p', 'g')} "
+        f"WHERE g.r = 1 AND ({bad} OR (g.given_op = {Operation.RETRACT:d} AND p.o IS NOT NULL) "
+        f"OR (g.given_op <> {Operation.RETRACT:d} AND ({' OR '.join(['p.o IS NULL', *differs])})))"
+    )
+    old = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
+    data = ", ".join(f"CASE WHEN {old} THEN p{i} ELSE g{i} END AS c{i}" for i in range(width))
+    return EventQuery(
+        f"SELECT CAST(NULL AS BIGINT) AS n, op, CASE WHEN {old} THEN p_et ELSE coalesce(g_et, t) END AS et, {data} "
+        f"FROM (SELECT *, {OPERATIONS} AS op FROM ({changed}) AS changed) AS happened",
+        (*map(_name, key), "op"),
+    )
+
+
+def changelog(width: int, key: Sequence[int]) -> EventQuery:
+    """All rows of the frame, as the events that they say they are, in the order of keys and then of the frame.
+
+    A null in a key, an operation that is none, and half a correction are `REFUSED`.
+    """
+    timed = f"SELECT n, op, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}"
+    bad = f"{_null(key, 'g')} OR NOT ({_is_operation('op')}) OR {_HALF}"
+    return EventQuery(
+        f"SELECT n, CASE WHEN {bad} THEN {REFUSED} ELSE op END AS op, et, {_data(width)}, given_op FROM "
+        f"(SELECT *, op AS given_op, {_beside(key)} FROM ({timed}) AS timed) AS g",
+        (*map(_name, key), "n", "given_op"),
+    )
+
+
+def half_corrections(key: Sequence[int], examples: int) -> str:
+    """A few keys of the frame with half a correction."""
+    timed = f"SELECT * FROM (SELECT *, {_beside(key)} FROM {GIVEN}) AS g WHERE {_HALF}"
+    return f"SELECT DISTINCT CAST({_name(key[0])} AS STRING) AS k FROM ({timed}) AS half ORDER BY k LIMIT {examples}"
+
+
+def no_operations(examples: int) -> str:
+    """A few operations of the frame that are none."""
+    return f"SELECT DISTINCT op FROM {GIVEN} WHERE NOT ({_is_operation('op')}) ORDER BY op LIMIT {examples}"
+
+
+_HALF = (
+    f"(op = {Operation.CORRECT_FROM:d} AND op_after IS DISTINCT FROM {Operation.CORRECT_TO:d}) "
+    f"OR (op = {Operation.CORRECT_TO:d} AND op_before IS DISTINCT FROM {Operation.CORRECT_FROM:d})"
+)
+
+
+def _beside(key: Sequence[int]) -> str:
+    """The operations of the rows with the same key before and after each."""
+    order = f"OVER (PARTITION BY {_names(key)} ORDER BY n, op)"
+    return f"lag(op) {order} AS op_before, lead(op) {order} AS op_after"
+
+
+def _is_operation(column: str) -> str:
+    return f"{column} BETWEEN {min(Operation):d} AND {max(Operation):d}"
 
 
 def current(width: int, key: Sequence[int]) -> str:

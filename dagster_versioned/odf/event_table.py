@@ -12,10 +12,11 @@ from typing import Any, cast, overload
 import orjson
 import pyarrow as pa
 
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for
 from dagster_versioned.engines.frames import family_of, to_frame
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.engines.upsert import nothing
+from dagster_versioned.engines.upsert import EXAMPLES, nothing
 from dagster_versioned.errors import ChainCorrupt, EmptyTable, InvalidInput, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.version import Run
 from dagster_versioned.odf import event_sql as queries
@@ -52,11 +53,19 @@ from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
+from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask, slice_schema
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.choose import VersionLike
-from dagster_versioned.tables.event_history import AppendMerge, EventColumns, EventHistory, LedgerMerge, SnapshotMerge
+from dagster_versioned.tables.event_history import (
+    AppendMerge,
+    ChangelogMerge,
+    EventColumns,
+    EventHistory,
+    LedgerMerge,
+    SnapshotMerge,
+    UpsertMerge,
+)
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.read import VersionFiles
@@ -123,7 +132,7 @@ class EventTable:
         at = _moment(event_time, "event_time") or ground.system_time
         source = source or AddPushSource(source_name=SOURCE_NAME, read=ReadStepParquet(), merge=merge_event(history))
         engine = event_engine_for(cast("type[Any]", type(frame)))
-        repeats = isinstance(history.merge, AppendMerge) and run is not None
+        repeats = isinstance(history.merge, AppendMerge | ChangelogMerge) and run is not None
         is_counted = not isinstance(history.merge, SnapshotMerge) or engine.counts_current
         with ExitStack() as pinned:
             # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well, or its
@@ -136,7 +145,7 @@ class EventTable:
             )
             given = engine.schema(rows)
             self._check_columns(ground, history.columns)
-            schema = EventSchema.of(given, history.columns, ground.schema)
+            schema = EventSchema.of(data_columns(given, history), history.columns, ground.schema)
             if isinstance(history.merge, SnapshotMerge):
                 brings_time = history.event_time in given.names
                 _check_order(ground, at, history, brings_time=brings_time)
@@ -249,10 +258,13 @@ class EventTable:
         options = options or TableOptions()
 
         def make(staging: Staging) -> EventSlice:
-            task = SliceTask.to(staging, schema, ground.next_offset, ground.system_time, options.write_options(None))
+            arrow = slice_schema(schema, ground.arrow)
+            task = SliceTask.to(
+                staging, schema, arrow, ground.next_offset, ground.system_time, options.write_options(None)
+            )
             made = task.slice_of(engine.through(events, task))
             recorded = event(made)
-            recorded_events = [*self._seed(ground, kind), *before, *new_schema(ground, schema)]
+            recorded_events = [*self._seed(ground, kind), *before, *new_schema(ground, schema, kind)]
             entry = chain_entry(ground, recorded_events if recorded is None else [*recorded_events, recorded])
             contents = made.contents if made is not None else nothing(schema.stored)
             base = str(ground.chain.head) if ground.chain is not None else None
@@ -423,6 +435,10 @@ def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tup
             return queries.append(width), ()
         case LedgerMerge():
             return queries.ledger(width, key), (*schema.columns.names, *history.primary_key)
+        case UpsertMerge():
+            return queries.upsert(width, key), schema.stored.names
+        case ChangelogMerge():
+            return queries.changelog(width, key), ()
         case SnapshotMerge(compare_columns=compared):
             others = [name for name in schema.data.names if name not in history.primary_key]
             chosen = (history.event_time, *others) if compared is None else compared
@@ -430,9 +446,29 @@ def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tup
             return queries.snapshot(width, key, compare, thorough=thorough), schema.stored.names
 
 
+def data_columns(given: StructType, history: EventHistory) -> StructType:
+    """The columns of a frame but for that of operations, where it may have one. Raises `InvalidInput`."""
+    name = history.operation_type
+    if not history.takes_operations:
+        return given
+    found = given.field(name).type if name in given.names else None
+    if found not in ("byte", "short", "integer", "long", None if isinstance(history.merge, UpsertMerge) else "integer"):
+        has = "has none" if found is None else f"has it as {found if isinstance(found, str) else 'a nested column'}"
+        raise InvalidInput(
+            f"A frame says what its rows do in the column {name!r}, a whole number (0 append, 1 retract, 2 and 3 from "
+            f"and to in a correction), and this one {has}. Nothing was written."
+        )
+    return given.drop([name])
+
+
 def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: EventHistory) -> None:
     """Raise `InvalidInput` where keys of a frame do not tell its rows apart."""
     key = history.primary_key
+    if history.takes_operations and (none := engine.examine(rows, schema, queries.no_operations(EXAMPLES))):
+        raise InvalidInput(
+            f"The column {history.operation_type!r} has {none[0]}, which is no operation: there are 0 (append), "
+            "1 (retract), 2 and 3 (from and to in a correction). Nothing was written."
+        )
     nulls, repeated = engine.bad_keys(rows, schema, schema.positions(key, "primary_key"))
     if not isinstance(history.merge, SnapshotMerge):
         repeated = []  # of a ledger's, the first counts
@@ -442,6 +478,14 @@ def _check_keys(rows: Any, engine: EventEngine, schema: EventSchema, history: Ev
             f"it{f', and several rows have the same, for example {repeated[0]}' if repeated else ''}. Nothing was "
             "written. Add columns to the key, or drop these rows."
         )
+    if isinstance(history.merge, ChangelogMerge):
+        half = engine.examine(rows, schema, queries.half_corrections(schema.positions(key, "primary_key"), EXAMPLES))
+        if half:
+            raise InvalidInput(
+                f"A correction is two rows, from (2) and to (3), one right after the other, and of the {key[0]!r} "
+                f"{half[0]} there is half a one. Nothing was written. Add the other half, or write the rows with an "
+                "UpsertMerge, which looks up what was."
+            )
 
 
 def _check_is_meant(made: Slice | None, rows: Any, options: TableOptions) -> None:

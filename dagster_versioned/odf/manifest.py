@@ -18,7 +18,9 @@ from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get
 import yaml
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.odf.blocks.events import DatasetKind, MetadataEvent, Timestamp, Variants, Width
+from dagster_versioned.odf.blocks.data_schema import ExtraAttributes
+from dagster_versioned.odf.blocks.events import DatasetKind, MetadataEvent, Timestamp
+from dagster_versioned.odf.blocks.marks import Variants, Width
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.dataset_ref import DatasetAlias, parse_ref
 from dagster_versioned.odf.identity.multihash import Multihash, from_multibase, to_multibase
@@ -37,6 +39,7 @@ _UNIONS: Final = (
     "MergeStrategy",
     "Transform",
     "Attachments",
+    "DataType",
 )
 """What the names of variants begin with, and their kinds do not."""
 
@@ -93,6 +96,8 @@ def to_document(value: object) -> Any:
         return value.value
     if isinstance(value, bytes):
         return to_multibase(value)
+    if isinstance(value, ExtraAttributes):
+        return dict(value.members)
     return _members(value) if is_dataclass(value) else value
 
 
@@ -234,6 +239,8 @@ class _Document:
         if hint is bool or hint is str:
             expected = "true or false" if hint is bool else "a text"
             return value if isinstance(value, hint) else self._refuse(path, value, expected)
+        if hint is ExtraAttributes:
+            return self._attributes(value, path)
         if hint in _TEXTS:
             parse, expected = _TEXTS[hint]
             return self.attempt(lambda: parse(_text(value)), value, path, expected)
@@ -256,6 +263,18 @@ class _Document:
         items = cast("list[Any]", value)
         return tuple(self.read(hint, item, f"{path}[{index}]") for index, item in enumerate(items))
 
+    def _attributes(self, value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            return self._refuse(path, value, "a mapping of attributes")
+        return self._made(lambda: ExtraAttributes.of(cast("dict[str, Any]", value)), path)
+
+    def _made(self, make: Callable[[], Any], path: str) -> Any:
+        """What a constructor makes of values that are of its types, or ``None`` where it refuses them."""
+        try:
+            return make()
+        except InvalidInput as error:
+            return self.wrong(path, f"cannot be: {str(error).rstrip('.')}")
+
     def _integer(self, width: Width, value: Any, path: str) -> Any:
         low, high = _RANGES[width]
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -271,6 +290,8 @@ class _Document:
     def _variant(self, types: tuple[type, ...], value: Any, path: str) -> Any:
         kinds = {_kind_of(variant).lower(): variant for variant in types}
         expected = _one_of([_kind_of(variant) for variant in types])
+        if isinstance(value, str):
+            value = {"kind": value}  # the short form of a variant that needs no members
         if not isinstance(value, dict):
             return self._refuse(path, value, f"a mapping with a kind: {expected}")
         members = dict(cast("dict[str, Any]", value))
@@ -286,6 +307,9 @@ class _Document:
         if not isinstance(value, dict):
             return self._refuse(path, value, f"a mapping with {', '.join(_names(table)) or 'nothing in it'}")
         members = cast("dict[str, Any]", value)
+        if isinstance(members.get("schema"), list) and "ddlSchema" in {*_names(table)} - {*members}:
+            # Until 0.37, columns in SQL were the schema.
+            members = {("ddlSchema" if name == "schema" else name): part for name, part in members.items()}
         self._known_members(members, _names(table), path)
         hints, before = _hints(table), len(self._problems)
         values: dict[str, Any] = {}
@@ -298,7 +322,7 @@ class _Document:
                 self.wrong(inner, "is missing" if name not in members else "is null, and may not be")
             elif _has_no_default(field):
                 values[field.name] = None
-        return table(**values) if len(self._problems) == before else None
+        return self._made(lambda: table(**values), path) if len(self._problems) == before else None
 
     def _known_members(self, members: Mapping[str, Any], names: tuple[str, ...], path: str) -> None:
         for name in members:
@@ -360,7 +384,9 @@ _TEXTS: Final[dict[Any, tuple[Callable[[str], Any], str]]] = {
 _RANGES: Final = {
     Width.UINT64: (0, 2**64 - 1),
     Width.INT64: (-(2**63), 2**63 - 1),
+    Width.UINT32: (0, 2**32 - 1),
     Width.INT32: (-(2**31), 2**31 - 1),
+    Width.INT16: (-(2**15), 2**15 - 1),
 }
 
 

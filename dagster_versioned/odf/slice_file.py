@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dagster_versioned.delta.schema.types import schema_to_arrow
-from dagster_versioned.engines.conform import conform
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.conform import conform, stored_schema
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import Part, RowsSummary, WriteOptions
 from dagster_versioned.engines.staging import Staging
@@ -29,6 +29,7 @@ from dagster_versioned.odf.event_sql import REFUSED, EventSchema, Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
@@ -47,12 +48,30 @@ class Slice(SliceFile):
     latest: datetime
 
 
-def slice_schema(schema: EventSchema) -> pa.Schema:
-    """The types in which a slice has the columns: times in milliseconds, all else as the table has it."""
+def slice_schema(schema: EventSchema, chain: pa.Schema | None) -> pa.Schema:
+    """The types in which a slice has the columns: the chain's, where it has them already.
+
+    Else times are in milliseconds, and all else is as the table has it. A chain of others may have its offsets or its
+    operations as other integers, or times to another precision.
+    """
     stored = schema_to_arrow(schema.stored)
     times = schema.columns.names[2:] if schema.time == "timestamp" else schema.columns.names[2:3]
+    known = {} if chain is None else dict(zip(chain.names, cast("list[Any]", chain.types), strict=True))
+    given = dict.fromkeys(times, MILLISECONDS) | known
     fields = cast("list[pa.Field[Any]]", list(stored))
-    return pa.schema([field.with_type(MILLISECONDS) if field.name in times else field for field in fields])
+    return pa.schema([field.with_type(given.get(field.name, field.type)) for field in fields])
+
+
+def table_columns(slices: pa.Schema, columns: EventColumns) -> StructType:
+    """The columns in which a table holds slices with these.
+
+    The offset and the operation are ``long`` and ``integer`` whatever integers a slice has, since neither is ever
+    larger: ``uint64`` and ``uint8`` are what the specification asks for. Raises `UnsupportedType`.
+    """
+    given = {columns.offset: pa.int64(), columns.operation_type: pa.int32()}
+    found = dict(zip(slices.names, cast("list[Any]", slices.types), strict=True))
+    found |= {name: kind for name, kind in given.items() if name in found and pa.types.is_integer(found[name])}
+    return stored_schema(pa.schema(list(found.items())))
 
 
 @dataclass(frozen=True)
@@ -61,10 +80,11 @@ class SliceTask:
 
     It gets batches of the operation, the event time and the data, in the types of the table, whatever they are called.
     The file goes below ``directory`` if that is there, else it is uploaded below ``prefix`` of ``store``. Every event
-    has the ``system_time``, which is of whole milliseconds.
+    has the ``system_time``, which is of whole milliseconds. ``arrow`` are the types in the file.
     """
 
     schema: EventSchema
+    arrow: pa.Schema
     first_offset: int
     system_time: datetime
     options: WriteOptions
@@ -74,7 +94,13 @@ class SliceTask:
 
     @classmethod
     def to(
-        cls, staging: Staging, schema: EventSchema, first_offset: int, system_time: datetime, options: WriteOptions
+        cls,
+        staging: Staging,
+        schema: EventSchema,
+        arrow: pa.Schema,
+        first_offset: int,
+        system_time: datetime,
+        options: WriteOptions,
     ) -> "SliceTask":
         """The task that stages its file where the staging is."""
         directory = staging.directory()
@@ -82,7 +108,7 @@ class SliceTask:
         inside = staging.store.local_path(staging.key("part")) is not None
         options = replace(options, single_part=True, allow_empty=True)
         store = None if inside else staging.store
-        return cls(schema, first_offset, system_time, options, directory, store, staging.prefix)
+        return cls(schema, arrow, first_offset, system_time, options, directory, store, staging.prefix)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> bytes | None:
         """What was written, as `slice_of` reads it; ``None`` where there are no events. Raises `UnsupportedType`."""
@@ -124,9 +150,8 @@ class SliceTask:
     def _write(
         self, batches: Iterable[pa.RecordBatch], directory: Path, upload_to: ObjectStore | None = None
     ) -> bytes | None:
-        arrow = slice_schema(self.schema)
-        writer = PartWriter(self.schema.stored, directory, self.options, make_parents=False, stored_as=arrow)
-        tally = _RowsSummarizer(self.schema, arrow)
+        writer = PartWriter(self.schema.stored, directory, self.options, make_parents=False, stored_as=self.arrow)
+        tally = _RowsSummarizer(self.schema, self.arrow)
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -155,7 +180,6 @@ class SliceTask:
 
     def _stored(self, batch: pa.RecordBatch, before: int) -> pa.RecordBatch:
         """The events with their offsets and their system time."""
-        arrow = slice_schema(self.schema)
         start = self.first_offset + before
         offsets = pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64))
         repeat: Any = pa.repeat
@@ -170,7 +194,18 @@ class SliceTask:
                     f"does not keep ({error}). Nothing was written. Cut them off first: date_trunc('millisecond', …)."
                 ) from error
         columns: list[Any] = [offsets, operations, system_times, event_times, *data]
-        return pa.RecordBatch.from_arrays(columns, schema=arrow)
+        return pa.RecordBatch.from_arrays(list(map(_cast, columns, self.arrow)), schema=self.arrow)
+
+
+def _cast(values: Any, field: "pa.Field[Any]") -> Any:
+    """The values in the type that the chain gives them."""
+    try:
+        return values if values.type == field.type else values.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedType(
+            f"The column {field.name!r} is {field.type} in the chain, which does not hold all of the values ({error}). "
+            "Nothing was written. Round or convert them."
+        ) from error
 
 
 class _RowsSummarizer:

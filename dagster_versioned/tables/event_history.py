@@ -97,6 +97,28 @@ class SnapshotMerge(_Keyed):
         return self
 
 
+class UpsertMerge(_Keyed):
+    """Rows are put in place of those with their ``primary_key``, and rows of the operation *retract* take them back.
+
+    A frame may have a column of operations (0 append, 1 retract, 2 and 3 from and to in a correction; null and no
+    column: append). All but *retract* say what is so now; *correct from*, which says what was, is passed over.
+    """
+
+    strategy: Literal["upsert"] = "upsert"
+    """Which merge strategy it is."""
+
+
+class ChangelogMerge(_Keyed):
+    """Rows are events already, each with its operation; they are appended as they are.
+
+    A frame has a column of operations, as of an `UpsertMerge`; of a ``primary_key``, a *correct to* comes right after
+    its *correct from*.
+    """
+
+    strategy: Literal["changelog"] = "changelog"
+    """Which merge strategy it is."""
+
+
 def _strategy(value: Any) -> str:
     named = value.get("strategy") if isinstance(value, dict) else getattr(value, "strategy", None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return str(named)  # pyright: ignore[reportUnknownArgumentType]
@@ -105,7 +127,9 @@ def _strategy(value: Any) -> str:
 MergeStrategy = Annotated[
     Annotated[AppendMerge, Tag("append")]
     | Annotated[LedgerMerge, Tag("ledger")]
-    | Annotated[SnapshotMerge, Tag("snapshot")],
+    | Annotated[SnapshotMerge, Tag("snapshot")]
+    | Annotated[UpsertMerge, Tag("upsert")]
+    | Annotated[ChangelogMerge, Tag("changelog")],
     Discriminator(_strategy),
 ]
 """How the rows of a frame become events."""
@@ -120,7 +144,7 @@ class EventHistory(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     merge: MergeStrategy = AppendMerge()
-    """How rows become events: `AppendMerge`, `LedgerMerge` or `SnapshotMerge`."""
+    """How rows become events: `AppendMerge`, `LedgerMerge`, `SnapshotMerge`, `UpsertMerge` or `ChangelogMerge`."""
     event_time: str = "event_time"
     """The column that says when something happened in the world, a timestamp with a zone or a date.
 
@@ -133,7 +157,8 @@ class EventHistory(BaseModel):
     offset: str = "offset"
     """The column with an event's place in the history; a frame must not have it."""
     operation_type: str = "op"
-    """The column with what an event does: append, retract, correct; a frame must not have it."""
+    """The column with what an event does: append, retract, correct; a frame must not have it, but for an `UpsertMerge`
+    and a `ChangelogMerge`."""
     system_time: str = "system_time"
     """The column with the time at which an event was recorded; a frame must not have it."""
 
@@ -158,6 +183,11 @@ class EventHistory(BaseModel):
     def primary_key(self) -> tuple[str, ...]:
         """The columns that identify a row; none where every row is an event of its own."""
         return () if isinstance(self.merge, AppendMerge) else self.merge.primary_key
+
+    @property
+    def takes_operations(self) -> bool:
+        """Whether a frame may say what its rows do."""
+        return isinstance(self.merge, UpsertMerge | ChangelogMerge)
 
     @property
     def columns(self) -> EventColumns:

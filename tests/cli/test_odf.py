@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import urllib.request
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,88 @@ def test_files_are_added_as_a_source_reads_them(cli: Cli, cities: str, manifest:
     assert cli.json("odf", "tail", "pushed")["total"] == 1
     for words in (["ingest", "pushed"], ["ingest", "pushed", "x.csv"], ["ingest", "pushed", "x", "--source", "y"]):
         assert "Nothing was added" in cli("odf", *words, ok=2).err
+
+
+ELSEWHERE = """
+      preprocess:
+        kind: Sql
+        engine: datafusion
+        query: SELECT id, upper(name) AS name FROM input
+      merge:"""
+
+
+def test_queries_of_other_engines_run_by_one_that_is_here_only_where_that_is_asked_for(cli: Cli, manifest: Path):
+    manifest.write_text(manifest.read_text().replace("\n      merge:", ELSEWHERE))
+    refused = cli("odf", "add", manifest, "--table", "cities", ok=2).err
+    assert "'datafusion', which is not here" in refused
+    assert "--sql-engine" in refused
+    assert "'flink' is not here" in cli("odf", "add", manifest, "--sql-engine", "flink", ok=2).err
+    cli("odf", "add", manifest, "--table", "cities", "--sql-engine", "duckdb", ok=0)
+    files = cli.json("odf", "ingest", "cities", "--manifest", manifest, "--sql-engine", "duckdb")["files"]
+    assert [one["change"] for one in files] == ["full"]
+    assert [event["name"] for event in cli.json("odf", "tail", "cities")["events"]] == ["OSLO", "ROME"]
+    (recorded,) = [one for one in cli.json("odf", "log", "cities")["blocks"] if one["kind"] == "SetPollingSource"]
+    ran = recorded["event"]["preprocess"]
+    assert (ran["engine"], ran["version"]) == ("duckdb", version("duckdb"))
+    more = manifest.parent / "more.csv"
+    more.write_text("id,name\n3,Bonn\n")
+    cli("odf", "ingest", "cities", more, ok=0)  # as the chain says
+    assert [event["name"] for event in cli.json("odf", "tail", "cities", "--limit", 1)["events"]] == ["BONN"]
+
+
+DERIVED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.short
+  kind: Derivative
+  metadata:
+    - kind: SetInfo
+      description: Cities with short names
+    - kind: SetTransform
+      inputs:
+        - datasetRef: org.example.cities
+          alias: cities
+      transform:
+        kind: Sql
+        engine: datafusion
+        query: SELECT event_time, id, name FROM cities WHERE length(name) < 5
+"""
+
+
+def test_a_manifest_that_cannot_be_computed_here_is_refused(cli: Cli, manifest: Path, tmp_path: Path):
+    path = tmp_path / "short.yaml"
+    for text, reason in (
+        (DERIVED, "in the SQL of 'datafusion'"),
+        (DERIVED.replace("engine: datafusion", "engine: spark"), "'org.example.cities' is no dataset of project"),
+        (DERIVED[: DERIVED.index("    - kind: SetTransform")], "has 0 queries"),
+        (DERIVED + "    - kind: SetVocab\n      offsetColumn: o\n", "has a SetVocab"),
+    ):
+        path.write_text(text)
+        assert reason in cli("odf", "add", path, ok=2).err
+    path.write_text(DERIVED)
+    assert "is computed by spark, not by duckdb" in cli("odf", "add", path, "--sql-engine", "duckdb", ok=2).err
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_dataset_that_is_computed_from_others_is_added_and_run(cli: Cli, manifest: Path, tmp_path: Path):
+    (tmp_path / "files/1.csv").write_text("id,name\n1,Oslo\n2,Reykjavik\n")
+    cli("odf", "add", manifest, ok=0)
+    cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0)
+    path = tmp_path / "short.yaml"
+    path.write_text(DERIVED)
+    made = cli.json("odf", "add", path, "--sql-engine", "spark")
+    assert made == {"table": "org_example_short", "events": 1, "ran": True}
+    about = cli.json("odf", "inspect", "org_example_short")
+    assert (about["kind"], about["description"], about["events"]) == ("Derivative", "Cities with short names", 1)
+    assert (about["transform"]["engine"], about["transform"]["version"]) == ("spark", version("pyspark"))
+    assert cli.json("odf", "add", path, "--sql-engine", "spark")["ran"] is False
+    (tmp_path / "files/2.csv").write_text("id,name\n3,Rome\n")
+    cli("odf", "ingest", "org_example_cities", "--manifest", manifest, ok=0)
+    cli("odf", "add", path, "--sql-engine", "spark", ok=0)
+    assert [event["name"] for event in cli.json("odf", "tail", "org_example_short")["events"]] == ["Oslo", "Rome"]
+    cli("odf", "verify", "org_example_short", "--recursive", "--replay", ok=0)
 
 
 def test_log_tail_and_inspect(cli: Cli, cities: str, tmp_path: Path):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
@@ -40,6 +40,7 @@ def test_blocks_of_the_reference_are_read_and_written_byte_for_byte() -> None:
         assert block_hash(data).digest.hex() == vector["sha3_256"], vector["name"]
 
 
+@settings(max_examples=40)
 @given(odf_values.BLOCKS, st.sampled_from([2, 3]))
 def test_every_event_comes_back_as_it_was(block: Block, version: int) -> None:
     assert decode_block(encode_block(block, version)) == block

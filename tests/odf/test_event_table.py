@@ -28,7 +28,9 @@ from dagster_versioned.odf.blocks.events import (
     AddPushSource,
     DatasetKind,
     FetchStepUrl,
+    MergeStrategyChangelogStream,
     MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
     ReadStepCsv,
     Seed,
     SetDataSchema,
@@ -41,7 +43,14 @@ from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
+from dagster_versioned.tables.event_history import (
+    AppendMerge,
+    ChangelogMerge,
+    EventHistory,
+    LedgerMerge,
+    SnapshotMerge,
+    UpsertMerge,
+)
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from support.crashes import append_as_another_program
@@ -81,6 +90,60 @@ def three_years(planes: EventTable) -> EventTable:
     planes.write(dump((1, 120), (2, 50), (3, 10)), event_time=year(2014))
     planes.write(dump((1, 120), (3, 10)), event_time=year(2015))
     return planes
+
+
+# --- streams of changes ----------------------------------------------------------------------------------------------
+
+UPSERT = EventHistory(merge=UpsertMerge(primary_key=("id",)))
+CHANGELOG = EventHistory(merge=ChangelogMerge(primary_key=("id",)))
+
+
+def changed(*rows: tuple[Any, ...]) -> pa.Table:
+    return pa.table({"op": [row[0] for row in rows], "id": [row[1] for row in rows], "seats": [row[2] for row in rows]})
+
+
+def test_an_upsert_looks_up_what_was(project: Project):
+    planes = EventTable(project.table("planes"), UPSERT)
+    planes.write(dump((1, 100), (2, 50)), event_time=year(2013))
+    planes.write(changed((0, 1, 120), (1, 2, 0), (0, 3, 9)), event_time=year(2014))
+    events = planes.events().select(["op", "id", "seats"]).to_pylist()
+    assert [tuple(event.values()) for event in events][2:] == [(2, 1, 100), (3, 1, 120), (1, 2, 50), (0, 3, 9)]
+    assert rows_of(planes.current()) == [(1, 120), (3, 9)]
+    assert planes.write(dump((1, 120)), event_time=year(2014)).change == "none"
+    source = next(iter(planes.chain.push_sources.values()))
+    assert source.merge == MergeStrategyUpsertStream(("id",))
+    assert rows_of(EventTable(planes.table).current()) == [(1, 120), (3, 9)]
+
+
+def test_a_changelog_is_taken_at_its_word(project: Project):
+    planes = EventTable(project.table("planes"), CHANGELOG)
+    run = Run("run-1", "step", 0)
+    for _ in range(2):  # a step that is tried again appends once
+        planes.write(changed((0, 1, 100), (2, 1, 100), (3, 1, 120), (0, 2, 5), (1, 2, 5), (0, 2, 6)), run=run)
+    assert [event["op"] for event in planes.events().to_pylist()] == [0, 2, 3, 0, 1, 0]
+    assert rows_of(planes.current()) == [(1, 120), (2, 6)]
+    assert next(iter(planes.chain.push_sources.values())).merge == MergeStrategyChangelogStream(("id",))
+
+
+@pytest.mark.parametrize(
+    ("history", "rows", "reason"),
+    [
+        (CHANGELOG, dump((1, 1)), "'op', a whole number .* and this one has none"),
+        (UPSERT, pa.table({"op": ["+A"], "id": [1], "seats": [1]}), "has it as string"),
+        (UPSERT, changed((7, 1, 1)), "'op' has 7, which is no operation"),
+        (CHANGELOG, changed((-1, 1, 1)), "'op' has -1, which is no operation"),
+        (UPSERT, changed((0, None, 1), (0, 2, 1)), "1 rows have a null"),
+        (CHANGELOG, changed((0, 1, 1), (2, 1, 1)), "of the 'id' 1 there is half a one"),
+        (CHANGELOG, changed((0, 1, 1), (3, 1, 2)), "of the 'id' 1 there is half a one"),
+        (CHANGELOG, changed((2, 1, 1), (1, 1, 1), (3, 1, 2)), "of the 'id' 1 there is half a one"),
+        (EventHistory(merge=LedgerMerge(primary_key=("id",))), changed((0, 1, 1)), "column 'op', which every event is"),
+    ],
+)
+def test_changes_that_are_none_are_refused(project: Project, history: EventHistory, rows: pa.Table, reason: str):
+    table = EventTable(project.table("planes"), history)
+    with pytest.raises(InvalidInput, match=reason):
+        table.write(rows)
+    assert not table.table.exists()
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -522,11 +585,14 @@ def test_times_without_a_zone_and_finer_than_a_millisecond(planes: EventTable, p
 
 
 def test_the_columns_of_a_chain_are_those_of_its_slices(planes: EventTable):
-    from dagster_versioned.odf.blocks.arrow_schema import decode_schema
+    from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
 
     three_years(planes)
     said = next(block.event for _, block in planes.blocks() if isinstance(block.event, SetDataSchema))
     assert isinstance(said, SetDataSchema)
     slices = planes.table.files().scan.files
     stored = pq.read_schema(pa.BufferReader(planes.table.store.get(slices[0].key)))
-    assert decode_schema(said.schema).equals(stored)
+    columns = arrow_schema(said)
+    assert columns.types == stored.types
+    assert columns.names == stored.names
+    assert [columns.field(name).nullable for name in columns.names] == [False] * 4 + [True] * (len(stored) - 4)

@@ -15,6 +15,7 @@ from dagster_versioned.odf import event_sql as events
 from dagster_versioned.odf.arrow.events import ArrowEvents
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.tables.event_history import EventColumns
+from support.odf_streams import CHANGELOGS, MORE_CHANGELOGS, MORE_UPSERTS, UPSERTS, Change
 
 ENGINE = ArrowEvents()
 FIRST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ class History:
 
     def add(self, rows: pa.Table, at: datetime = FIRST) -> list[Row]:
         """The events that a frame becomes: operation, year of event time, data."""
-        self.schema = EventSchema.of(ENGINE.schema(rows), EventColumns(), self.schema)
+        self.schema = EventSchema.of(ENGINE.schema(rows).drop(["op"]), EventColumns(), self.schema)
         width = len(self.schema.data.fields)
         others = [events.EVENT_TIME, *(i for i in range(width) if i not in self.key)]
         compared = others if self.compared is None else self.compared
@@ -54,6 +55,8 @@ class History:
             "append": lambda: events.append(width),
             "ledger": lambda: events.ledger(width, self.key),
             "snapshot": lambda: events.snapshot(width, self.key, compared),
+            "upsert": lambda: events.upsert(width, self.key),
+            "changelog": lambda: events.changelog(width, self.key),
         }[self.strategy]()
         made = ENGINE.merge(rows, self.rows, self.schema, query, at)
         start, count = 0 if self.rows is None else self.rows.num_rows, made.num_rows
@@ -195,6 +198,35 @@ RULES: dict[str, tuple[str, dict[str, Any], list[tuple[pa.Table, list[Row]]]]] =
         ],
     ),
 }
+
+
+def changes(rows: list[Change]) -> pa.Table:
+    """A frame of changes, at the beginning of their years."""
+    return pa.table(
+        {
+            "op": pa.array([row[0] for row in rows], pa.int32()),
+            "event_time": pa.array([year(row[1]) for row in rows], TIMES),
+            "city": pa.array([row[2] for row in rows], pa.string()),
+            "population": pa.array([row[3] for row in rows], pa.int64()),
+        }
+    )
+
+
+STREAMS = {
+    f"{strategy}: {name}": (strategy, case)
+    for strategy, cases in (("upsert", UPSERTS | MORE_UPSERTS), ("changelog", CHANGELOGS | MORE_CHANGELOGS))
+    for name, case in cases.items()
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_of_changes(name: str) -> None:
+    strategy, (before, given, expected) = STREAMS[name]
+    history = History("changelog", key=(events.EVENT_TIME, 0))
+    if before:
+        history.add(changes(before))
+    history.strategy = strategy
+    assert history.add(changes(given)) == expected
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -124,7 +124,7 @@ def retyped(**types: pa.DataType) -> pa.Schema:
         (pa.schema([field for field in SCHEMA if field.name != "op"]), None, "no column 'op'"),
         (pa.schema([field for field in SCHEMA if field.name not in ("station", "heat")]), None, "no data beside"),
         (retyped(offset=pa.string()), None, "'offset' is of the type string, not long"),
-        (retyped(offset=pa.uint64()), None, "uint64"),
+        (retyped(heat=pa.uint64()), None, "uint64"),
         (retyped(op=pa.float64()), None, "'op' is of the type double, not integer"),
         (retyped(event_time=pa.string()), None, "'event_time' is a string, which is no moment"),
         (pa.schema([*SCHEMA, pa.field("HEAT", pa.int64())]), None, "the same name"),

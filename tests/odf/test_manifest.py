@@ -53,7 +53,7 @@ content:
       read:
         kind: Csv
         header: true
-        schema:
+        ddlSchema:
           - faa STRING NOT NULL
           - altitude INT
       preprocess:
@@ -78,7 +78,7 @@ SNAPSHOT = DatasetSnapshot(
                 "https://example.org/airports.csv.gz", EventTimeSourceFromPath(r"(\d{4})"), SourceCachingForever()
             ),
             prepare=(PrepStepDecompress(CompressionFormat.GZIP),),
-            read=ReadStepCsv(schema=("faa STRING NOT NULL", "altitude INT"), header=True),
+            read=ReadStepCsv(ddl_schema=("faa STRING NOT NULL", "altitude INT"), header=True),
             preprocess=TransformSql("spark", query="SELECT *\nFROM input\n"),
             merge=MergeStrategySnapshot(("faa",)),
         ),

@@ -10,11 +10,25 @@ from pyspark.sql import DataFrame
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
 from dagster_versioned.identity.version import Run
-from dagster_versioned.odf.blocks.events import AddData
+from dagster_versioned.odf.blocks.data_schema_arrow import from_arrow
+from dagster_versioned.odf.blocks.events import AddData, SetDataSchema
 from dagster_versioned.odf.event_table import EventTable
-from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
+from dagster_versioned.odf.queries.transform import InputAt, derive
+from dagster_versioned.odf.sharing.transfer import pull
+from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
+from dagster_versioned.tables.event_history import (
+    AppendMerge,
+    ChangelogMerge,
+    EventHistory,
+    LedgerMerge,
+    SnapshotMerge,
+    UpsertMerge,
+)
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from support.foreign_blocks import foreign_block
+from support.odf_graph import SCHEMA as READINGS
+from support.odf_graph import root_of
 from support.spark import spark_frame
 
 pytestmark = pytest.mark.spark
@@ -46,6 +60,26 @@ HISTORIES = {
     "ledger": EventHistory(merge=LedgerMerge(primary_key=("id",))),
     "snapshot": EventHistory(merge=SnapshotMerge(primary_key=("id",))),
 }
+
+
+@pytest.mark.slow
+def test_offsets_that_are_unsigned_in_the_file_are_read_and_gone_on_with(tmp_path: Path, spark: Any) -> None:
+    kinds = {"offset": pa.uint64(), "op": pa.uint8()}
+    columns = from_arrow(pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in READINGS]))
+    root = root_of(tmp_path / "remote", encode=foreign_block, columns=SetDataSchema(schema=columns))
+    table = Project.open("COPY", str(tmp_path / "copy")).table("readings")
+    pull(root.remote, table)
+    copied = EventTable(table, HISTORIES["append"])
+    copied.write(spark.createDataFrame([("s", 7)], "station STRING, heat BIGINT"))
+    events = copied.events(as_type=DataFrame)
+    assert [kind for name, kind in events.dtypes if name in kinds] == ["bigint", "int"]
+    assert [row.offset for row in events.orderBy("offset").collect()] == list(range(13))
+    assert [row.heat for row in copied.current(as_type=DataFrame).where("heat > 6").collect()] == [7]
+    assert table.verify().ok
+    query = TransformQuery(("readings",), (QueryStep("SELECT event_time, station, heat FROM readings WHERE heat > 3"),))
+    hot = table.project.table("hot")
+    derive(EventTable(hot), query, {"readings": InputAt.of_table(table)}, spark)
+    assert EventTable(hot).events()["heat"].to_pylist() == [4, 4, 7]
 
 
 def slices(table: EventTable) -> list[Any]:
@@ -83,6 +117,33 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
         assert repr(sorted(found.toArrow().to_pylist(), key=repr)) == repr(sorted(expected.to_pylist(), key=repr))
     assert own.table.verify().ok
     assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["upsert", "changelog"])
+def test_spark_takes_streams_of_changes_as_arrow_does(spark: Any, tmp_path: Path, strategy: str):
+    made = {"upsert": UpsertMerge, "changelog": ChangelogMerge}[strategy](primary_key=("id",))
+    history = EventHistory(merge=made)
+    project = Project.open("NYC", str(tmp_path))
+    arrow, own = (EventTable(project.table(name), history) for name in ("arrow", "spark"))
+    frames = [
+        pa.table({"id": [3, 1, 2], "v": ["c", "a", None], "op": [0, 0, 0]}),
+        pa.table({"id": [1, 1, 2, 4], "v": ["a", "x", None, "d"], "op": [2, 3, 1, 0]}),
+    ]
+    for number, rows in enumerate(frames):
+        arrow.write(rows, event_time=year(2010 + number))
+        own.write(spark_frame(spark, rows), event_time=year(2010 + number))
+    assert slices(arrow) == slices(own)
+    assert [event["op"] for event in arrow.events().to_pylist()] == [0, 0, 0, 2, 3, 1, 0]
+    assert sorted(row.v for row in own.current(as_type=DataFrame).collect()) == ["c", "d", "x"]
+    with pytest.raises(InvalidInput, match=r"'op' has 4, which is no operation"):
+        own.write(spark_frame(spark, pa.table({"id": [7], "v": ["a"], "op": [4]})))
+    with pytest.raises(InvalidInput, match="1 rows have a null"):
+        own.write(spark_frame(spark, pa.table({"id": pa.array([None], pa.int64()), "v": ["a"], "op": [0]})))
+    if strategy == "changelog":
+        with pytest.raises(InvalidInput, match=r"of the 'id' 9 there is half a one"):
+            own.write(spark_frame(spark, pa.table({"id": [9], "v": ["a"], "op": [3]})))
+    assert own.table.verify().ok
 
 
 @pytest.mark.slow

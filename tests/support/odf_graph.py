@@ -4,9 +4,10 @@ The queries run in DuckDB, over the new records alone; `replay` does a recorded 
 """
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,6 +18,7 @@ from dagster_versioned.errors import ObjectNotFound
 from dagster_versioned.odf.blocks.arrow_schema import encode_schema
 from dagster_versioned.odf.blocks.block import Block, block_hash, encode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
+from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -45,6 +47,7 @@ from dagster_versioned.storage.local import LocalStore
 from support.odf_chains import SYSTEM, moment
 
 SCHEMA = pa.schema([*SYSTEM, pa.field("station", pa.string()), pa.field("heat", pa.int64())])
+COLUMNS = SetDataSchema(encode_schema(SCHEMA))
 HOT = "SELECT event_time, station, heat FROM readings WHERE heat > 2"
 NAMED = "SELECT event_time, upper(station) AS station, heat * 10 AS heat FROM hot"
 
@@ -56,6 +59,13 @@ class Served:
     folder: Path
     key: SigningKey
     state: ChainState | None = None
+    encode: Callable[[Block], bytes] = encode_block
+    columns: SetDataSchema = COLUMNS
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of slices, in Arrow's types."""
+        return arrow_schema(self.columns)
 
     @property
     def remote(self) -> RemoteDataset:
@@ -69,7 +79,7 @@ class Served:
         state = self.state
         number = 0 if state is None else state.sequence_number + 1
         block = Block(moment(1 + number), None if state is None else state.head, number, event)
-        data = encode_block(block)
+        data = self.encode(block)
         name = block_hash(data)
         self.state = validate(state, block, name)
         self.store(f"blocks/{name}", data)
@@ -89,19 +99,21 @@ class Served:
         physical = Multihash.sha3_256(data)
         self.store(f"data/{physical}", data)
         first = rows.column("offset")[0].as_py()
-        return DataSlice(logical_hash(rows), physical, OffsetInterval(first, first + rows.num_rows - 1), len(data))
+        return DataSlice(
+            logical_hash(rows, self.schema), physical, OffsetInterval(first, first + rows.num_rows - 1), len(data)
+        )
 
     def files(self) -> list[Path]:
         return sorted(path for path in self.folder.rglob("*") if path.is_file())
 
 
-def logical_hash(rows: pa.Table) -> Multihash:
-    digest = Arrow0(SCHEMA)
+def logical_hash(rows: pa.Table, schema: pa.Schema = SCHEMA) -> Multihash:
+    digest = Arrow0(schema)
     digest.update(rows)
     return digest.digest()
 
 
-def events_of(rows: pa.Table, first: int, number: int) -> pa.Table:
+def events_of(rows: pa.Table, first: int, number: int, schema: pa.Schema = SCHEMA) -> pa.Table:
     """Rows (event_time, station, heat) as events from an offset on, seen in block ``number``."""
     count = rows.num_rows
     system = pa.table(
@@ -113,16 +125,16 @@ def events_of(rows: pa.Table, first: int, number: int) -> pa.Table:
     )
     columns = [*system.columns, *(rows.column(name) for name in ("event_time", "station", "heat"))]
     return pa.Table.from_arrays(
-        [column.cast(field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [column.cast(field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 
-def root_of(folder: Path, seed: int = 1) -> Served:
+def root_of(folder: Path, seed: int = 1, **served: Any) -> Served:
     """A root with two slices of readings."""
-    root = Served(folder, SigningKey(bytes([seed]) * 32))
+    root = Served(folder, SigningKey(bytes([seed]) * 32), **served)
     root.append(Seed(root.dataset_id, DatasetKind.ROOT))
     root.append(AddPushSource(source_name="station", read=ReadStepParquet(), merge=MergeStrategyAppend()))
-    root.append(SetDataSchema(encode_schema(SCHEMA)))
+    root.append(root.columns)
     for start in (0, 6):
         add_readings(root, start)
     return root
@@ -139,17 +151,17 @@ def add_readings(root: Served, start: int) -> None:
             "heat": heat,
         }
     )
-    made = root.slice_of(events_of(rows, start, state.sequence_number + 1))
+    made = root.slice_of(events_of(rows, start, state.sequence_number + 1, root.schema))
     root.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(1 + start)))
 
 
 def derived_of(folder: Path, source: Served, alias: str, query: str, seed: int) -> Served:
     """A dataset that a query makes of another."""
-    derived = Served(folder, SigningKey(bytes([seed]) * 32))
+    derived = replace(source, folder=folder, key=SigningKey(bytes([seed]) * 32), state=None)
     derived.append(Seed(derived.dataset_id, DatasetKind.DERIVATIVE))
     inputs = (TransformInput(str(source.dataset_id), alias),)
     derived.append(SetTransform(inputs, TransformSql("duckdb", duckdb.__version__, query)))
-    derived.append(SetDataSchema(encode_schema(SCHEMA)))
+    derived.append(derived.columns)
     run(derived, source)
     return derived
 
@@ -179,7 +191,9 @@ def result(own: ChainState, taken: ExecuteTransformInput, source: RemoteDataset,
         connection.execute("SET TimeZone = 'UTC'")
         connection.register(transform.inputs[0].alias or "", rows)
         given = arrow_rows(connection.execute(f"{transform.transform.query} ORDER BY ALL"))
-    return events_of(given, own.next_offset, number)
+    schema = own.arrow_schema()
+    assert schema is not None
+    return events_of(given, own.next_offset, number, schema)
 
 
 def replay(dataset: RemoteDataset, block: Block, inputs) -> ExecuteTransform:
@@ -194,7 +208,7 @@ def replay(dataset: RemoteDataset, block: Block, inputs) -> ExecuteTransform:
     assert taken.new_block_hash is not None
     assert event.new_data is not None
     interval = OffsetInterval(own.next_offset, own.next_offset + rows.num_rows - 1)
-    made = replace(event.new_data, logical_hash=logical_hash(rows), offset_interval=interval)
+    made = replace(event.new_data, logical_hash=logical_hash(rows, rows.schema), offset_interval=interval)
     watermark = state_at(source, taken.new_block_hash).watermark
     return ExecuteTransform((taken,), None, own.last_offset, made, None, watermark)
 
@@ -208,8 +222,8 @@ class Graph:
     named: Served
 
     @classmethod
-    def build(cls, folder: Path) -> "Graph":
-        readings = root_of(folder / "readings")
+    def build(cls, folder: Path, **served: Any) -> "Graph":
+        readings = root_of(folder / "readings", **served)
         hot = derived_of(folder / "hot", readings, "readings", HOT, 2)
         named = derived_of(folder / "named", hot, "hot", NAMED, 3)
         add_readings(readings, 12)

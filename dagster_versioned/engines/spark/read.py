@@ -119,6 +119,40 @@ def _native(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataF
     """Spark's own Parquet reader on exactly these paths, one for each file of the scan."""
     from pyspark.sql import functions as sf
 
+    if unsigned := _unsigned(scan):
+        # Spark has such values as decimals alone.
+        fields = [replace(one, type="decimal(20,0)") if one.name in unsigned else one for one in scan.schema.fields]
+        wide = _by_spark(replace(scan, schema=StructType(fields)), session, paths)
+        named = {name: sf.col(f"`{name.replace('`', '``')}`") for name in scan.selected.names}
+        longs = {name: named[name].cast("long").alias(name) for name in unsigned if name in named}
+        return wide.select(*(named | longs).values())
+    return _by_spark(scan, session, paths)
+
+
+def _unsigned(scan: Scan) -> set[str]:
+    """The columns of a history's slices that are ``uint64`` in the files and ``long`` in the table.
+
+    Slices, unlike parts, have a name without a suffix. A chain gives a column one type, so the first answers for all.
+    """
+    first = scan.files[0]
+    if "." in first.key.rpartition("/")[2]:
+        return set()
+    found: set[str] = set()
+
+    def asked(_: Scan, __: Sequence[StructField], stored: pa.Schema) -> bool:
+        kinds = dict(zip(stored.names, cast("list[Any]", stored.types), strict=True))
+        found.update(
+            one.name for one in scan.schema.fields if kinds.get(one.name) == pa.uint64() and one.type == "long"
+        )
+        return True
+
+    _by_footer(scan, asked, first)
+    return found
+
+
+def _by_spark(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    from pyspark.sql import functions as sf
+
     plan = _Columns.of(scan)
     reader = parquet_reader(session, file_schema(plan.read, scan.mapping))
     # Spark globs what it is given, and there is no other way to say "this file".

@@ -64,6 +64,10 @@ class ArrowEvents:
         """Whether several rows of the frame that was merged have one key."""
         return self._repeats
 
+    def examine(self, frame: pa.Table, schema: EventSchema, query: str) -> list[Any]:
+        """The first column of what a query over the rows of a frame gives."""
+        return _run(query, {GIVEN: self._given(frame, schema, datetime.min)}).column(0).to_pylist()
+
     def current(
         self, events: pa.Table | None, schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
     ) -> pa.Table:
@@ -96,6 +100,9 @@ class ArrowEvents:
         moment = at.date() if schema.time == "date" else at
         given: dict[str, Any] = {
             "n": pa.array(np.arange(rows.num_rows)),
+            "op": frame[columns.operation_type].cast(pa.int64()).fill_null(pa.scalar(0))
+            if columns.operation_type in frame.column_names
+            else _all(0, "long", rows),
             "et": rows[columns.event_time]
             if columns.event_time in rows.column_names
             else _all(None, schema.time, rows),

@@ -6,7 +6,7 @@ Source: https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-
 """
 
 import struct
-from typing import Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -19,6 +19,11 @@ _HEADER_SLOT: Final = 4 + 2 * 2  # of the table Message: version, header_type, h
 _MESSAGE: Final = struct.Struct("<I5H2xiIHB5x")
 _SCHEMA_HEADER: Final = 1
 _VERSION_5: Final = 4
+
+
+def fields_of(schema: "pa.Schema") -> "list[pa.Field[Any]]":
+    """The fields of a schema, in order."""
+    return [cast("pa.Field[Any]", schema.field(index)) for index in range(len(schema))]
 
 
 def encode_schema(schema: "pa.Schema") -> bytes:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
-from dagster_versioned.odf.blocks.events import MetadataEvent, Timestamp, Uint64, Width
+from dagster_versioned.odf.blocks.events import MetadataEvent, Timestamp
 from dagster_versioned.odf.blocks.flatbuffer import decode_table, encode_table
+from dagster_versioned.odf.blocks.marks import Uint64, Width
 from dagster_versioned.odf.identity.multihash import Multihash
 
 MAX_BLOCK_SIZE: Final = 16 * 2**20

@@ -1,4 +1,4 @@
-"""What a metadata chain says, as values: every event of Open Data Fabric 0.36 and what they are made of.
+"""What a metadata chain says, as values: every event of Open Data Fabric 0.39 and what they are made of.
 
 The order of classes in a union, and of fields in a class, is that of the published schemas: it *is* the encoding of
 blocks (`odf.blocks.flatbuffer`). A field that may be missing is ``None``; an empty tuple is another value,
@@ -12,24 +12,10 @@ from enum import Enum
 from typing import Annotated, Self
 
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.data_schema import DataSchema, ExtraAttributes
+from dagster_versioned.odf.blocks.marks import Int32, Uint64, Variants
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
-
-
-class Width(Enum):
-    """How many bytes of a block an ``int`` takes; the value is its code in `struct`."""
-
-    UINT64 = "Q"
-    INT64 = "q"
-    INT32 = "i"
-
-
-class Variants:
-    """Marks a union of tables: a value is encoded with its class's place in the union."""
-
-
-Uint64 = Annotated[int, Width.UINT64]
-Int32 = Annotated[int, Width.INT32]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -155,6 +141,7 @@ class AddData:
     new_checkpoint: Checkpoint | None = None
     new_watermark: Timestamp | None = None
     new_source_state: SourceState | None = None
+    extra: ExtraAttributes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,9 +306,9 @@ PrepStep = Annotated[PrepStepDecompress | PrepStepPipe, Variants]
 
 @dataclass(frozen=True, slots=True)
 class ReadStepCsv:
-    """Read CSV; ``schema`` is columns in SQL, such as ``id BIGINT``."""
+    """Read CSV; ``ddl_schema`` is columns in SQL, such as ``id BIGINT``, in place of a ``schema``."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
     separator: str | None = None
     encoding: str | None = None
     quote: str | None = None
@@ -331,28 +318,32 @@ class ReadStepCsv:
     null_value: str | None = None
     date_format: str | None = None
     timestamp_format: str | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStepGeoJson:
     """Read a GeoJSON collection of features."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStepEsriShapefile:
     """Read a shapefile."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
     sub_path: str | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStepParquet:
     """Read Parquet."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,27 +351,30 @@ class ReadStepJson:
     """Read a JSON array of objects, found at ``sub_path``."""
 
     sub_path: str | None = None
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
     date_format: str | None = None
     encoding: str | None = None
     timestamp_format: str | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStepNdJson:
     """Read JSON objects, one a line."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
     date_format: str | None = None
     encoding: str | None = None
     timestamp_format: str | None = None
+    schema: DataSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReadStepNdGeoJson:
     """Read GeoJSON features, one a line."""
 
-    schema: tuple[str, ...] | None = None
+    ddl_schema: tuple[str, ...] | None = None
+    schema: DataSchema | None = None
 
 
 ReadStep = Annotated[
@@ -445,7 +439,28 @@ class MergeStrategySnapshot:
     compare_columns: tuple[str, ...] | None = None
 
 
-MergeStrategy = Annotated[MergeStrategyAppend | MergeStrategyLedger | MergeStrategySnapshot, Variants]
+@dataclass(frozen=True, slots=True)
+class MergeStrategyChangelogStream:
+    """New rows are events already, each with its operation."""
+
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeStrategyUpsertStream:
+    """New rows are put in place of those with their primary key, or take them back."""
+
+    primary_key: tuple[str, ...]
+
+
+MergeStrategy = Annotated[
+    MergeStrategyAppend
+    | MergeStrategyLedger
+    | MergeStrategySnapshot
+    | MergeStrategyChangelogStream
+    | MergeStrategyUpsertStream,
+    Variants,
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -530,9 +545,21 @@ class SetLicense:
 
 @dataclass(frozen=True, slots=True)
 class SetDataSchema:
-    """The columns of the data from here on: an Arrow schema as FlatBuffers (`odf.blocks.arrow_schema`)."""
+    """The columns of the data from here on: logical types or, until 0.36, an Arrow schema as FlatBuffers.
 
-    schema: bytes
+    `odf.blocks.data_schema_arrow` and `odf.blocks.arrow_schema` read them. The constructor raises `InvalidInput` where
+    it has both, or none.
+    """
+
+    raw_arrow_schema: bytes | None = None
+    schema: DataSchema | None = None
+
+    def __post_init__(self) -> None:
+        if (self.raw_arrow_schema is None) is (self.schema is None):
+            raise InvalidInput(
+                "A SetDataSchema states its columns as one of schema and rawArrowSchema, and this one as "
+                f"{'none' if self.schema is None else 'both'}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,23 @@ from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_or
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput, UnsupportedFeature
 from dagster_versioned.extras import requiring
-from dagster_versioned.odf.blocks.events import Timestamp, Variants, Width
+from dagster_versioned.odf.blocks.events import Timestamp
+from dagster_versioned.odf.blocks.marks import ShortEnum, Variants, Width
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 
 Table = TypeVar("Table")
 
-_INTEGER: Final = {Width.UINT64: "Uint64", Width.INT64: "Int64", Width.INT32: "Int32"}
+_INTEGER: Final = {
+    Width.UINT64: "Uint64",
+    Width.INT64: "Int64",
+    Width.UINT32: "Uint32",
+    Width.INT32: "Int32",
+    Width.INT16: "Int16",
+}
+_MAX_DEPTH: Final = 64
+"""Tables inside tables: as many as FlatBuffers' own verifiers take. Types hold types, so bytes could nest for ever."""
+
 _TIMESTAMP: Final = struct.Struct("<iHxxII")
 _UINT16: Final = struct.Struct("<H")
 _INT32: Final = struct.Struct("<i")
@@ -97,7 +107,7 @@ def encode_table(value: object, *, timestamp_align: int = 1, size: int = 1024) -
         import flatbuffers  # pyright: ignore[reportMissingTypeStubs]
     builder = flatbuffers.Builder(size)
     try:
-        builder.Finish(_write_table(builder, value, timestamp_align))
+        builder.Finish(_write_table(builder, value, timestamp_align, 0))
     except (UnicodeEncodeError, TypeError) as error:
         raise InvalidInput(f"{type(value).__name__} cannot be encoded: {error}. Nothing was written.") from None
     return bytes(builder.Output())
@@ -166,15 +176,18 @@ def _kind(hint: Any) -> _Kind:
 
 def _enum(enum: type[Enum]) -> _Number:
     members = list(enum)
-    return _Number(_INT32, "Int32", members.__getitem__, members.index)
+    width = Width.INT16 if issubclass(enum, ShortEnum) else Width.INT32
+    return _Number(struct.Struct("<" + width.value), _INTEGER[width], members.__getitem__, members.index)
 
 
-def _write_table(builder: Any, value: object, align: int) -> int:
+def _write_table(builder: Any, value: object, align: int, depth: int) -> int:
+    if depth >= _MAX_DEPTH:
+        raise TypeError(f"it nests deeper than {_MAX_DEPTH} tables")
     layout, slots = _layout(type(value))
     offsets: list[int] = []
     for field in layout:
         part = getattr(value, field.name)
-        offsets.append(0 if part is None else _write_part(builder, field.kind, part, align))
+        offsets.append(0 if part is None else _write_part(builder, field.kind, part, align, depth))
     builder.StartObject(slots)
     for field, offset in zip(layout, offsets, strict=True):
         part = getattr(value, field.name)
@@ -194,7 +207,7 @@ def _write_table(builder: Any, value: object, align: int) -> int:
     return int(builder.EndObject())
 
 
-def _write_part(builder: Any, kind: _Kind, value: Any, align: int) -> int:
+def _write_part(builder: Any, kind: _Kind, value: Any, align: int, depth: int) -> int:
     """Where the part was written, or 0 where it will be in its slot."""
     match kind:
         case _Number() | _Moment():
@@ -202,17 +215,17 @@ def _write_part(builder: Any, kind: _Kind, value: Any, align: int) -> int:
         case _Bytes(_, to, text):
             return int(builder.CreateString(to(value)) if text else builder.CreateByteVector(to(value)))
         case _Table() | _Union():
-            return _write_table(builder, value, align)
+            return _write_table(builder, value, align, depth + 1)
         case _Vector(item):
-            items = [_write_item(builder, item, part, align) for part in value]
+            items = [_write_item(builder, item, part, align, depth) for part in value]
             builder.StartVector(4, len(items), 4)
             for offset in reversed(items):
                 builder.PrependUOffsetTRelative(offset)
             return int(builder.EndVector())
 
 
-def _write_item(builder: Any, kind: _Bytes | _Table | _Union, value: Any, align: int) -> int:
-    offset = _write_part(builder, kind, value, align)
+def _write_item(builder: Any, kind: _Bytes | _Table | _Union, value: Any, align: int, depth: int) -> int:
+    offset = _write_part(builder, kind, value, align, depth)
     if not isinstance(kind, _Union):
         return offset
     builder.StartObject(2)
@@ -235,6 +248,7 @@ class _Reader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._left = len(data)
+        self._depth = 0
 
     def unpack(self, form: struct.Struct, at: int, path: str) -> tuple[Any, ...]:
         if not 0 <= at <= len(self._data) - form.size:
@@ -246,6 +260,14 @@ class _Reader:
         return at + self.unpack(_UINT32, at, path)[0]
 
     def table(self, at: int, table: type, path: str) -> Any:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ChainCorrupt(f"{path:.200} nests deeper than {_MAX_DEPTH} tables.")
+        found = self._table(at, table, path)
+        self._depth -= 1
+        return found
+
+    def _table(self, at: int, table: type, path: str) -> Any:
         layout, known = _layout(table)
         slots = self._slots(at, path)
         for slot, place in enumerate(slots[known:], known):

@@ -11,8 +11,9 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from dagster_versioned.errors import ChainCorrupt, InvalidInput
-from dagster_versioned.odf.blocks.arrow_schema import decode_schema
 from dagster_versioned.odf.blocks.block import Block
+from dagster_versioned.odf.blocks.data_schema import DataTypeOption, required
+from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema, logical_columns
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -83,7 +84,7 @@ class ChainState:
 
     def arrow_schema(self) -> "pa.Schema | None":
         """The columns of the data, system columns among them; ``None`` before there is a schema."""
-        return None if self.schema is None else decode_schema(self.schema.schema)
+        return None if self.schema is None else arrow_schema(self.schema)
 
 
 def validate(previous: ChainState | None, block: Block, name: Multihash) -> ChainState:
@@ -210,10 +211,15 @@ def _set_transform(state: ChainState, event: SetTransform) -> ChainState:
 
 
 def _set_schema(state: ChainState, event: SetDataSchema) -> ChainState:
-    new = decode_schema(event.schema)
+    new, before = arrow_schema(event), state.schema
     _require(len(set(new.names)) == len(new.names), "two columns have the same name")
-    if state.schema is not None:
-        old = decode_schema(state.schema.schema)
+    if before is None:
+        return replace(state, schema=event)
+    if event.schema is not None:
+        _require_evolved(before, event)
+    else:
+        _require(before.schema is None, "it is an Arrow schema, and the columns have logical types by now")
+        old = arrow_schema(before)
         _require(not new.equals(old), "it changes nothing")
         for name in old.names:
             _require(name in new.names, f"the column {name!r} is gone, and columns are only added")
@@ -223,6 +229,23 @@ def _set_schema(state: ChainState, event: SetDataSchema) -> ChainState:
                 "columns are only added",
             )
     return replace(state, schema=event)
+
+
+def _require_evolved(before: SetDataSchema, event: SetDataSchema) -> None:
+    """Columns of logical types stay as they were, but for their order and attributes, and what is added may be null.
+
+    In place of an Arrow schema, which did not say it well, they may also say anew what may be null (RFC-016).
+    """
+    _require(event != before, "it changes nothing")
+    old, new = logical_columns(before), logical_columns(event)
+    for name, kind in old.items():
+        _require(name in new, f"the column {name!r} is gone, and columns are only added")
+        same = new[name] == kind if before.schema is not None else required(new[name]) == required(kind)
+        _require(same, f"the column {name!r} was {kind} and would be {new[name]}; columns are only added")
+    for name in new.keys() - old.keys():
+        _require(
+            isinstance(new[name], DataTypeOption), f"the column {name!r} is new and may not be null, as it was before"
+        )
 
 
 def _described(column: Any) -> str:

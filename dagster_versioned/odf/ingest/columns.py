@@ -1,12 +1,23 @@
-"""Columns as sources declare them, in SQL: ``id BIGINT NOT NULL``. Source: seed 002 ("Schema Format")."""
+"""Columns as sources declare them: in SQL, ``id BIGINT NOT NULL``, or by logical types. Source: seed 002 ("Schema
+Format"), RFC-016."""
 
 import re
 from collections.abc import Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Final
 
 import pyarrow as pa
 
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import ChainCorrupt, InvalidInput
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
+from dagster_versioned.odf.blocks.data_schema import DataField, DataSchema, DataTypeOption, DataTypeString, DataTypeTime
+from dagster_versioned.odf.blocks.data_schema_arrow import to_arrow
+from dagster_versioned.odf.blocks.events import ReadStep
+
+TEXT_OF: Final = b"text of"
+"""In the metadata of a field of texts: which Arrow type, or ``uuid``, each of them is written as.
+
+Delta has neither times of day nor UUIDs, so a table has them as texts, in the one form that each has."""
 
 _COLUMN = re.compile(
     r"""\s*(?:`(?P<backticks>[^`]+)`|"(?P<quotes>[^"]+)"|(?P<plain>[^\s`"]+))
@@ -28,22 +39,41 @@ _PLAIN = {
 }
 
 
+def read_schema(step: ReadStep) -> pa.Schema | None:
+    """The Arrow schema that a step declares, ``None`` where it declares none. Raises `InvalidInput`."""
+    if step.schema is None:
+        return declared_schema(step.ddl_schema) if step.ddl_schema else None
+    if step.ddl_schema:
+        raise InvalidInput(
+            "A source declares its columns twice, as schema and as ddlSchema. Nothing was read. Leave one of them out."
+        )
+    try:
+        columns = to_arrow(DataSchema(tuple(map(_without_time, step.schema.fields))))
+    except ChainCorrupt as error:
+        raise InvalidInput(f"The schema of a source cannot be used: {error} Nothing was read.") from None
+    _require_once(columns)
+    times = {field.name: field.type for field in fields_of(to_arrow(step.schema)) if pa.types.is_time(field.type)}
+    return pa.schema(
+        [_text_of(field, str(times[field.name])) if field.name in times else field for field in fields_of(columns)]
+    )
+
+
 def declared_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of columns in SQL; ``NOT NULL`` makes a field that is not nullable.
 
-    ``TIMESTAMP(p)`` is in UTC, in milliseconds up to ``p`` = 3, else in microseconds. Raises `InvalidInput`.
+    ``TIMESTAMP(p)`` is in UTC, in milliseconds up to ``p`` = 3, else in microseconds. ``UUID`` and ``TIME(p)`` are
+    texts, marked as `TEXT_OF`. Raises `InvalidInput`.
     """
     schema = pa.schema([_field(column) for column in columns])
-    twice = {name for name in schema.names if schema.names.count(name) > 1}
-    if twice or not columns:
-        what = f"the column {min(twice)!r} twice" if twice else "no column"
-        raise InvalidInput(f"The schema of a source declares {what}. Nothing was read. Declare each column once.")
+    _require_once(schema)
     return schema
 
 
-def fields_of(schema: pa.Schema) -> "list[pa.Field[Any]]":
-    """The fields of a schema, in order."""
-    return [cast("pa.Field[Any]", schema.field(index)) for index in range(len(schema))]
+def _require_once(schema: pa.Schema) -> None:
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice or not schema.names:
+        what = f"the column {min(twice)!r} twice" if twice else "no column"
+        raise InvalidInput(f"The schema of a source declares {what}. Nothing was read. Declare each column once.")
 
 
 def _field(column: str) -> "pa.Field[pa.DataType]":
@@ -51,13 +81,36 @@ def _field(column: str) -> "pa.Field[pa.DataType]":
     if not match:
         raise _refused(column, "it is not a name and a type")
     name = match["backticks"] or match["quotes"] or match["plain"]
-    return pa.field(name, _type(column, match), nullable=not match["required"])
+    field = pa.field(name, _type(column, match), nullable=not match["required"])
+    match match["type"].upper(), int(match["first"] or 6):
+        case "UUID", _:
+            return _text_of(field, "uuid")
+        case "TIME", 0:
+            return _text_of(field, "time32[s]")
+        case "TIME", digits:
+            return _text_of(field, "time32[ms]" if digits <= 3 else "time64[us]" if digits <= 6 else "time64[ns]")
+        case _:
+            return field
+
+
+def _text_of(field: "pa.Field[Any]", what: str) -> "pa.Field[Any]":
+    return pa.field(field.name, pa.string(), field.nullable, {TEXT_OF: what.encode()})
+
+
+def _without_time(field: DataField) -> DataField:
+    """The field, as a text where it is a time of day."""
+    kind, text = field.type, DataTypeString()
+    if isinstance(kind, DataTypeOption) and isinstance(kind.inner, DataTypeTime):
+        return replace(field, type=DataTypeOption(text))
+    return replace(field, type=text) if isinstance(kind, DataTypeTime) else field
 
 
 def _type(column: str, match: re.Match[str]) -> pa.DataType:
     name, first, second = match["type"].upper(), match["first"], match["second"]
     if name in _PLAIN and first is None:
         return _PLAIN[name]
+    if (name == "UUID" and first is None) or (name == "TIME" and second is None and int(first or 6) <= 9):
+        return pa.string()
     if name == "TIMESTAMP" and second is None and int(first or 6) <= 6:
         return pa.timestamp("ms" if int(first or 6) <= 3 else "us", "UTC")
     if name in ("DECIMAL", "NUMERIC"):
@@ -66,7 +119,8 @@ def _type(column: str, match: re.Match[str]) -> pa.DataType:
             return pa.decimal128(precision, scale)
     raise _refused(
         column,
-        f"its type is none of {', '.join(_PLAIN)}, DECIMAL(p,s) with p up to 38, and TIMESTAMP(p) with p up to 6",
+        f"its type is none of {', '.join(_PLAIN)}, UUID, DECIMAL(p,s) with p up to 38, TIMESTAMP(p) with p up to 6, "
+        "and TIME(p) with p up to 9",
     )
 
 

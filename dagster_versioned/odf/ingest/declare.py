@@ -19,10 +19,10 @@ from dagster_versioned.odf.blocks.events import (
 from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.dispatch import event_engine_for
 from dagster_versioned.odf.event_sql import EventSchema
-from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.event_table import EventTable, data_columns
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.columns import read_schema
 from dagster_versioned.odf.ingest.fetch import check_no_password
 from dagster_versioned.odf.ingest.poll import Watermark, history_of
 from dagster_versioned.odf.ingest.preprocess import preprocess
@@ -80,7 +80,7 @@ def declare(events: EventTable, snapshot: DatasetSnapshot, **described: Any) -> 
         schema = ground.schema
     else:
         assert events.history is not None  # `event_table` gives one
-        rows = engine.schema(columns_of(snapshot).empty_table())
+        rows = data_columns(engine.schema(columns_of(snapshot).empty_table()), events.history)
         schema = EventSchema.of(rows, events.history.columns, None)
     # No events: the blocks are all there is to commit.
     events.append(
@@ -101,12 +101,13 @@ def columns_of(snapshot: DatasetSnapshot) -> pa.Schema:
     Raises `InvalidInput` where they are not declared: then they are known once there is data.
     """
     source = source_of(snapshot)
-    if not source.read.schema:
+    schema = read_schema(source.read)
+    if schema is None:
         raise InvalidInput(
             f"The manifest of {snapshot.name!r} does not declare columns (content.metadata, read.schema), so they "
             "are not known before there is data. Nothing was changed. Declare them, or ingest with the manifest."
         )
-    return preprocess(declared_schema(source.read.schema).empty_table(), source.preprocess).schema
+    return preprocess(schema.empty_table(), source.preprocess).schema
 
 
 def _is_new(event: MetadataEvent, state: ChainState | None) -> bool:

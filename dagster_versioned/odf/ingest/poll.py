@@ -16,8 +16,10 @@ from dagster_versioned.odf.blocks.events import (
     AddPushSource,
     MergeStrategy,
     MergeStrategyAppend,
+    MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
+    MergeStrategyUpsertStream,
     SetPollingSource,
     SetVocab,
     SourceState,
@@ -31,7 +33,14 @@ from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.storage.ftp import FtpClient
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.temporary import TemporaryFolder
-from dagster_versioned.tables.event_history import AppendMerge, EventHistory, LedgerMerge, SnapshotMerge
+from dagster_versioned.tables.event_history import (
+    AppendMerge,
+    ChangelogMerge,
+    EventHistory,
+    LedgerMerge,
+    SnapshotMerge,
+    UpsertMerge,
+)
 from dagster_versioned.tables.write.write import WriteResult
 
 Watermark = Literal["latest", "manual"] | timedelta
@@ -69,7 +78,7 @@ class Polling:
 def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
     """How the rows of a source become events, as its block says it."""
     columns = vocab or SetVocab()
-    strategy: AppendMerge | LedgerMerge | SnapshotMerge
+    strategy: AppendMerge | LedgerMerge | SnapshotMerge | UpsertMerge | ChangelogMerge
     match merge:
         case MergeStrategyAppend():
             strategy = AppendMerge()
@@ -77,6 +86,10 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
             strategy = LedgerMerge(primary_key=key)
         case MergeStrategySnapshot(primary_key=key, compare_columns=compared):
             strategy = SnapshotMerge(primary_key=key, compare_columns=compared)
+        case MergeStrategyUpsertStream(primary_key=key):
+            strategy = UpsertMerge(primary_key=key)
+        case MergeStrategyChangelogStream(primary_key=key):
+            strategy = ChangelogMerge(primary_key=key)
     names = {
         "offset": columns.offset_column,
         "operation_type": columns.operation_type_column,

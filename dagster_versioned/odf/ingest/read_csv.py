@@ -8,7 +8,7 @@ from pyarrow import csv as arrow_csv
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import ReadStepCsv
-from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.columns import read_schema
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.odf.ingest.texts import TextFormats
 from dagster_versioned.odf.ingest.typed_rows import rows_in_utc, typed_rows
@@ -27,7 +27,7 @@ def read_csv(file: SourceFile, step: ReadStepCsv) -> pa.Table:
     names = _column_names(file, step, rows)
     if not names:
         raise file.error("there are no columns")
-    schema = declared_schema(step.schema) if step.schema else None
+    schema = read_schema(step)
     if schema is not None and step.header:
         file.require_columns(names, schema, place=f"line {rows.first_line}")
     table = _read(file, step, names, rows, inferred=schema is None and bool(step.infer_schema))
@@ -97,8 +97,8 @@ def _column_names(file: SourceFile, step: ReadStepCsv, rows: _Rows) -> list[str]
             twice = next(name for name in rows.first if rows.first.count(name) > 1)
             raise file.error("the column is there twice", place=f"line {rows.first_line}", column=twice)
         return rows.first
-    if step.schema:
-        return declared_schema(step.schema).names
+    if (schema := read_schema(step)) is not None:
+        return schema.names
     return [f"_c{index}" for index in range(len(rows.first))]
 
 

@@ -9,8 +9,9 @@ import orjson
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
 from dagster_versioned.odf.blocks.events import ReadStepJson, ReadStepNdJson
-from dagster_versioned.odf.ingest.columns import declared_schema, fields_of
+from dagster_versioned.odf.ingest.columns import read_schema
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.odf.ingest.texts import TextFormats
 from dagster_versioned.odf.ingest.typed_rows import rows_in_utc, typed_rows
@@ -33,7 +34,7 @@ def read_nd_json(file: SourceFile, step: ReadStepNdJson) -> pa.Table:
     def place(row: int) -> str:
         return f"line {lines[row][0]}"
 
-    return _table(file, [line for _, line in lines], step.schema, _formats(step), place)
+    return _table(file, [line for _, line in lines], read_schema(step), _formats(step), place)
 
 
 def read_json(file: SourceFile, step: ReadStepJson) -> pa.Table:
@@ -50,7 +51,7 @@ def read_json(file: SourceFile, step: ReadStepJson) -> pa.Table:
         where = f"at {step.sub_path!r}" if step.sub_path else "in it"
         raise file.error(f"there is no array of objects {where}, but a {type(cast(object, found)).__name__}")
     lines = [json.dumps(row).encode() for row in cast("list[Any]", found)]
-    return _table(file, lines, step.schema, _formats(step), lambda row: f"element {row + 1}")
+    return _table(file, lines, read_schema(step), _formats(step), lambda row: f"element {row + 1}")
 
 
 def _depth(row: bytes) -> int:
@@ -100,11 +101,10 @@ def _document(file: SourceFile, data: bytes) -> Any:
 def _table(
     file: SourceFile,
     rows: Sequence[bytes],
-    declared: Sequence[str] | None,
+    schema: pa.Schema | None,
     formats: TextFormats,
     place: Callable[[int], str],
 ) -> pa.Table:
-    schema = declared_schema(declared) if declared else None
     if not rows:
         if schema is None:
             raise file.error("there are no rows, and no schema is declared")

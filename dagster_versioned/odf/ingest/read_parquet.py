@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.odf.blocks.events import ReadStepParquet
-from dagster_versioned.odf.ingest.columns import declared_schema
+from dagster_versioned.odf.ingest.columns import read_schema
 from dagster_versioned.odf.ingest.source_file import SourceFile
 from dagster_versioned.odf.ingest.texts import TextFormats
 from dagster_versioned.odf.ingest.typed_rows import rows_in_utc, typed_rows
@@ -28,8 +28,8 @@ def read_parquet(file: SourceFile, step: ReadStepParquet, *, max_bytes: int) -> 
             table = pa.Table.from_batches(batches, schema=opened.schema_arrow)
     except (pa.ArrowException, OSError) as error:
         raise file.error(f"it cannot be read as Parquet ({error})") from None
-    if not step.schema:
+    schema = read_schema(step)
+    if schema is None:
         return rows_in_utc(table)
-    schema = declared_schema(step.schema)
     file.require_columns(table.column_names, schema)
     return typed_rows(file, table, schema, TextFormats(), lambda row: f"row {row + 1}")

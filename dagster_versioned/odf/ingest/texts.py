@@ -13,6 +13,8 @@ from dagster_versioned.errors import InvalidInput
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 _RFC3339 = "rfc3339"
 _FRACTION = re.compile(r"%[.:0-9]*f")
+_UUID = r"^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+_TIMES = {str(kind): kind for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"))}
 _ZONED = r"(?:[Zz]|[+-]\d{2}:?\d{2})$"
 
 
@@ -52,7 +54,36 @@ class BadText(Exception):
 
 def typed(texts: Column, kind: pa.DataType, formats: TextFormats) -> Column:
     """The values that texts stand for; null stays null. Raises `BadText` with the first that stands for none."""
-    convert = _conversion(kind, formats.of(kind))
+    return _converted(texts, _conversion(kind, formats.of(kind)))
+
+
+def canonical(values: Column, what: str) -> Column:
+    """Times of day (of an Arrow type) or UUIDs as texts, in the one form that each has; null stays null.
+
+    Raises `BadText` with the first that is none, and `pa.ArrowInvalid` for a time that is more precise than the type.
+    """
+    if what == "uuid":
+        return _converted(values.cast(pa.string()), _uuids)
+    kind = _TIMES[what]
+    times = _converted(values, lambda texts: _times(texts, kind)) if pa.types.is_string(values.type) else values
+    return times.cast(kind).cast(pa.string())
+
+
+def _times(texts: Column, kind: Any) -> Column:
+    """Arrow reads no times of day, but days with one."""
+    join: Any = pc.binary_join_element_wise
+    days: Any = join(pa.scalar("1970-01-01 "), texts, "")
+    return days.cast(pa.timestamp(kind.unit)).cast(kind)
+
+
+def _uuids(texts: Column) -> Column:
+    found = pc.utf8_lower(texts)
+    if pc.all(pc.match_substring_regex(found, _UUID)).as_py() is False:
+        raise pa.ArrowInvalid("uuid")
+    return found
+
+
+def _converted(texts: Column, convert: Callable[[Column], Column]) -> Column:
     try:
         return convert(texts)
     except pa.ArrowInvalid:

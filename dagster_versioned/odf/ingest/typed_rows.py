@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from dagster_versioned.odf.ingest.columns import fields_of
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
+from dagster_versioned.odf.ingest.columns import TEXT_OF
 from dagster_versioned.odf.ingest.source_file import SourceFile
-from dagster_versioned.odf.ingest.texts import BadText, Column, TextFormats, in_utc, typed
+from dagster_versioned.odf.ingest.texts import BadText, Column, TextFormats, canonical, in_utc, typed
 
 
 def typed_rows(
@@ -20,18 +21,23 @@ def typed_rows(
     for field in fields_of(schema):
         name = field.name
         found = in_utc(table[name])
+        written_as = (field.metadata or {}).get(TEXT_OF, b"").decode()
+        kind = written_as or field.type
         try:
-            column = typed(found, field.type, formats) if pa.types.is_string(found.type) else found.cast(field.type)
+            if written_as:
+                column = canonical(found, written_as)
+            else:
+                column = typed(found, field.type, formats) if pa.types.is_string(found.type) else found.cast(field.type)
         except BadText as bad:
-            raise file.error(f"{bad.text!a:.100} is no {field.type}", place=place(bad.row), column=name) from None
+            raise file.error(f"{bad.text!a:.100} is no {kind}", place=place(bad.row), column=name) from None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             # A value does not fit, or there is no such cast.
-            raise file.error(f"it is not of the type {field.type} ({error})", column=name) from None
+            raise file.error(f"it is not of the type {kind} ({error})", column=name) from None
         if not field.nullable and column.null_count:
             row: int = column.is_null().index(pa.scalar(True)).as_py()
             raise file.error("there is no value, and it is declared NOT NULL", place=place(row), column=name)
         columns.append(column)
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(columns, schema=pa.schema([field.remove_metadata() for field in fields_of(schema)]))
 
 
 def rows_in_utc(table: pa.Table) -> pa.Table:

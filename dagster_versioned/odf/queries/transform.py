@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines import conform
 from dagster_versioned.engines.parts import WriteOptions
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.session import default_session, frame_type, running
@@ -47,7 +46,7 @@ from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.odf.slice_file import Slice, SliceTask
+from dagster_versioned.odf.slice_file import Slice, SliceTask, slice_schema, table_columns
 from dagster_versioned.odf.transform_query import InputHistory, QueryKind, QueryStep, TransformQuery
 from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.event_history import EventColumns
@@ -259,7 +258,7 @@ def _again(
         raise ChainCorrupt(f"Block {block.sequence_number} records a run of a query, and no schema precedes it.")
     with running(f"the run of block {block.sequence_number}"):
         analysed, compare = recorded.analysed(session), recorded.compares
-        schema = EventSchema.parse(conform.stored_schema(arrow), recorded.columns)
+        schema = EventSchema.parse(table_columns(arrow, recorded.columns), recorded.columns)
         held = None
         if analysed.kind(compare=compare) is QueryKind.WHOLE and own.next_offset > 0:
             held = event_engine_for(frame_type()).current(_slices(dataset, own, session), schema, (), {})
@@ -471,7 +470,7 @@ def slices_scan(dataset: RemoteDataset, state: ChainState) -> Scan:
     slices = (*slices, *reversed(later))
     _known_slices[state.seed.dataset_id] = (state.head, slices)
     files = tuple(ScanFile(f"{SLICES}{one.physical_hash}", one.size) for one in slices)
-    return Scan(dataset.store, conform.stored_schema(arrow), files)
+    return Scan(dataset.store, table_columns(arrow, columns_of(state)), files)
 
 
 def _slices(dataset: RemoteDataset, state: ChainState, session: "SparkSession") -> "DataFrame":
@@ -486,6 +485,7 @@ def _written(
     """These events as the slice of a block, written to a folder, by default one that is gone then."""
     with tempfile.TemporaryDirectory(prefix="dagster-versioned-") as spare:
         options = WriteOptions(single_part=True, allow_empty=True)
-        time = block.system_time.to_datetime()
-        task = SliceTask(schema, own.next_offset, time, options, folder or Path(spare), None, "")
+        arrow = slice_schema(schema, own.arrow_schema())
+        moment = block.system_time.to_datetime()
+        task = SliceTask(schema, arrow, own.next_offset, moment, options, folder or Path(spare), None, "")
         return task.slice_of(event_engine_for(frame_type()).through(events, task))

@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
-from dagster_versioned.engines.conform import conform, stored_schema
+from dagster_versioned.engines.conform import conform
 from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
 from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.event_slice import SliceFile
 from dagster_versioned.odf.event_sql import Operation
+from dagster_versioned.odf.slice_file import table_columns
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 
@@ -30,7 +31,7 @@ def pulled_slice(
     name = f"{SLICES}{data_slice.physical_hash}"
     try:
         parquet = pq.ParquetFile(path)
-        stored = stored_schema(parquet.schema_arrow)
+        stored = table_columns(parquet.schema_arrow, columns)
         statistics = from_parquet_metadata(parquet.metadata, stored)
     except FileNotFoundError:
         raise

@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.engines.upsert import nothing
 from dagster_versioned.errors import (
     ChainCorrupt,
@@ -38,6 +37,7 @@ from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignatur
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
+from dagster_versioned.odf.slice_file import table_columns
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
@@ -507,7 +507,7 @@ def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
     """The columns of a table that holds the events of a chain. Raises `UnsupportedFeature`."""
     given = _columns(state)
     try:
-        schema = stored_schema(columns)
+        schema = table_columns(columns, given)
         EventSchema.parse(schema, given)
         for name, kind in zip(given.given, ("long", "integer", "timestamp"), strict=True):
             if schema.field(name).type != kind:

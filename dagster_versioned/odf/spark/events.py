@@ -105,6 +105,10 @@ class SparkEvents:
         given, held, met = map(_rows, self._observed)
         return not given + removed == met == held + inserted
 
+    def examine(self, frame: "DataFrame", schema: EventSchema, query: str) -> list[Any]:
+        """The first column of what a query over the rows of a frame gives: one job."""
+        return [row[0] for row in _run(query, {GIVEN: self._given(frame, schema, datetime.min)}).collect()]
+
     def current(
         self, events: "DataFrame", schema: EventSchema, key: Sequence[int], until: Mapping[str, datetime]
     ) -> "DataFrame":
@@ -145,9 +149,12 @@ class SparkEvents:
         name = schema.columns.event_time
         moment = at.date() if schema.time == "date" else at
         kinds = spark_schema(schema.stored)
+        operation = schema.columns.operation_type
+        given_operation = column(operation) if operation in frame.columns else sf.lit(None)
         time = column(name) if name in frame.columns else sf.lit(None)
         return frame.select(
             sf.lit(None).cast("long").alias("n"),
+            sf.coalesce(given_operation.cast("long"), sf.lit(0)).alias("op"),
             time.cast(kinds[name].dataType).alias("et"),
             sf.lit(moment).cast(kinds[name].dataType).alias("t"),
             *(column(field.name).alias(f"c{i}") for i, field in enumerate(schema.data.fields)),

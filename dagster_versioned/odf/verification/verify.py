@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.engines.conform import stored_schema
 from dagster_versioned.errors import (
     ChainCorrupt,
     IntegrityError,
@@ -31,9 +30,9 @@ from dagster_versioned.errors import (
     VersionedError,
     VersionNotFound,
 )
-from dagster_versioned.odf.blocks.arrow_schema import decode_schema
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
+from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
 from dagster_versioned.odf.blocks.events import (
     AddData,
     AddPushSource,
@@ -48,12 +47,14 @@ from dagster_versioned.odf.blocks.events import (
     SetTransform,
 )
 from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.event_blocks import columns_of
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
 from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.odf.manifest import to_document
 from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
+from dagster_versioned.odf.slice_file import table_columns
 from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, Subject, VerificationReport
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, chain_head
 from dagster_versioned.tables.parts import SLICES
@@ -189,7 +190,9 @@ class _Verification:
             return True
         return False
 
-    def _check_runs(self, checked: _Checked, schemas: Mapping[Multihash, bytes]) -> tuple[int, list[ChainFinding]]:
+    def _check_runs(
+        self, checked: _Checked, schemas: Mapping[Multihash, SetDataSchema]
+    ) -> tuple[int, list[ChainFinding]]:
         """Do every recorded run again, and read its slice: a block may be right of records that the file has not."""
         assert self._replay is not None
         assert self._resolve is not None
@@ -230,7 +233,7 @@ class _Chain:
         self.links: list[Link] = []
         self.states: dict[Multihash, ChainState] = {}
         self.state: ChainState | None = None
-        self.schemas: dict[Multihash, bytes] = {}
+        self.schemas: dict[Multihash, SetDataSchema] = {}
         self._dataset = dataset
         self.head = self._head(head)
         if self.head is not None:
@@ -293,12 +296,12 @@ class _Chain:
     def _validate(self) -> None:
         """Apply the rules from the first block on; after a block that breaks one, nothing is known of the next."""
         state: ChainState | None = None
-        schema: bytes | None = None
+        schema: SetDataSchema | None = None
         valid = bool(self.links) and isinstance(self.links[-1].block.event, Seed)
         for link in reversed(self.links):
             event = link.block.event
             if isinstance(event, SetDataSchema):
-                schema = event.schema
+                schema = event
             if schema is not None:
                 self.schemas[link.name] = schema
             if not valid:
@@ -389,7 +392,7 @@ def _files(link: Link) -> list[StoredFile]:
 def _check_files(
     dataset: RemoteDataset,
     files: Sequence[tuple[Link, StoredFile]],
-    schemas: Mapping[Multihash, bytes],
+    schemas: Mapping[Multihash, SetDataSchema],
     progress: Progress,
 ) -> list[ChainFinding]:
     """Compare every slice and checkpoint with what its block says of it."""
@@ -449,7 +452,7 @@ def _file_problem(dataset: RemoteDataset, file: StoredFile) -> str | None:
     return None if found == file.physical_hash else f"its bytes have the hash {found}"
 
 
-def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Multihash | None:
+def _logical_hash(dataset: RemoteDataset, key: str, schema: SetDataSchema | None) -> Multihash | None:
     """The hash of the records in a slice's file; ``None`` where it cannot be read as one, or is too large to fetch."""
     if schema is None:
         return None
@@ -462,7 +465,7 @@ def _logical_hash(dataset: RemoteDataset, key: str, schema: bytes | None) -> Mul
             if len(data) > _MOST_IN_MEMORY:
                 return None
             source = arrow_reader(data)
-        digest = Arrow0(decode_schema(schema))
+        digest = Arrow0(arrow_schema(schema))
         with pq.ParquetFile(source) as opened:
             for batch in opened.iter_batches():
                 digest.update(batch)
@@ -485,7 +488,11 @@ def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, Store
             yield _finding("log", link, key, "the log does not list it whole")
     columns = end.arrow_schema()
     try:
-        expected = {} if columns is None else {field.name: field.type for field in stored_schema(columns).fields}
+        expected = (
+            {}
+            if columns is None
+            else {field.name: field.type for field in table_columns(columns, columns_of(end)).fields}
+        )
     except InvalidInput as error:
         yield ChainFinding("log", None, None, "", str(error))
         return

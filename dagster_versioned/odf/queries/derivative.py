@@ -1,0 +1,66 @@
+"""A dataset that a manifest describes as computed from others, made in a project: its query, and its first run."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.odf.blocks.events import DatasetKind, SetTransform, SetVocab
+from dagster_versioned.odf.event_table import EventTable
+from dagster_versioned.odf.identity.dataset_ref import DatasetAlias, parse_ref
+from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.ingest.declare import declare
+from dagster_versioned.odf.manifest import DatasetSnapshot
+from dagster_versioned.odf.queries.transform import Derivation, Derived, InputAt, query_of
+from dagster_versioned.tables.chain_head import chain_head
+from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.table import VersionedTable
+
+
+def add_derivative(
+    table: VersionedTable,
+    snapshot: DatasetSnapshot,
+    named: Callable[[str], str],
+    *,
+    key: SigningKey | None = None,
+    **described: Any,
+) -> tuple[Derived, int]:
+    """Run the query of a manifest over what is new in its inputs; what was appended, and how much else was recorded.
+
+    Inputs are tables of the same project, by identity or by name; ``named`` is the table's name for a dataset's. The
+    first run makes the dataset. Raises `InvalidInput` for a manifest that is not of one query, an input that is not
+    there, and what `derive` refuses; `UnsupportedFeature` for another engine than Spark.
+    """
+    transforms = [event for event in snapshot.metadata if isinstance(event, SetTransform)]
+    if snapshot.kind is not DatasetKind.DERIVATIVE or len(transforms) != 1:
+        raise InvalidInput(
+            f"The manifest of {snapshot.name!r} is of kind {snapshot.kind.value} and has {len(transforms)} queries. "
+            "Nothing was changed. A dataset of kind Derivative has one SetTransform."
+        )
+    if any(isinstance(event, SetVocab) for event in snapshot.metadata):
+        raise InvalidInput(
+            f"The manifest of {snapshot.name!r} has a SetVocab, and the columns of what is computed have the usual "
+            "names. Nothing was changed. Leave it out."
+        )
+    (event,) = transforms
+    query = query_of(event)
+    inputs = {one.alias or one.dataset_ref: _input(table.project, one.dataset_ref, named) for one in event.inputs}
+    derived = Derivation(query, inputs).write(table, key=key, **described)
+    others = replace(snapshot, metadata=tuple(one for one in snapshot.metadata if one is not event))
+    return derived, declare(EventTable(table, key=key), others, **described)
+
+
+def _input(project: Project, reference: str, named: Callable[[str], str]) -> InputAt:
+    wanted = parse_ref(reference)
+    if isinstance(wanted, DatasetAlias):
+        found = project.table(named(str(wanted)))
+    else:
+        tables = map(project.table, map(str, project.tables()))
+        heads = ((one, chain_head(one.state.snapshot)) for one in tables)
+        found = next((one for one, head in heads if head is not None and head.dataset_id == str(wanted)), None)
+    if found is None or not found.exists():
+        raise InvalidInput(
+            f"The input {reference!r:.200} is no dataset of project {project.name}. Nothing was changed. Pull it, or "
+            "add it, and try again."
+        )
+    return InputAt.of_table(found)

@@ -1,0 +1,63 @@
+"""The manifests of the reference implementation's own examples: all are read, and what each needs to run is known."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dagster_versioned.odf.blocks.events import (
+    AddPushSource,
+    FetchStepFilesGlob,
+    FetchStepUrl,
+    PrepStepPipe,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+    SetPollingSource,
+    SetTransform,
+    TransformSql,
+)
+from dagster_versioned.odf.ingest.columns import read_schema
+from dagster_versioned.odf.manifest import DatasetSnapshot, read_snapshot
+from dagster_versioned.odf.sql_engine import ENGINES
+
+LINES = (Path(__file__).parent / "kamu_examples.tsv").read_text().splitlines()[1:]
+EXAMPLES: dict[str, str] = dict(line.split("\t") for line in LINES)
+CHECKOUT = os.environ.get("KAMU_CLI", "")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/odf.md").read_text()
+
+
+def needed(snapshot: DatasetSnapshot) -> str:
+    """What a dataset needs that is not run here."""
+    found: list[str] = []
+    for event in snapshot.metadata:
+        if isinstance(event, SetPollingSource):
+            if not isinstance(event.fetch, FetchStepUrl | FetchStepFilesGlob):
+                found.append("fetch " + type(event.fetch).__name__.removeprefix("FetchStep"))
+            found += ["prepare Pipe" for step in event.prepare or () if isinstance(step, PrepStepPipe)]
+        if isinstance(event, SetPollingSource | AddPushSource):
+            read_schema(event.read)
+            if not isinstance(event.read, ReadStepCsv | ReadStepJson | ReadStepNdJson | ReadStepParquet):
+                found.append("read " + type(event.read).__name__.removeprefix("ReadStep"))
+            if isinstance(event.preprocess, TransformSql) and event.preprocess.engine.casefold() not in ENGINES:
+                found.append("engine " + event.preprocess.engine)
+        if isinstance(event, SetTransform) and event.transform.engine.casefold() != "spark":
+            found.append("engine " + event.transform.engine)
+    return "; ".join(found)
+
+
+@pytest.mark.skipif(not CHECKOUT, reason="KAMU_CLI names no checkout of kamu-cli")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_is_read_and_needs_what_is_known(name: str) -> None:
+    assert needed(read_snapshot((Path(CHECKOUT) / name).read_text())) == EXAMPLES[name]
+
+
+def test_the_reference_has_the_counts() -> None:
+    kinds = Counter(
+        "as they are" if not what else "engine" if what.startswith("engine") else "step" for what in EXAMPLES.values()
+    )
+    assert kinds == {"as they are": 11, "engine": 48, "step": 11}
+    assert f"All {len(EXAMPLES)} manifests among kamu's examples are read" in PAGE
+    assert "Of these 11 run as they are, 48 name another engine" in PAGE
