@@ -1,14 +1,23 @@
 """The verbs for any Delta table, ours or not, by the folder it is in. Heavy imports wait until a verb runs."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dagster_versioned.cli.arguments import PREVIEW_ROWS, Apply, Output, RowLimit
+from dagster_versioned.cli.arguments import PREVIEW_ROWS, Output, RowLimit
+from dagster_versioned.cli.delta_maintenance import (
+    Allow,
+    Folder,
+    checkpoint,
+    cleanup,
+    compact,
+    opened_table,
+    optimize,
+    vacuum,
+)
 from dagster_versioned.cli.session import Session, verb
-from dagster_versioned.cli.span import parse_span
 from dagster_versioned.cli.terminal import counted, human_size, say, show_fields, show_table
 
 if TYPE_CHECKING:
@@ -17,22 +26,9 @@ if TYPE_CHECKING:
     from dagster_versioned.delta.table import Table
 
 PANEL = "Delta"
-_KEYS_SHOWN = 20
 
-_Folder = Annotated[
-    str,
-    typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///…, s3://…, gs://… or abfss://…."),
-]
 _Version = Annotated[int | None, typer.Option("--version", metavar="N", min=0, help="As of this version.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="As of this time: 2026-01-31T12:00:00Z.")]
-_Allow = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="FOLDER",
-        help="Follow the table to files in this folder outside its own, as shallow clones have them; repeatable.",
-    ),
-]
 _Limit = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")]
 
 
@@ -62,6 +58,8 @@ def register(app: typer.Typer) -> None:
     )(changes)
     verb(delta, panel=PANEL, examples=["delta features lake/trips"])(features)
     verb(delta, panel=PANEL, examples=["delta checkpoint lake/trips"])(checkpoint)
+    verb(delta, panel=PANEL, examples=["delta compact lake/trips", "delta compact lake/trips 10 19"])(compact)
+    verb(delta, panel=PANEL, examples=["delta cleanup lake/trips", "delta cleanup lake/trips --apply"])(cleanup)
     verb(
         delta,
         panel=PANEL,
@@ -79,11 +77,11 @@ def register(app: typer.Typer) -> None:
 # --- look ------------------------------------------------------------------------------------------------------------
 
 
-def describe(session: Session, table: _Folder, version: _Version = None, at: _At = None, allow: _Allow = None) -> None:
+def describe(session: Session, table: Folder, version: _Version = None, at: _At = None, allow: Allow = None) -> None:
     """Say what a table is: columns, properties, protocol, rows and files."""
     from dagster_versioned.cli.documents import print_json
 
-    opened = _opened(session, table, allow)
+    opened = opened_table(session, table, allow)
     document = _described(opened, opened.snapshot(version, at))
     if session.json:
         print_json(document)
@@ -120,17 +118,17 @@ def describe(session: Session, table: _Folder, version: _Version = None, at: _At
 
 def files(
     session: Session,
-    table: _Folder,
+    table: Folder,
     version: _Version = None,
     at: _At = None,
     limit: _Limit = None,
-    allow: _Allow = None,
+    allow: Allow = None,
 ) -> None:
     """List the files that a version consists of."""
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta.schema.column_mapping import physical_name
 
-    opened = _opened(session, table, allow)
+    opened = opened_table(session, table, allow)
     snapshot = opened.snapshot(version, at)
     shown = snapshot.files.sort_by("path").slice(0, limit)
     mapping = snapshot.column_mapping
@@ -157,11 +155,11 @@ def files(
         session.note(f"{len(rows)} of {counted(snapshot.num_files, 'file')}.")
 
 
-def history(session: Session, table: _Folder, limit: _Limit = None) -> None:
+def history(session: Session, table: Folder, limit: _Limit = None) -> None:
     """List a table's commits, newest first: when, what, by whom."""
     from dagster_versioned.cli.documents import print_json
 
-    opened = _opened(session, table)
+    opened = opened_table(session, table)
     entries = [_entry(entry) for entry in opened.history(limit)]
     if session.json:
         print_json({"table": opened.store.uri, "commits": entries})
@@ -185,14 +183,14 @@ def history(session: Session, table: _Folder, limit: _Limit = None) -> None:
 
 def changes(
     session: Session,
-    table: _Folder,
+    table: Folder,
     first: Annotated[str, typer.Argument(metavar="FROM", help="A version, or a time: 2026-01-31T12:00:00Z.")],
     last: Annotated[
         str | None, typer.Argument(metavar="TO", help="A version, or a time; the newest version if left out.")
     ] = None,
     limit: RowLimit = None,
     output: Output = None,
-    allow: _Allow = None,
+    allow: Allow = None,
 ) -> None:
     """Show the rows that versions inserted, deleted and updated; the table must have a change data feed."""
     from dagster_versioned.cli import rows
@@ -224,12 +222,12 @@ def changes(
         session.note(f"{len(shown)} of {found.num_rows} changes. More with --limit, all with --output FILE.")
 
 
-def features(session: Session, table: _Folder) -> None:
+def features(session: Session, table: Folder) -> None:
     """List what the table's protocol asks of programs, and what of it is implemented here."""
     from dagster_versioned.cli.documents import print_json
     from dagster_versioned.delta.log.declared import declared_protocol, feature_support
 
-    store = _opened(session, table).store
+    store = opened_table(session, table).store
     protocol = declared_protocol(store)
     found = feature_support(protocol)
     versions = {"reader": protocol.min_reader_version, "writer": protocol.min_writer_version}
@@ -255,91 +253,6 @@ def features(session: Session, table: _Folder) -> None:
                 for one in found
             ],
         )
-
-
-def checkpoint(session: Session, table: _Folder, allow: _Allow = None) -> None:
-    """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
-    from dagster_versioned.cli.documents import print_json
-
-    opened = _opened(session, table, allow)
-    version = opened.checkpoint()
-    if session.json:
-        print_json({"table": opened.store.uri, "version": version})
-    else:
-        say(f"{opened.store.uri}: checkpoint of version {version}")
-
-
-def optimize(
-    session: Session,
-    table: _Folder,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help="Only partitions for which this is true.")
-    ] = None,
-    order_by: Annotated[
-        list[str] | None,
-        typer.Option("--order-by", metavar="COLUMN", help="Sort the rows of new files by it; repeatable."),
-    ] = None,
-) -> None:
-    """Join small files, and apply deletion vectors. The rows stay what they are.
-
-    Old files stay too, for older versions, until they are vacuumed.
-    """
-    from dagster_versioned.cli.documents import print_json
-    from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
-
-    applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
-    added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
-    if session.json:
-        print_json({"table": table, "version": applied.version, "metrics": dict(applied.metrics)})
-    elif removed:
-        say(f"{table}: {counted(removed, 'file')} became {added}, in version {applied.version}")
-    else:
-        say(f"{table}: nothing to join or to apply")
-
-
-def vacuum(
-    session: Session,
-    table: _Folder,
-    min_age: Annotated[
-        str | None,
-        typer.Option(
-            "--min-age",
-            metavar="SPAN",
-            help="Keep what versions younger than this need: 12h, 7d, 4w; by default as the table says, else a week.",
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Allow less than the table says; only where nobody else uses it.")
-    ] = False,
-    apply: Apply = False,
-    allow: _Allow = None,
-) -> None:
-    """Delete files that neither the newest version needs nor a recent one. A dry run unless --apply is given.
-
-    Older versions can be described afterwards, but not read.
-    """
-    from dagster_versioned.cli.documents import print_json
-
-    retention = None if min_age is None else parse_span(min_age)
-    opened = _opened(session, table, allow)
-    report = opened.vacuum(retention, dry_run=not apply, force=force)
-    if session.json:
-        document = {"table": opened.store.uri, "applied": apply, "size_bytes": report.size_bytes}
-        print_json(document | {"keys": list(report.keys)})
-        return
-    deleted = "deleted" if apply else "would be deleted"
-    say(f"{opened.store.uri}: {counted(len(report.keys), 'file')} ({human_size(report.size_bytes)}) {deleted}")
-    say(*(f"  {key}" for key in report.keys[:_KEYS_SHOWN]))
-    if len(report.keys) > _KEYS_SHOWN:
-        say(f"  and {len(report.keys) - _KEYS_SHOWN} more; --json lists all")
-    if not apply:
-        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
-
-
-def _opened(session: Session, table: str, allow: Sequence[str] | None = None) -> "Table":
-    from dagster_versioned.delta.table import Table
-
-    return Table(table, profile=session.profile, allow=allow or ())
 
 
 def _described(table: "Table", snapshot: "Snapshot") -> dict[str, Any]:
@@ -431,6 +344,7 @@ def _entry(entry: "HistoryEntry") -> dict[str, Any]:
         "parameters": dict(entry.parameters),
         "metrics": dict(entry.metrics),
         "user": entry.user,
+        "user_metadata": entry.user_metadata,
         "engine": entry.engine,
     }
 

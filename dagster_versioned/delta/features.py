@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 
 from dagster_versioned.delta.actions import Metadata, Protocol
+from dagster_versioned.delta.missing_features import advice
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
@@ -46,12 +47,17 @@ _WRITER_FEATURES = frozenset(
         "identityColumns",
         "inCommitTimestamp",
         "invariants",
+        "materializePartitionColumns",
         "rowTracking",
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantShredding",
+        "variantShredding-preview",
+        "variantType",
+        "variantType-preview",
     }
 )
 """Understood when writing. What they ask of rows is in `write_rules`, what they ask of a commit in `transaction`."""
@@ -118,11 +124,14 @@ _ROW_RULES: dict[str, Callable[[Metadata, StructType], bool]] = {
     "changeDataFeed": _property("delta.enableChangeDataFeed"),
     "icebergCompatV1": _property("delta.enableIcebergCompatV1"),
     "icebergCompatV2": _property("delta.enableIcebergCompatV2"),
+    "materializePartitionColumns": _always,
     "rowTracking": _always,
     "clustering": _always,
     "checkpointProtection": _always,
     "typeWidening": _always,
     "typeWidening-preview": _always,
+    "variantType": _always,
+    "variantType-preview": _always,
 }
 """What asks something of a writer's rows or files -> whether the table uses it."""
 
@@ -152,9 +161,14 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
     return stands_for - _READER_FEATURES if protocol.min_reader_version == 1 else stands_for
 
 
+def implemented_features() -> frozenset[str]:
+    """The names of all features that are understood, when reading or when writing."""
+    return _READER_FEATURES | _WRITER_FEATURES
+
+
 def known_feature(name: str) -> str:
     """The protocol's own spelling of a feature that tables here may have. Raises `UnsupportedFeature`."""
-    for feature in _READER_FEATURES | _WRITER_FEATURES:
+    for feature in implemented_features():
         if feature.casefold() == name.casefold():
             return feature
     raise UnsupportedFeature(f"{name!r:.100} is no feature that is supported here. Nothing was written.")
@@ -238,8 +252,13 @@ def refuse(features: Collection[str], operation: str) -> None:
     if features:
         raise UnsupportedFeature(
             f"The table uses {', '.join(sorted(features))}, which is not supported yet, so it cannot be {operation}."
-            f" Nothing was {operation}."
+            f" Nothing was {operation}.{_advice(features, operation)}"
         )
+
+
+def _advice(features: Collection[str], operation: str) -> str:
+    missing = sorted(set(features) - (_READER_FEATURES if operation == "read" else _WRITER_FEATURES))
+    return "".join(f" {text}" for text in dict.fromkeys(map(advice, missing)))
 
 
 # --- protocols of our own --------------------------------------------------------------------------------------------

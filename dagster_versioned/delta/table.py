@@ -1,6 +1,7 @@
 """Any Delta table, ours or not: what it is, what happened to it, and the changes that need no engine for rows."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -10,12 +11,15 @@ from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.commit import alter
 from dagster_versioned.delta.commit.alter import Column
 from dagster_versioned.delta.commit.checkpoint import write_checkpoint
+from dagster_versioned.delta.commit.cluster_by import cluster_by
+from dagster_versioned.delta.commit.domains import remove_domain, set_domain
 from dagster_versioned.delta.commit.restore import restore
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.files.external_files import with_external_files
 from dagster_versioned.delta.log.change_feed import ChangePlan, plan_changes
-from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log
-from dagster_versioned.delta.log.commits import commits_after
+from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log, require_foreign
+from dagster_versioned.delta.log.commits import commits_after, list_log
+from dagster_versioned.delta.log.compaction import compact_log
 from dagster_versioned.delta.log.history import HistoryEntry, history, version_at
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, write_checksum
 from dagster_versioned.delta.schema.types import DataType, StructType
@@ -34,15 +38,24 @@ class Table:
     same, and else raises `CommitConflict`. What cannot be done raises `InvalidInput`, and nothing was written then.
     """
 
-    def __init__(self, uri: str | ObjectStore, *, profile: str | None = None, allow: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        uri: str | ObjectStore,
+        *,
+        profile: str | None = None,
+        allow: Sequence[str] = (),
+        user_metadata: str | None = None,
+    ) -> None:
         """``uri``: a local path or a URI (``s3://…``, ``gs://…``, ``abfss://…``); ``profile``: of AWS's files.
 
         A log may name files by absolute paths. Those in the table's folder are always read; of others, as a shallow
-        clone has them, those below the folders of ``allow``. A table with such files is never given new rows. Raises
-        `InvalidInput` for a URI that names no store.
+        clone has them, those below the folders of ``allow``. A table with such files is never given new rows.
+        ``user_metadata`` is a remark that goes into the history with each change. Raises `InvalidInput` for a URI that
+        names no store.
         """
         store = open_store(uri, profile=profile) if isinstance(uri, str) else uri
         self.store = with_external_files(store, allow, profile=profile) if allow or isinstance(uri, str) else store
+        self._info = {} if user_metadata is None else {"userMetadata": user_metadata}
         self._newest: Snapshot | None = None
 
     def __repr__(self) -> str:
@@ -109,6 +122,11 @@ class Table:
         end = None if last is None else _place(last)
         return plan_changes(self.store, _place(first), end, newest=self._current())
 
+    def app_version(self, app_id: str) -> int | None:
+        """How far an application is that writes with ``app_id`` and ``version``; ``None`` where it never wrote."""
+        known = self.snapshot().txns.get(app_id)
+        return None if known is None else known.version
+
     # --- properties and columns ---
 
     def set_properties(self, properties: Mapping[str, str]) -> int:
@@ -163,8 +181,29 @@ class Table:
         return self._commit(partial(alter.drop_constraint, name=name, if_exists=if_exists))
 
     def cluster_by(self, *columns: Column) -> int:
-        """Have rows lie together by columns from now on; by none where none is named."""
-        return self._commit(partial(alter.cluster_by, columns=columns))
+        """Have rows lie together by columns from now on; by none where none is named.
+
+        Files that lack statistics of a column get them from their footers. Raises `IntegrityError` where one is lost.
+        """
+        return self._commit(partial(cluster_by, store=self.store, columns=columns))
+
+    # --- domains ---
+
+    @property
+    def domains(self) -> Mapping[str, str]:
+        """The metadata domains of the newest version, those of the protocol among them, each with its text."""
+        return self.snapshot().domains
+
+    def set_domain(self, domain: str, configuration: str) -> int:
+        """Keep a text in the table under the name ``domain``; names that begin with ``delta.`` are the protocol's.
+
+        Raises `CommitConflict` where someone else changes the same domain meanwhile.
+        """
+        return self._commit(partial(set_domain, domain=domain, configuration=configuration))
+
+    def remove_domain(self, domain: str) -> int:
+        """Take a metadata domain away."""
+        return self._commit(partial(remove_domain, domain=domain))
 
     # --- versions ---
 
@@ -185,12 +224,34 @@ class Table:
     def checkpoint(self) -> int:
         """Write a checkpoint of the newest version, for readers to begin at; which one that was. No commit is made.
 
-        With a checksum file, by which readers see whether the checkpoint is whole.
+        With a checksum file, by which readers see whether the checkpoint is whole. Then the log is cleaned up, as
+        `cleanup` says, unless it is that of a versioned table.
         """
         snapshot = self.snapshot()
         write_checkpoint(self.store, snapshot)
         write_checksum(self.store, snapshot)
+        if not snapshot.is_versioned:
+            cleanup_log(self.store, snapshot, datetime.now(UTC))
         return snapshot.version
+
+    def compact(self, first: int | None = None, last: int | None = None) -> range:
+        """Write the commits ``first`` to ``last`` as one file, for readers to replay in their stead; which ones.
+
+        By default all since the newest checkpoint. Fewer than two commits are not compacted. No commit is made. Raises
+        `UnsupportedFeature` for a versioned table.
+        """
+        snapshot = self._current()
+        require_foreign(snapshot, "compacting its log")
+        if first is None:
+            checkpoint = list_log(self.store, snapshot.version).checkpoint
+            first = 0 if checkpoint is None else checkpoint.version + 1
+        last = snapshot.version if last is None else last
+        if last > snapshot.version:
+            raise InvalidInput(f"The newest version is {snapshot.version}; {last} is none. Nothing was written.")
+        if last - first == 0 or first > last == snapshot.version:
+            return range(0)
+        compact_log(self.store, first, last)
+        return range(first, last + 1)
 
     def vacuum(self, retention: timedelta | None = None, *, dry_run: bool = True, force: bool = False) -> Vacuumed:
         """Files that neither the newest version needs nor one that was current within ``retention`` from now.
@@ -217,7 +278,8 @@ class Table:
                     f"{self.store.uri} is a versioned table, so other commands than its own are refused. Nothing was "
                     "written. Materialize its asset, or set properties by its TableOptions."
                 )
-            return change(read)
+            made = change(read)
+            return replace(made, commit_info={**made.commit_info, **self._info}) if self._info else made
 
         self._newest, committed = commit(self.store, self._current(), build)
         return committed.version

@@ -18,6 +18,7 @@ from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_j
 from dagster_versioned.delta.paths import compute, encode_path
 from dagster_versioned.delta.schema.column_mapping import ID, physical_name
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, type_to_arrow
+from dagster_versioned.delta.schema.variants import with_required_parts
 from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.engines.parquet_part import nan_columns
 from dagster_versioned.engines.partition_values import FOLDER_BYTES, by_values
@@ -89,6 +90,8 @@ class DeltaFiles:
         self._target.store.put(key, data)
         found = from_parquet_metadata(metadata, _of_leaves(fields), nan_columns(table), _EVERY_LEAF)
         wanted = frozenset(rules.statistics)
+        if "nullCount" in found:
+            found["nullCount"] = _of_variants(found["nullCount"], StructType(fields))
         statistics = {
             name: value if name == "numRecords" else _only(value, wanted, ()) for name, value in found.items()
         }
@@ -130,6 +133,9 @@ class DeltaFiles:
             if pa.types.is_dictionary(rows[logical[field.name]].type):
                 wanted = wanted.with_type(rows[logical[field.name]].type)
             column: Any = rows[logical[field.name]]
+            if StructType([field]).holds("variant"):
+                chunks = [with_required_parts(chunk, field.type) for chunk in column.chunks]
+                column = cast("Any", pa).chunked_array(chunks, None if chunks else wanted.type)
             if column.type != wanted.type or pa.types.is_nested(column.type):
                 column = cast("Any", pa).chunked_array(
                     [chunk.view(wanted.type) for chunk in column.chunks], wanted.type
@@ -161,6 +167,18 @@ def _of_leaves(fields: Iterable[StructField]) -> StructType:
                 return data_type
 
     return StructType([replace(field, type=stored(field.type)) for field in fields])
+
+
+def _of_variants(counts: Mapping[str, Any], schema: StructType) -> dict[str, Any]:
+    """Null counts in which a variant has one of its own: metadata is null where the variant is."""
+    kept = dict(counts)
+    for field in schema.fields:
+        held = counts.get(field.name)
+        if isinstance(held, Mapping) and field.type == "variant":
+            kept[field.name] = cast("Mapping[str, Any]", held).get("metadata")
+        elif isinstance(held, Mapping) and isinstance(field.type, StructType):
+            kept[field.name] = _of_variants(cast("Mapping[str, Any]", held), field.type)
+    return kept
 
 
 def _encoded(table: pa.Table) -> tuple[bytes, pq.FileMetaData]:
@@ -246,6 +264,8 @@ def _arrow_type(data_type: DataType, path: str, nested: Mapping[str, int]) -> An
                 _with_id("key", _arrow_type(key, names[0], nested), nested.get(names[0]), nullable=False),
                 _with_id("value", _arrow_type(value, names[1], nested), nested.get(names[1])),
             )
+        case "variant":
+            return pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])
         case "void":
             raise UnsupportedType(f"The column {path!r} is inside of another one and of no type, which no file holds.")
         case _:

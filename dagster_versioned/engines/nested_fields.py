@@ -4,8 +4,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructType
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from dagster_versioned.errors import InvalidInput
+
+_OF_VARIANTS = StructType([StructField("metadata", "binary"), StructField("value", "binary")])
 
 
 def renamed(column: Any, wanted: DataType, name: str) -> Any:
@@ -26,6 +28,8 @@ def renamed(column: Any, wanted: DataType, name: str) -> Any:
 
 def _renamed(held: Any, wanted: DataType, name: str) -> Any:
     match wanted:
+        case "variant" if pa.types.is_struct(held):
+            return _renamed(held, _OF_VARIANTS, name)
         case StructType(fields=fields) if pa.types.is_struct(held):
             known = {field.name.casefold(): field for field in fields}
             members: list[pa.Field[Any]] = []

@@ -1,5 +1,6 @@
 """The verbs for any Delta table, by its folder."""
 
+import os
 import shutil
 
 import deltalake
@@ -126,6 +127,37 @@ def test_vacuum_deletes_only_what_it_is_told_to(delta, lake, tmp_path):
     assert delta("describe", lake, "--json").json["rows"] == 3
 
 
+def test_commits_are_compacted(delta, lake, tmp_path):
+    log = tmp_path / "trips" / "_delta_log"
+    assert "commits 0 to 2 as one file" in delta("compact", lake).out
+    assert (log / f"{0:020}.{2:020}.compacted.json").exists()
+    assert delta("compact", lake, 0, 1, "--json").json == {"table": lake, "first": 0, "last": 1}
+    assert delta("describe", lake, "--json").json["rows"] == 3
+    assert "7 is none" in delta("compact", lake, 0, 7, ok=2).err
+    assert "are not two or more commits" in delta("compact", lake, 2, 1, ok=2).err
+    delta("checkpoint", lake)
+    assert "fewer than two commits" in delta("compact", lake).out
+    assert delta("compact", lake, "--json").json == {"table": lake, "first": None, "last": None}
+
+
+def test_a_log_is_cleaned_up_when_it_is_told_to(delta, lake, tmp_path):
+    delta("checkpoint", lake)
+    for path in (tmp_path / "trips" / "_delta_log").iterdir():
+        os.utime(path, (1, 1))
+    dry = delta("cleanup", lake)
+    assert "2 files of the log would be deleted; history begins at version 2" in dry.out
+    assert "dry run" in dry.err
+    done = delta("cleanup", lake, "--apply", "--json").json
+    assert (done["applied"], done["oldest_version"], len(done["keys"])) == (True, 2, 2)
+    assert [entry["version"] for entry in delta("history", lake, "--json").json["commits"]] == [2]
+    assert delta("describe", lake, "--json").json["rows"] == 3
+
+
+def test_a_remark_is_in_the_history(delta, lake):
+    write_delta(lake, pa.table({"city": ["Oslo"], "km": [1]}), user_metadata="by hand")
+    assert delta("history", lake, "--json").json["commits"][0]["user_metadata"] == "by hand"
+
+
 @pytest.fixture
 def feed(tmp_path):
     uri = str(tmp_path / "feed")
@@ -157,7 +189,18 @@ def test_changes_of_a_table_without_a_feed_are_refused(delta, lake):
 
 
 @pytest.mark.parametrize(
-    "words", [["describe"], ["files"], ["history"], ["features"], ["checkpoint"], ["optimize"], ["vacuum"]]
+    "words",
+    [
+        ["describe"],
+        ["files"],
+        ["history"],
+        ["features"],
+        ["checkpoint"],
+        ["optimize"],
+        ["vacuum"],
+        ["compact"],
+        ["cleanup"],
+    ],
 )
 def test_a_folder_without_a_table_is_not_found(delta, tmp_path, words):
     assert "no Delta table" in delta(*words, tmp_path, ok=3).err

@@ -6,14 +6,20 @@ from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dagster_versioned.delta import Table
+from dagster_versioned.delta.actions import Add, Metadata, Protocol
 from dagster_versioned.delta.commit.references import references
+from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.features import reader_features, writer_features
-from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
+from dagster_versioned.delta.log.commits import read_commits
+from dagster_versioned.delta.schema.column_mapping import physical_path
+from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType, schema_from_arrow
 from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
 from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput
+from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.tables.project import Project
 
 ROWS = pa.table(
@@ -319,7 +325,91 @@ def test_a_default_that_makes_no_sense_is_refused(table, uri, tmp_path):
         Table(str(tmp_path / "g")).set_default("g", "1")
 
 
+# --- Iceberg
+
+
+V1 = {**NAME, "delta.enableIcebergCompatV1": "true"}
+
+
+def test_files_without_partition_columns_are_not_promised_to_iceberg_v1(table, tmp_path):
+    with pytest.raises(InvalidInput, match=r"\['p'\] in every data file, and the 2 files"):
+        table.set_properties(V1)
+    assert table.version == 0
+    flat = pa.table({"a": [1]})
+    write_delta(str(tmp_path / "flat"), flat)
+    Table(str(tmp_path / "flat")).set_properties(V1)
+    create_delta(str(tmp_path / "empty"), flat.append_column("p", [[1]]).schema, partition_by=["p"])
+    empty = Table(str(tmp_path / "empty"))
+    empty.set_properties(V1)
+    write_delta(str(tmp_path / "empty"), pa.table({"a": [1], "p": [2]}))
+    (path,) = tmp_path.glob("empty/*.parquet")
+    assert pq.read_schema(path).names == ["a", "p"]
+    empty.set_properties({"owner": "ada", "delta.enableIcebergCompatV1": "true"})
+
+
+def test_files_of_unknown_length_are_not_promised_to_iceberg_v1(tmp_path):
+    table = table_of_others(tmp_path, pa.table({"a": [1]}), stats=None)
+    with pytest.raises(InvalidInput, match=r"the number of rows of every file.* of 1 files, such as 'f\.parquet'"):
+        table.set_properties(V1)
+
+
 # --- clustering
+
+
+def table_of_others(folder, rows, stats, **write):
+    """A table with one file, of which the log says this."""
+    pq.write_table(rows, folder / "f.parquet", **write)
+    size = (folder / "f.parquet").stat().st_size
+    schema = schema_from_arrow(rows.schema)
+    actions = [Protocol(1, 2), Metadata("i", schema.json(), (), {}), Add("f.parquet", {}, size, 1, True, stats)]
+    Transaction(None, actions, "WRITE").attempt(LocalStore(folder))
+    return Table(str(folder))
+
+
+def statistics(table):
+    return [json.loads(text) for text in table.files().sort_by("path")["stats"].to_pylist()]
+
+
+@pytest.mark.parametrize("properties", [{}, NAME], ids=["plain", "mapped"])
+def test_files_get_the_statistics_of_clustering_columns_that_they_lack(uri, properties):
+    wide = pa.table({f"c{i}": [i, None, i + 2] for i in range(40)} | {"s": [{"x": "a"}, {"x": "b"}, None]})
+    write_delta(uri, wide, properties={**properties, "delta.enableDeletionVectors": "true"})
+    write_delta(uri, pa.table({"c39": pa.array([], pa.int64())}), schema_mode="merge")
+    table = Table(uri)
+    table.add_columns({"late": pa.string()})
+    delete_from(uri, "c0 = 2")
+    before = table.files()
+    version = table.cluster_by("c39", "s.x", "late")
+    (log,) = [one for one in statistics(table) if one["numRecords"]]
+    mapping = table.snapshot().column_mapping
+    (late,), (c39,), (s, x) = (physical_path(table.schema, path, mapping) for path in (["late"], ["c39"], ["s", "x"]))
+    assert (log["minValues"][c39], log["maxValues"][c39], log["nullCount"][c39]) == (39, 41, 1)
+    assert (log["minValues"][s][x], log["maxValues"][s][x], log["nullCount"][s][x]) == ("a", "b", 1)
+    assert late not in log["minValues"]
+    assert (log["nullCount"][late], log["tightBounds"], len(log["nullCount"])) == (3, False, 35)
+    assert read_delta(uri, columns=["c0", "late"], filter="c39 = 39").to_pylist() == [{"c0": 0, "late": None}]
+    assert table.snapshot().num_files == before.num_rows
+    commit = read_commits(table.store, version, version)[0]
+    assert {add.data_change for add in commit.adds} == {False}
+    table.cluster_by("late", "c39")
+    assert table.files().select(["path", "stats"]).equals(table.files(version).select(["path", "stats"]))
+
+
+def test_a_file_without_any_statistics_gets_those_of_its_clustering_columns(tmp_path):
+    table = table_of_others(tmp_path, pa.table({"a": [1.5, None], "b": ["x", "y"]}), None)
+    table.cluster_by("a")
+    assert statistics(table) == [{"numRecords": 2, "minValues": {"a": 1.5}, "maxValues": {}, "nullCount": {"a": 1}}]
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_a_table_is_not_clustered_by_what_its_files_say_nothing_of(tmp_path, missing):
+    table = table_of_others(tmp_path, pa.table({"a": [1]}), None, write_statistics=False)
+    if missing:
+        (tmp_path / "f.parquet").unlink()
+    expected = (IntegrityError, "footer of 'f.parquet'") if missing else (InvalidInput, "'f.parquet' has statistics")
+    with pytest.raises(expected[0], match=expected[1]):
+        table.cluster_by("a")
+    assert table.version == 0
 
 
 def test_a_table_is_clustered_and_not_any_more(tmp_path):

@@ -1,4 +1,6 @@
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -7,6 +9,7 @@ from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.features import (
     OWN_PROTOCOL,
     column_mapping,
+    implemented_features,
     merge_protocol,
     protected_version,
     reader_features,
@@ -15,6 +18,7 @@ from dagster_versioned.delta.features import (
     require_write,
     writer_features,
 )
+from dagster_versioned.delta.log.declared import feature_support
 from dagster_versioned.delta.properties import interval_ms
 from dagster_versioned.delta.schema.types import ArrayType, StructField, StructType
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
@@ -258,3 +262,66 @@ def test_merged_protocols_lose_nothing(old: Protocol, needed: Protocol, merged: 
 def test_intervals(text: str, milliseconds: int | None) -> None:
     assert interval_ms(metadata(k=text), "delta.k") == milliseconds
     assert interval_ms(metadata(), "delta.k") is None
+
+
+# --- every name there is ---------------------------------------------------------------------------------------------
+
+NAMES = """
+appendOnly invariants checkConstraints generatedColumns allowColumnDefaults changeDataFeed columnMapping
+identityColumns deletionVectors rowTracking timestampNtz domainMetadata v2Checkpoint catalogManaged icebergCompatV1
+icebergCompatV2 clustering vacuumProtocolCheck inCommitTimestamp typeWidening variantType variantShredding
+checkpointProtection collations columnMappingUsageTracking icebergCompatV3 adaptiveMetadata icebergWriterCompatV1
+materializePartitionColumns timestampNanos
+adaptiveMetadata-preview catalogOwned-preview collations-preview coordinatedCommits-preview geospatial geospatial-dev
+icebergWriterCompatV3 redirectReaderWriter-preview redirectWriterOnly-preview typeWidening-preview variantType-preview
+variantShredding-preview geospatial-preview
+"""
+"""The names in PROTOCOL.md and protocol_rfcs/, and those that the reference and its kernel add (delta-io/delta,
+bb1057f, 2026-08-22)."""
+
+OF_READERS = """
+adaptiveMetadata catalogManaged catalogOwned columnMapping deletionVectors geospatial redirectReaderWriter
+timestampNanos timestampNtz typeWidening v2Checkpoint vacuumProtocolCheck variantShredding variantType
+"""
+"""Those of them that readers have to know, without the ends of drafts."""
+
+
+def documented() -> dict[str, tuple[bool, bool]]:
+    """By feature, whether the reference page says that it is read, and that it is written."""
+    page = (Path(__file__).parents[2] / "docs/reference/delta.md").read_text("utf-8")
+    (section,) = re.findall(r"^## Features\n(.*?)^## ", page, re.M | re.S)
+    rows = re.findall(r"^\| (`.*?) \| (yes|no) \| (yes|no) \|", section, re.M)
+    return {
+        name: (read == "yes", write == "yes") for names, read, write in rows for name in re.findall("`(.*?)`", names)
+    }
+
+
+def listed(name: str) -> Protocol:
+    readers = re.sub("-preview|-dev", "", name) in OF_READERS.split()
+    return Protocol(3, 7, (name,), (name,)) if readers else Protocol(1, 7, None, (name,))
+
+
+def test_the_reference_page_lists_every_feature() -> None:
+    assert documented().keys() == set(NAMES.split())
+    assert implemented_features() <= documented().keys()
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_what_the_reference_page_says_of_a_feature_is_so(name: str) -> None:
+    protocol, (read, written) = listed(name), documented()[name]
+    (support,) = feature_support(protocol)
+    assert (support.name, support.can_read, support.can_write) == (name, read, written)
+    for check, allowed, operation in ((require_read, read, "read"), (require_write, written, "(read|written)")):
+        if allowed:
+            check(protocol, metadata())
+        else:
+            with pytest.raises(UnsupportedFeature, match=rf"uses {name}, which .*Nothing was {operation}\. [A-Z]"):
+                check(protocol, metadata())
+
+
+def test_what_to_do_is_named_once_for_several() -> None:
+    with pytest.raises(UnsupportedFeature, match=r"copy its rows to another table\.$") as refused:
+        require_read(Protocol(3, 7, ("catalogManaged", "catalogOwned-preview"), ()), metadata())
+    assert str(refused.value).count("connected to the catalog") == 1
+    with pytest.raises(UnsupportedFeature, match="Use a newer release, or a program that implements it"):
+        require_read(Protocol(3, 7, ("somethingNew",), ()), metadata())

@@ -1,6 +1,8 @@
 """Appending to and overwriting any Delta table from Arrow."""
 
 import datetime as dt
+import json
+import os
 from decimal import Decimal
 
 import pandas as pd
@@ -9,10 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dagster_versioned.delta import Table
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta_tables import commands
 from dagster_versioned.delta_tables.arrow import create_delta, delete_from, read_delta, write_delta
+from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.errors import InvalidInput, UnsupportedFrame, UnsupportedType
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import Fault, FaultStore
 from support.delta_writes import FEATURES, files_of, last_commit, rows_of, schema
 
 
@@ -261,6 +267,56 @@ def test_a_commit_says_what_was_done(table):
     assert info["isBlindAppend"] is False
     assert info["readVersion"] == 0
     assert info["operationParameters"]["mode"] == "Overwrite"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"delta.feature.materializePartitionColumns": "supported"},
+        {"delta.writePartitionColumnsToParquet": "true"},
+        {"delta.writePartitionColumnsToParquet": "false"},
+    ],
+)
+@pytest.mark.parametrize("properties", [{}, {"delta.columnMapping.mode": "name"}], ids=["plain", "mapped"])
+def test_partition_columns_are_in_the_files_too_where_the_table_asks_for_it(table, asked, properties):
+    rows = pa.table({"p": ["a", "b"], "id": [1, 2]})
+    write_delta(str(table), rows, partition_by=["p"], properties={**asked, **properties})
+    write_delta(str(table), rows)
+    delete_from(str(table), "id = 2")
+    stored = {len(pq.read_schema(table / name).names) for name in files_of(table)}
+    assert stored == ({1} if "false" in asked.values() else {2})
+    assert read_delta(str(table)).select(["p", "id"]).to_pylist() == [{"p": "a", "id": 1}] * 2
+    statistics = [json.loads(add.stats or "")["nullCount"] for add in load_snapshot(LocalStore(table)).adds()]
+    assert {len(counts) for counts in statistics} == {1}
+
+
+def aged_log(table, **properties):
+    """A table with a checkpoint every two versions, all of whose log so far is of 1970."""
+    write_delta(str(table), pa.table({"id": [0]}), properties={"delta.checkpointInterval": "2", **properties})
+    for number in range(1, 4):
+        write_delta(str(table), pa.table({"id": [number]}))
+    for path in (table / "_delta_log").iterdir():
+        os.utime(path, (1, 1))
+    return sorted(path.name for path in (table / "_delta_log").glob("*.json"))
+
+
+@pytest.mark.parametrize("kept", ["true", "false"])
+def test_what_is_too_old_in_the_log_goes_with_the_next_checkpoint(table, kept):
+    before = aged_log(table, **{"delta.enableExpiredLogCleanup": kept})
+    write_delta(str(table), pa.table({"id": [4]}))
+    after = sorted(path.name for path in (table / "_delta_log").glob("*.json"))
+    assert after == [*(before if kept == "false" else before[2:]), "00000000000000000004.json"]
+    assert sorted(row["id"] for row in rows_of(table)) == [0, 1, 2, 3, 4]
+    assert load_snapshot(LocalStore(table), 2).num_files == 3
+
+
+def test_a_commit_stands_though_the_log_behind_it_cannot_be_cleaned_up(table):
+    aged_log(table)
+    store = FaultStore(LocalStore(table), lambda call: Fault.BEFORE if call.verb == "delete" else None)
+    assert commands.write(ArrowRowEngine(), store, pa.table({"id": [4]})).version == 4
+    Table(str(table)).checkpoint()
+    assert load_snapshot(LocalStore(table)).num_files == 5
+    assert not (table / "_delta_log" / "00000000000000000001.json").exists()
 
 
 def test_checkpoints_are_written_as_often_as_the_table_says(table):

@@ -1,8 +1,12 @@
 """Deleting from, updating and merging into any Delta table from Arrow, with and without deletion vectors."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.delta import Table
+from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta_tables.arrow import (
     delete_from,
@@ -386,3 +390,29 @@ def test_clustered_tables_are_sorted_once(table):
     assert optimize_delta(str(table)).version == version
     optimize_delta(str(table), order_by=["s.k", "id"])
     assert read_delta(str(table))["id"].to_pylist() == [2, 2, 3, 3, 1, 1]
+
+
+def test_a_table_is_sorted_again_by_other_clustering_columns(table):
+    uri = str(table)
+    write_delta(uri, pa.table({"id": [3, 1, 2], "k": [1, 3, 2]}), cluster_by=["id"], properties=VECTORS)
+    optimize_delta(uri)
+    Table(uri).cluster_by("k")
+    optimize_delta(uri)
+    assert read_delta(uri)["k"].to_pylist() == [1, 2, 3]
+    sorted_at = last_commit(table).version
+    assert optimize_delta(uri).version == sorted_at
+    delete_from(uri, "k = 2")
+    optimize_delta(uri)
+    assert [add.deletion_vector for add in adds_of(table)] == [None]
+
+
+def test_files_that_another_program_clustered_stay_as_they_are(table):
+    uri = str(table)
+    write_delta(uri, pa.table({"id": [3, 1]}), cluster_by=["id"])
+    (theirs,) = adds_of(table)
+    read = load_snapshot(LocalStore(table))
+    Transaction(read, [replace(theirs, clustering_provider="liquid")], "OPTIMIZE").attempt(LocalStore(table))
+    write_delta(uri, pa.table({"id": [5, 4]}))
+    optimize_delta(uri)
+    assert {add.clustering_provider for add in adds_of(table)} == {"liquid", "dagster-versioned"}
+    assert theirs.key in {add.key for add in adds_of(table)}

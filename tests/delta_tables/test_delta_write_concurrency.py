@@ -11,31 +11,10 @@ from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.errors import CommitConflict, InvalidInput, StoreUnavailable
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
-from support.delta_writes import files_of, rows_of
+from support.delta_writes import Meanwhile, files_of, rows_of
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 ON = "source.id = target.id"
-
-
-class Meanwhile(ArrowRowEngine):
-    """Lets somebody else commit between the reading of the table and the command's own commit."""
-
-    def __init__(self, other):
-        self._other = other
-
-    def write(self, *given, **named):
-        return self._then(super().write(*given, **named))
-
-    def change(self, *given, **named):
-        return self._then(super().change(*given, **named))
-
-    def rewrite(self, *given, **named):
-        return self._then(super().rewrite(*given, **named))
-
-    def _then(self, result):
-        other, self._other = self._other, lambda: None
-        other()
-        return result
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.paths import decode_path
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables.arrow import read_delta
+from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
 from dagster_versioned.storage import LocalStore
 
 FEATURES = {
@@ -90,3 +91,24 @@ def row_ids(table: Path, key: str = "id") -> dict:
 def schema(*fields) -> StructType:
     """A schema of (name, type), (name, type, nullable) or (name, type, nullable, metadata)."""
     return StructType([StructField(*field) for field in fields])
+
+
+class Meanwhile(ArrowRowEngine):
+    """Lets somebody else commit between the reading of the table and the command's own commit."""
+
+    def __init__(self, other):
+        self._other = other
+
+    def write(self, *given, **named):
+        return self._then(super().write(*given, **named))
+
+    def change(self, *given, **named):
+        return self._then(super().change(*given, **named))
+
+    def rewrite(self, *given, **named):
+        return self._then(super().rewrite(*given, **named))
+
+    def _then(self, result):
+        other, self._other = self._other, lambda: None
+        other()
+        return result

@@ -31,11 +31,11 @@ from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN, backfill, new_columns
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
+from dagster_versioned.delta.files.statistics import null_count, num_records
 from dagster_versioned.delta.files.statistics import parse as parse_statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.properties import CHANGE_FEED, require_values
-from dagster_versioned.delta.schema.clustering import DOMAIN as CLUSTERING
-from dagster_versioned.delta.schema.clustering import clustering_columns, clustering_domain
+from dagster_versioned.delta.schema.clustering import clustering_columns
 from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta.schema.identity_columns import START as IDENTITY_START
 from dagster_versioned.delta.schema.mapped_columns import MAX_ID, MODE, with_mapped_columns
@@ -51,6 +51,7 @@ DEFAULT = "CURRENT_DEFAULT"
 GENERATED = "delta.generationExpression"
 CHANGE_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 CONSTRAINT = "delta.constraints."
+ICEBERG_V1 = "delta.enableIcebergCompatV1"
 
 _NOT_STORED = (ASKED, MIN_READER, MIN_WRITER)
 
@@ -59,7 +60,7 @@ _INDEXED = "delta.dataSkippingStatsColumns"
 _SPECIAL = " ,;{}()\n\t="
 
 
-def _altered(
+def altered(
     read: Snapshot,
     operation: str,
     parameters: Mapping[str, str],
@@ -100,6 +101,7 @@ def set_properties(read: Snapshot, properties: Mapping[str, str]) -> Transaction
         found_path(read.schema, path)
     kept = {key: value for key, value in properties.items() if not key.startswith(_NOT_STORED)}
     configuration = {**read.metadata.configuration, **kept}
+    _refuse_late_iceberg(read, configuration)
     schema, configuration = _with_mapping(read, configuration)
     also: list[Action] = []
     if _on(configuration, CHANGE_FEED):
@@ -108,7 +110,7 @@ def set_properties(read: Snapshot, properties: Mapping[str, str]) -> Transaction
         configuration = {**new_columns(), **configuration}
         also = list(backfill(read))
     parameters = {"properties": json.dumps(dict(properties), ensure_ascii=False)}
-    return _altered(
+    return altered(
         read,
         "SET TBLPROPERTIES",
         parameters,
@@ -129,7 +131,7 @@ def unset_properties(read: Snapshot, keys: Collection[str], *, if_exists: bool =
         raise _no_way_back(read.column_mapping)
     left = {key: value for key, value in configuration.items() if key not in keys}
     parameters = {"properties": json.dumps(sorted(keys), ensure_ascii=False), "ifExists": json.dumps(if_exists)}
-    return _altered(read, "UNSET TBLPROPERTIES", parameters, properties=left)
+    return altered(read, "UNSET TBLPROPERTIES", parameters, properties=left)
 
 
 def upgrade_protocol(read: Snapshot, features: Collection[str]) -> Transaction:
@@ -176,6 +178,24 @@ def _with_mapping(read: Snapshot, configuration: dict[str, str]) -> tuple[Struct
     return with_mapped_columns(read.schema, configuration, keep_names=True)
 
 
+def _refuse_late_iceberg(read: Snapshot, configuration: Mapping[str, str]) -> None:
+    """Version 1 of the compatibility promises something of every file, and not only of those to come."""
+    if not _on(configuration, ICEBERG_V1) or 1 in iceberg_compat(read.protocol, read.metadata):
+        return
+    if read.partition_columns and read.num_files:
+        raise InvalidInput(
+            f"{ICEBERG_V1} needs the partition columns {list(read.partition_columns)} in every data file, and the"
+            f" {read.num_files} files of the table were written without them. Nothing was written. Write the rows to a"
+            " new table that has the property from the start, or set delta.enableIcebergCompatV2."
+        )
+    files = read.files.select(["path", "stats"]).to_pylist()
+    if unknown := [file["path"] for file in files if num_records(file["stats"]) is None]:
+        raise InvalidInput(
+            f"{ICEBERG_V1} needs the number of rows of every file, and the statistics of {len(unknown)} files, such as"
+            f" {unknown[0]!r}, lack it. Nothing was written. Write the rows to a new table."
+        )
+
+
 def _no_way_back(mode: str) -> InvalidInput:
     return InvalidInput(
         f"The table maps its columns by {mode}, and its files can only be read so. Nothing was written. Copy its rows"
@@ -201,7 +221,7 @@ def add_columns(read: Snapshot, columns: Mapping[str, pa.DataType | DataType]) -
         schema = with_type(schema, parent, lambda struct, field=field: _with_last(struct, field))
         added.append({"column": {**field.to_json(), "name": ".".join((*parent, field.name))}})
     parameters = {"columns": json.dumps(added, ensure_ascii=False)}
-    return _altered(read, "ADD COLUMNS", parameters, schema=schema)
+    return altered(read, "ADD COLUMNS", parameters, schema=schema)
 
 
 def rename_column(read: Snapshot, column: Column, name: str) -> Transaction:
@@ -217,7 +237,7 @@ def rename_column(read: Snapshot, column: Column, name: str) -> Transaction:
     partition_columns = tuple(name if (column,) == path else column for column in read.partition_columns)
     properties = _with_indexed(read.metadata, path, renamed)
     parameters = {"oldColumnPath": ".".join(path), "newColumnPath": ".".join(renamed)}
-    return _altered(
+    return altered(
         read, "RENAME COLUMN", parameters, schema=schema, properties=properties, partition_columns=partition_columns
     )
 
@@ -246,7 +266,7 @@ def drop_column(read: Snapshot, column: Column) -> Transaction:
         )
     properties = _with_indexed(read.metadata, path, None)
     parameters = {"columns": json.dumps([dotted], ensure_ascii=False)}
-    return _altered(read, "DROP COLUMNS", parameters, schema=schema, properties=properties)
+    return altered(read, "DROP COLUMNS", parameters, schema=schema, properties=properties)
 
 
 def change_type(read: Snapshot, column: Column, kind: pa.DataType | DataType) -> Transaction:
@@ -273,7 +293,7 @@ def change_type(read: Snapshot, column: Column, kind: pa.DataType | DataType) ->
         lambda field: [replace(field, metadata=with_change(dict(field.metadata), str(old), str(new), inside))],
     )
     parameters = {"column": json.dumps(field_at(schema, field_path).to_json(), ensure_ascii=False)}
-    return _altered(read, "CHANGE COLUMN", parameters, schema=schema)
+    return altered(read, "CHANGE COLUMN", parameters, schema=schema)
 
 
 def set_not_null(read: Snapshot, column: Column) -> Transaction:
@@ -295,7 +315,7 @@ def _with_nullable(read: Snapshot, path: Path, nullable: bool, reads: Reads) -> 
     field_at(read.schema, path)
     schema = with_fields(read.schema, path, lambda field: [replace(field, nullable=nullable)])
     parameters = {"column": json.dumps(field_at(schema, path).to_json(), ensure_ascii=False)}
-    return _altered(read, "CHANGE COLUMN", parameters, schema=schema, reads=reads)
+    return altered(read, "CHANGE COLUMN", parameters, schema=schema, reads=reads)
 
 
 def set_default(read: Snapshot, column: Column, sql: str) -> Transaction:
@@ -329,7 +349,7 @@ def _with_metadata(read: Snapshot, path: Path, new: Mapping[str, str]) -> Transa
 
     schema = with_fields(read.schema, path, changed)
     parameters = {"column": json.dumps(field_at(schema, path).to_json(), ensure_ascii=False)}
-    return _altered(read, "CHANGE COLUMN", parameters, schema=schema)
+    return altered(read, "CHANGE COLUMN", parameters, schema=schema)
 
 
 def _require_no_null(read: Snapshot, path: Path) -> None:
@@ -337,7 +357,7 @@ def _require_no_null(read: Snapshot, path: Path) -> None:
     if path[0] in read.partition_columns:
         counts: list[Any] = [int(add.partition_values[physical[0]] is None) for add in read.adds()]
     else:
-        counts = [_null_count(text, physical) for text in read.files["stats"].to_pylist()]
+        counts = [text and null_count(parse_statistics(text), physical) for text in read.files["stats"].to_pylist()]
     if None in counts:
         raise InvalidInput(
             f"{counts.count(None)} of {len(counts)} files do not tell how many nulls {dotted!r} has. Nothing was"
@@ -348,15 +368,6 @@ def _require_no_null(read: Snapshot, path: Path) -> None:
             f"{dotted!r} may be null in {sum(map(bool, counts))} of {len(counts)} files. Nothing was written. Update or"
             " delete those rows, then optimize the table where it has deletion vectors."
         )
-
-
-def _null_count(text: str | None, path: Path) -> int | None:
-    if text is None:
-        return None
-    value: Any = parse_statistics(text).get("nullCount")
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
-    return value if isinstance(value, int) else None
 
 
 def _delta_type(name: str, kind: pa.DataType | DataType) -> DataType:
@@ -428,7 +439,7 @@ def _with_indexed(metadata: Metadata, old: Path, new: Path | None) -> dict[str, 
     return {**metadata.configuration, _INDEXED: ",".join(quoted)}
 
 
-# --- constraints and clustering --------------------------------------------------------------------------------------
+# --- constraints -----------------------------------------------------------------------------------------------------
 
 
 def drop_constraint(read: Snapshot, name: str, *, if_exists: bool = False) -> Transaction:
@@ -442,28 +453,4 @@ def drop_constraint(read: Snapshot, name: str, *, if_exists: bool = False) -> Tr
     parameters = {"name": name, "existed": json.dumps(key is not None)}
     if key is not None:
         parameters["expr"] = configuration[key]
-    return _altered(read, "DROP CONSTRAINT", parameters, properties=left)
-
-
-def cluster_by(read: Snapshot, columns: Sequence[Column]) -> Transaction:
-    """Have rows lie together by columns from now on; by none where ``columns`` is empty."""
-    if read.partition_columns:
-        raise InvalidInput(
-            f"The table is partitioned by {list(read.partition_columns)}, so it cannot be clustered. Nothing was"
-            " written."
-        )
-    paths = [found_path(read.schema, column) for column in columns]
-    for path in paths:
-        if not isinstance(type_at(read.schema, path), str):
-            raise InvalidInput(f"{'.'.join(path)!r} is no single value, to cluster rows by. Nothing was written.")
-    before = clustering_columns(read.domains, read.schema, read.column_mapping) if CLUSTERING in read.domains else ()
-    parameters = {
-        "oldClusteringColumns": ",".join(".".join(path) for path in before),
-        "newClusteringColumns": ",".join(".".join(path) for path in paths),
-    }
-    asked = {f"{ASKED}clustering": "supported"}
-    try:
-        domain = clustering_domain(paths, read.schema, read.column_mapping)
-    except KeyError as error:
-        raise InvalidInput(f"The table cannot be clustered by {error}: it is inside of a list or map.") from error
-    return _altered(read, "CLUSTER BY", parameters, asked=asked, also=[domain])
+    return altered(read, "DROP CONSTRAINT", parameters, properties=left)

@@ -33,6 +33,7 @@ _BY_PROPERTY: Mapping[str, tuple[str, Callable[[str], bool]]] = {
     "delta.enableInCommitTimestamps": ("inCommitTimestamp", _is_true),
     "delta.enableRowTracking": ("rowTracking", _is_true),
     "delta.enableTypeWidening": ("typeWidening", _is_true),
+    "delta.enableVariantShredding": ("variantShredding", _is_true),
     "delta.checkpointPolicy": ("v2Checkpoint", lambda value: value.lower() == "v2"),
     "delta.columnMapping.mode": ("columnMapping", lambda value: value.lower() != "none"),
     "delta.requireCheckpointProtectionBeforeVersion": ("checkpointProtection", lambda value: value not in ("", "0")),

@@ -47,7 +47,7 @@ class WriteRules:
     - ``statistics``: paths, by physical names, of the leaf columns that get statistics, in the schema's order.
     - ``physical_schema``: the columns of data files by their physical names, with field ids in the metadata
       (``delta.columnMapping.id``, and ``delta.columnMapping.nested.ids`` for elements, keys and values). Partition
-      columns are not in them, except for Iceberg: then they come last.
+      columns are not in them, unless Iceberg needs them or the table asks for them: then they come last.
     """
 
     not_null: tuple[Path, ...]
@@ -78,7 +78,7 @@ class WriteRules:
         clustering = clustering_columns(domains or {}, schema, mapping) if "clustering" in features else ()
         held = (
             StructType((*data.fields, *schema.select(metadata.partition_columns).fields))
-            if iceberg_compat(protocol, metadata)
+            if iceberg_compat(protocol, metadata) or _stores_partitions(features, metadata)
             else data
         )
         tracked = "rowTracking" in features and metadata.is_set(ROW_TRACKING_ENABLED)
@@ -105,6 +105,11 @@ class WriteRules:
     def of_snapshot(cls, snapshot: Snapshot) -> Self:
         """The rules of a table at one version. Raises as `of`."""
         return cls.of(snapshot.protocol, snapshot.metadata, snapshot.schema, snapshot.domains)
+
+
+def _stores_partitions(features: frozenset[str], metadata: Metadata) -> bool:
+    """Whether data files hold the partition columns. Draft of the protocol: *Materialize Partition Columns*."""
+    return "materializePartitionColumns" in features or metadata.is_set("delta.writePartitionColumnsToParquet")
 
 
 def _members(schema: StructType, path: Path = ()) -> Iterator[tuple[Path, StructField]]:

@@ -75,6 +75,35 @@ def from_parquet_metadata(
     return merge(groups)
 
 
+def of_column(metadata: pq.FileMetaData, path: Path, primitive: str, column: int | None) -> dict[str, Any]:
+    """The statistics of one leaf column of a file, called ``path``; ``None``: the file lacks it, so it is all null."""
+    if column is None or not metadata.num_rows:
+        found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+        _nest(found["nullCount"], path, metadata.num_rows)
+        return found
+    leaf = _Leaf(path, primitive, column)
+    return merge(_row_group(metadata, group, [leaf], None) for group in range(metadata.num_row_groups))
+
+
+def with_column(known: Mapping[str, Any], found: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """A file's statistics with those of one more column, as `of_column` finds them."""
+    together: dict[str, Any] = {**known, "numRecords": found["numRecords"]}
+    for member in ("minValues", "maxValues", "nullCount"):
+        own = [(at, value) for at, value in _flat(together.get(member) or {}) if at != path]
+        together[member] = {}
+        for at, value in (*own, *_flat(found[member])):
+            _nest(together[member], at, value)
+    return together
+
+
+def null_count(known: Mapping[str, Any], path: Path) -> int | None:
+    """How many nulls a column has by a file's statistics; ``None`` where they do not say."""
+    value: Any = known.get("nullCount")
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    return value if isinstance(value, int) else None
+
+
 def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """The statistics of several files taken together, as wide as their union; what one of them lacks is left out."""
     given = list(parts)

@@ -55,12 +55,14 @@ def cleanup_log(store: ObjectStore, snapshot: Snapshot, now: datetime, *, dry_ru
     checkpoint = _cutoff(store, snapshot, files, _limit(snapshot, now))
     if checkpoint is None or checkpoint.version < protected_version(snapshot.protocol, snapshot.metadata):
         return nothing
+    expired = {file.key for file in files if file.version < checkpoint.version}
+    expired |= {file.key for file in files if file.kind == "compaction" and file.version <= checkpoint.version}
+    if not expired and next(iter(store.list(SIDECARS)), None) is None:
+        return nothing
     try:
         read_checkpoint(store, checkpoint)
     except LogCorrupt:
         return nothing
-    expired = {file.key for file in files if file.version < checkpoint.version}
-    expired |= {file.key for file in files if file.kind == "compaction" and file.version <= checkpoint.version}
     kept = [file.key for file in files if file.kind == "checkpoint" and file.key not in expired]
     unused = _unused_sidecars(store, kept, now)
     if not dry_run:

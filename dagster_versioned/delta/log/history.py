@@ -38,6 +38,12 @@ class HistoryEntry:
     user: str | None
     info: Mapping[str, Any] = field(hash=False, repr=False)
 
+    @property
+    def user_metadata(self) -> str | None:
+        """The remark of whoever committed, as the reference records it."""
+        value = self.info.get("userMetadata")
+        return value if isinstance(value, str) else None
+
 
 def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
     """The commits that are in the log, newest first, at most ``limit``.

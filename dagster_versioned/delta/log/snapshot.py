@@ -37,6 +37,9 @@ from dagster_versioned.delta.schema.widening import require_known_changes
 from dagster_versioned.errors import LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
+OWN_DOMAINS = "dagster_versioned."
+"""How the metadata domains of versioned tables begin."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -68,7 +71,7 @@ class Snapshot:
     @property
     def is_versioned(self) -> bool:
         """Whether it is a versioned table, of which all of the log is history."""
-        return any(domain.startswith("dagster_versioned.") for domain in self.domains)
+        return any(domain.startswith(OWN_DOMAINS) for domain in self.domains)
 
     @property
     def num_files(self) -> int:

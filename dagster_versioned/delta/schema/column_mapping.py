@@ -125,6 +125,26 @@ def stored_names(wanted: Sequence[StructField], stored: pa.Schema, mapping: Colu
     return found | {name: stored.names[positions[key]] for name, key in keys.items() if key in positions}
 
 
+def stored_leaf(schema: StructType, path: Sequence[str], stored: pa.Schema, mapping: ColumnMapping) -> int | None:
+    """The position among a file's leaf columns of the column with this path in the table; ``None`` where it has none.
+
+    Raises `KeyError` for a path that is no column, and `IntegrityError` as `stored_names` does.
+    """
+    members: list[Any] = list(stored)
+    position = 0
+    for field in _fields_on(schema, path, lambda field: field.name):
+        at = _positions(members, mapping).get(_key(field, mapping))
+        if at is None:
+            return None
+        position += sum(_leaves(member.type) for member in members[:at])
+        members = list(members[at].type) if pa.types.is_struct(members[at].type) else []
+    return position
+
+
+def _leaves(stored: Any) -> int:
+    return sum(_leaves(stored.field(i).type) for i in range(stored.num_fields)) if stored.num_fields else 1
+
+
 def logical_type(stored: pa.DataType, wanted: DataType, mapping: ColumnMapping) -> pa.DataType:
     """A stored type with its nested fields called as in the table; those that the table lacks get names of no column.
 

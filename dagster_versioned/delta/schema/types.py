@@ -35,7 +35,8 @@ _ARROW_OF: dict[str, pa.DataType] = {
 }
 
 PRIMITIVES = frozenset(_ARROW_OF)
-"""The names of types, but for decimals, that the schema of a log may hold. ``void`` and ``variant`` are read only."""
+"""The names of types, but for decimals, that the schema of a log may hold. ``void`` is read only; so is ``variant`` in
+versioned tables."""
 
 _PRIMITIVE_OF: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",

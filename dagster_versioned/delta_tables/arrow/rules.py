@@ -18,6 +18,7 @@ from dagster_versioned.delta.schema.types import (
     schema_to_arrow,
     type_to_arrow,
 )
+from dagster_versioned.delta.schema.variants import require_variants
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.frames import WRITABLE, family_of, in_memory, stream
 from dagster_versioned.engines.nested_fields import renamed
@@ -242,7 +243,10 @@ def incoming(rows: Any, schema: StructType, piece_bytes: int) -> Iterator[pa.Tab
     pending: list[pa.RecordBatch] = []
     size = 0
     canonical = conform_all((batch.rename_columns(names) for batch in batches), held)
+    variants = [field for field in chosen.fields if StructType([field]).holds("variant")]
     for batch in conform_all((_fitting(batch, chosen, target) for batch in canonical), chosen):
+        for field in variants:
+            require_variants(batch.column(field.name), field.type, field.name)
         pending.append(batch)
         size += batch.nbytes
         if table is None and size >= piece_bytes:

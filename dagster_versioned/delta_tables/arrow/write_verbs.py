@@ -8,7 +8,7 @@ import pyarrow as pa
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.delta_tables import commands
 from dagster_versioned.delta_tables.arrow.row_engine import ArrowRowEngine
-from dagster_versioned.delta_tables.commands import Applied, Mode, SchemaMode
+from dagster_versioned.delta_tables.commands import Applied, Mode, Provenance, SchemaMode
 from dagster_versioned.delta_tables.dml import Assignments, Clause
 from dagster_versioned.storage import open_store
 
@@ -55,6 +55,9 @@ def write_delta(
     dynamic: bool = False,
     schema_mode: SchemaMode | None = None,
     properties: Mapping[str, str] | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Write a frame's rows to the Delta table in the folder ``uri``, which is created where there is none.
@@ -64,6 +67,10 @@ def write_delta(
     nothing where there is a table. Columns are found by name whatever their case, and those that the data lacks get
     their default, or null. ``schema_mode`` ``merge`` adds the columns that the table lacks, ``overwrite`` gives it the
     data's columns. ``partition_by``, ``cluster_by`` and ``properties`` are for a table that is created.
+
+    ``app_id`` and ``version`` say which application writes, and how far it is with this write: where the table has this
+    version of it, or a later one, nothing is written (``Applied.skipped``), so a write can be repeated after a failure.
+    ``user_metadata`` is a remark for the table's history.
 
     Raises `InvalidInput` (a row that breaks a rule of the table), `UnsupportedType`, `UnsupportedFeature`,
     `CommitConflict`; nothing is left behind then.
@@ -79,15 +86,25 @@ def write_delta(
         dynamic=dynamic,
         schema_mode=schema_mode,
         properties=properties,
+        provenance=Provenance.of(app_id, version, user_metadata),
     )
 
 
-def delete_from(uri: str, where: str | None = None, *, profile: str | None = None) -> Applied:
+def delete_from(
+    uri: str,
+    where: str | None = None,
+    *,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
+    profile: str | None = None,
+) -> Applied:
     """Delete the rows that the SQL condition ``where`` is true for, or all.
 
     Raises as `write_delta`, and `TableNotFound`.
     """
-    return commands.delete(_ENGINE, open_store(uri, profile=profile), where)
+    provenance = Provenance.of(app_id, version, user_metadata)
+    return commands.delete(_ENGINE, open_store(uri, profile=profile), where, provenance=provenance)
 
 
 def update_delta(
@@ -95,10 +112,14 @@ def update_delta(
     set: Assignments,  # noqa: A002 - as SQL calls it
     where: str | None = None,
     *,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Give columns new values, SQL expressions over the old ones, where ``where`` is true. Raises as `delete_from`."""
-    return commands.update(_ENGINE, open_store(uri, profile=profile), set, where)
+    provenance = Provenance.of(app_id, version, user_metadata)
+    return commands.update(_ENGINE, open_store(uri, profile=profile), set, where, provenance=provenance)
 
 
 def merge_delta(
@@ -108,6 +129,9 @@ def merge_delta(
     clauses: Sequence[Clause],
     *,
     schema_mode: Literal["merge"] | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Merge a frame's rows into the table: see `dml.Merge` for what ``on`` and the clauses say.
@@ -115,7 +139,10 @@ def merge_delta(
     ``schema_mode`` ``merge`` adds the source's columns to the table where a clause takes ``"all"``. Raises as
     `delete_from`, and `InvalidInput` where one row of the table would be changed by two rows of the source.
     """
-    return commands.merge(_ENGINE, open_store(uri, profile=profile), source, on, clauses, schema_mode)
+    provenance = Provenance.of(app_id, version, user_metadata)
+    return commands.merge(
+        _ENGINE, open_store(uri, profile=profile), source, on, clauses, schema_mode, provenance=provenance
+    )
 
 
 def optimize_delta(

@@ -13,6 +13,7 @@ from dagster_versioned.delta_tables.commands.compaction import optimize as optim
 from dagster_versioned.delta_tables.commands.constraint import add_constraint as add_constraint
 from dagster_versioned.delta_tables.commands.plan import FIRST_PROTOCOL as FIRST_PROTOCOL
 from dagster_versioned.delta_tables.commands.plan import SchemaMode as SchemaMode
+from dagster_versioned.delta_tables.commands.provenance import Provenance as Provenance
 from dagster_versioned.delta_tables.commands.writing import Mode as Mode
 from dagster_versioned.delta_tables.commands.writing import create as create
 from dagster_versioned.delta_tables.commands.writing import write as write

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
 from dagster_versioned.delta_tables.commands.plan import Plan, evolved, existing
+from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import (
     Assignments,
     Clause,
@@ -20,21 +21,34 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
 
 
-def delete(engine: RowEngine, store: ObjectStore, where: str | None = None) -> Applied:
+def delete(
+    engine: RowEngine, store: ObjectStore, where: str | None = None, *, provenance: Provenance = UNNAMED
+) -> Applied:
     """Delete the rows that ``where`` is true for, or all. Raises as `write`, and `TableNotFound`."""
     read = existing(store)
-    command = Command(engine, store, Plan(read, read))
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
+    command = Command(engine, store, Plan(read, read), provenance)
     command.refuse_append_only()
     predicate = "[]" if where is None else compact_json([where])
     return command.change(Delete(where), "DELETE", {"predicate": predicate}, where)
 
 
-def update(engine: RowEngine, store: ObjectStore, assignments: Assignments, where: str | None = None) -> Applied:
+def update(
+    engine: RowEngine,
+    store: ObjectStore,
+    assignments: Assignments,
+    where: str | None = None,
+    *,
+    provenance: Provenance = UNNAMED,
+) -> Applied:
     """Give new values to the rows that ``where`` is true for, or all. Raises as `delete`."""
     if not assignments:
         raise InvalidInput("An update that assigns nothing changes nothing. Nothing was written.")
     read = existing(store)
-    command = Command(engine, store, Plan(read, read))
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
+    command = Command(engine, store, Plan(read, read), provenance)
     command.refuse_append_only()
     parameters = {} if where is None else {"predicate": compact_json([where])}
     return command.change(Update(assignments, where), "UPDATE", parameters, where)
@@ -47,6 +61,8 @@ def merge(
     on: str,
     clauses: Sequence[Clause],
     schema_mode: Literal["merge"] | None = None,
+    *,
+    provenance: Provenance = UNNAMED,
 ) -> Applied:
     """Merge a frame's rows into the table; see `Merge`. Raises as `delete`.
 
@@ -55,11 +71,13 @@ def merge(
     change = Merge(source, on, tuple(clauses))
     _check_clauses(change)
     read = existing(store)
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
     takes_all = any(clause.then == "all" for clause in clauses)
     plan = Plan(read, read)
     if schema_mode == "merge" and takes_all:
         plan = evolved(read, engine.schema_of(source), "merge", None)
-    command = Command(engine, store, plan)
+    command = Command(engine, store, plan, provenance)
     if len(change.of_kind(WhenNotMatched)) < len(clauses):
         command.refuse_append_only()
     by_source = change.of_kind(WhenNotMatchedBySource)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -23,13 +24,15 @@ from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import adds_table, to_adds
 from dagster_versioned.delta.files.predicate import Predicate, parse_predicate
 from dagster_versioned.delta.files.skipping import candidates
+from dagster_versioned.delta.log.cleanup import cleanup_log
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
 from dagster_versioned.delta_tables.commands.metrics import operation_metrics
-from dagster_versioned.delta_tables.commands.plan import Plan, refuse_reserved
+from dagster_versioned.delta_tables.commands.plan import Plan, newest, refuse_reserved
+from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, RowEngine, Target
-from dagster_versioned.errors import InvalidInput, StorageError, VersionedError
+from dagster_versioned.errors import CommitConflict, InvalidInput, StorageError, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore
 
 CHECKPOINT_INTERVAL = 10
@@ -39,19 +42,24 @@ CHECKPOINT_INTERVAL = 10
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What a command did: the version it committed, or found where there was nothing to do; counts of rows and files,
-    named as in the reference's ``operationMetrics``."""
+    named as in the reference's ``operationMetrics``.
+
+    ``skipped``: nothing was done, because the table has this write of its application already.
+    """
 
     version: int
     metrics: Mapping[str, int] = field(default_factory=dict[str, int])
+    skipped: bool = False
 
 
 class Command:
     """A command on its way from the engine to the log."""
 
-    def __init__(self, engine: RowEngine, store: ObjectStore, plan: Plan) -> None:
+    def __init__(self, engine: RowEngine, store: ObjectStore, plan: Plan, provenance: Provenance = UNNAMED) -> None:
         self.engine = engine
         self.store = store
         self.plan = plan
+        self.provenance = provenance
         refuse_reserved(plan.left.metadata, plan.left.schema)
         require_write(plan.left.protocol, plan.left.metadata)  # before a file is written, not with the commit
         self.target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), str(uuid4()))
@@ -131,7 +139,13 @@ class Command:
         actions: list[Action] = [] if read is not None and read.protocol == left.protocol else [left.protocol]
         if read is None or metadata != read.metadata:
             actions.append(metadata)
-        actions += [*self.plan.also, *changes.adds, *changes.removes, *changes.cdcs]
+        actions += [
+            *([] if self.provenance.txn is None else [self.provenance.txn]),
+            *self.plan.also,
+            *changes.adds,
+            *changes.removes,
+            *changes.cdcs,
+        ]
         if not actions and read is not None:
             return Applied(read.version, changes.metrics)
         elapsed = int((time.monotonic() - self._begun) * 1000)
@@ -144,6 +158,7 @@ class Command:
                 "isolationLevel": isolation(intent),
                 "isBlindAppend": intent.is_blind_append or (snapshot is None and not changes.removes),
                 "operationMetrics": {name: str(value) for name, value in metrics.items()},
+                **self.provenance.commit_info,
             }
             if self.target.rules.row_tracking is not None:
                 info["tags"] = {PRESERVED_TAG: "true"}
@@ -153,8 +168,10 @@ class Command:
             after, _ = commit(self.store, read, build)
         except StorageError:
             raise  # It may have landed, so the files may be the table's.
-        except VersionedError:
+        except VersionedError as error:
             self._discard(changes)
+            if isinstance(error, CommitConflict) and self.provenance.is_committed(now := newest(self.store)):
+                return Applied(now.version if now else 0, skipped=True)
             raise
         _checkpoint(self.store, after)
         return Applied(after.version, metrics)
@@ -191,13 +208,16 @@ class Command:
 
 
 def _checkpoint(store: ObjectStore, snapshot: Snapshot) -> None:
-    """Write a checkpoint every so many versions, as the reference does."""
+    """Write a checkpoint every so many versions, and clean up the log that is older, as the reference does."""
     interval = snapshot.metadata.configuration.get("delta.checkpointInterval", "")
     every = int(interval) if re.fullmatch("[0-9]{1,9}", interval) and int(interval) else CHECKPOINT_INTERVAL
     if snapshot.version and snapshot.version % every == 0:
         # The commit stands without it: a checkpoint but makes reading quicker.
+        # Nor does it depend on what is cleaned up behind it.
         with suppress(StorageError):
             write_checkpoint(store, snapshot)
+            with suppress(VersionedError):
+                cleanup_log(store, snapshot, datetime.now(UTC))
 
 
 def _may_hold(files: pa.Table, predicate: Predicate, snapshot: Snapshot) -> pa.Table:

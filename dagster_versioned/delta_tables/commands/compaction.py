@@ -12,6 +12,8 @@ from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import candidates, certain
 from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.clustering import clustering_columns
+from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
 from dagster_versioned.delta_tables.commands.plan import Plan, existing
 from dagster_versioned.delta_tables.dml import FileChanges, RowEngine
@@ -23,19 +25,24 @@ OPTIMIZED_BYTES = 128 * 1024 * 1024
 
 CLUSTERING_PROVIDER = "dagster-versioned"
 
+CLUSTERED_BY = "dagster-versioned.clusteredBy"
+"""The tag of a clustered file with the columns that it is sorted by, by their physical names."""
+
 
 def optimize(engine: RowEngine, store: ObjectStore, where: str | None = None, order_by: Sequence[str] = ()) -> Applied:
     """Join small files, and apply deletion vectors; no row changes. Raises as `delete`.
 
     ``where`` names partition columns only. Files are sorted by ``order_by``, or by the columns that the table is
-    clustered by: then every file is written that no earlier call has sorted.
+    clustered by: then every file is written that no earlier call has sorted by them, or that lost rows since; files
+    that another program has clustered stay as they are.
     """
     read = existing(store)
     command = Command(engine, store, Plan(read, read))
     files = read.files if where is None else _of_partitions(read, where)
     target_bytes = _target_bytes(read.metadata)
     clustered = () if order_by else tuple(".".join(path) for path in command.target.rules.clustering)
-    groups = _groups(to_adds(files), target_bytes, everything=bool(order_by), clustered=bool(clustered))
+    tag = _clustering_tag(read) if clustered else None
+    groups = _groups(to_adds(files), target_bytes, everything=bool(order_by), clustering=tag)
     if not groups:
         return Applied(read.version)
     keys = {add.key for group in groups for add in group}
@@ -49,11 +56,10 @@ def optimize(engine: RowEngine, store: ObjectStore, where: str | None = None, or
 
     def rewritten() -> FileChanges:
         changes = engine.rewrite(command.target, groups, tuple(order_by) or clustered)
-        if not clustered:
+        if tag is None:
             return changes
-        return replace(
-            changes, adds=tuple(replace(add, clustering_provider=CLUSTERING_PROVIDER) for add in changes.adds)
-        )
+        marked = {"clustering_provider": CLUSTERING_PROVIDER, "tags": {CLUSTERED_BY: tag}}
+        return replace(changes, adds=tuple(replace(add, **marked) for add in changes.adds))
 
     return command.run(rewritten, "OPTIMIZE", parameters, Reads(lambda add: add.key in keys))
 
@@ -78,15 +84,28 @@ def _of_partitions(read: Snapshot, where: str) -> pa.Table:
     return files
 
 
-def _groups(adds: Sequence[Add], target_bytes: int, *, everything: bool, clustered: bool) -> list[list[Add]]:
+def _clustering_tag(read: Snapshot) -> str:
+    columns = clustering_columns(read.domains, read.schema, read.column_mapping)
+    return compact_json([physical_path(read.schema, path, read.column_mapping) for path in columns])
+
+
+def _is_unclustered(add: Add, clustering: str) -> bool:
+    """Whether the file is to be clustered; one of another provider is only for that to cluster again."""
+    if add.clustering_provider not in (None, CLUSTERING_PROVIDER):
+        return False
+    sorted_by = (add.tags or {}).get(CLUSTERED_BY) if add.clustering_provider else None
+    return sorted_by != clustering or add.deletion_vector is not None
+
+
+def _groups(adds: Sequence[Add], target_bytes: int, *, everything: bool, clustering: str | None) -> list[list[Add]]:
     """Files of one partition that together are to become one file, or several sorted ones."""
     partitions: dict[tuple[tuple[str, str | None], ...], list[Add]] = {}
     for add in adds:
         partitions.setdefault(tuple(sorted(add.partition_values.items())), []).append(add)
     groups: list[list[Add]] = []
     for members in partitions.values():
-        if everything or clustered:
-            pending = [add for add in members if everything or add.clustering_provider != CLUSTERING_PROVIDER]
+        if everything or clustering is not None:
+            pending = [add for add in members if clustering is None or _is_unclustered(add, clustering)]
             groups += _bins(pending, 8 * target_bytes)
             continue
         small = [add for add in members if add.size < target_bytes or add.deletion_vector is not None]

@@ -7,12 +7,14 @@ from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta_tables.commands.command import Applied, Command
 from dagster_versioned.delta_tables.commands.plan import Plan, existing
 from dagster_versioned.delta_tables.dml import FileChanges, RowEngine
+from dagster_versioned.delta_tables.stored_expressions import require_admitted
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
 
 
 def add_constraint(engine: RowEngine, store: ObjectStore, name: str, check: str) -> Applied:
     """Add a CHECK constraint, which every row of the table must satisfy already. Raises `InvalidInput`."""
+    require_admitted(f"the constraint {name!r}", check)
     read = existing(store)
     key = f"delta.constraints.{name.lower()}"
     if key in read.metadata.configuration:

@@ -51,6 +51,11 @@ def new_table(
     require_values(properties)
     partitions = tuple(_named(schema, column) for column in partition_by)
     clustering = [(_named(schema, column),) for column in cluster_by]
+    for name in (*partitions, *(column for (column,) in clustering)):
+        if not isinstance(kind := schema.field(name).type, str) or kind == "variant":
+            raise InvalidInput(
+                f"{name!r} is no single value, to lay rows out by (it is {kind!s:.50}). Nothing was written."
+            )
     if partitions and clustering:
         raise InvalidInput("A table is either partitioned or clustered. Nothing was written.")
     if len(partitions) == len(schema.fields):

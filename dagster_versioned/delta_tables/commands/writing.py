@@ -16,6 +16,7 @@ from dagster_versioned.delta_tables.commands.plan import (
     newest,
     refuse_reserved,
 )
+from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import RowEngine
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
@@ -56,13 +57,15 @@ def write(
     dynamic: bool = False,
     schema_mode: SchemaMode | None = None,
     properties: Mapping[str, str] | None = None,
+    provenance: Provenance = UNNAMED,
 ) -> Applied:
     """Write a frame's rows, creating the table where there is none.
 
     ``overwrite`` replaces every row, or with ``where`` those that the predicate is true for, or with ``dynamic`` those
     of the partitions that the new rows are in. ``schema_mode`` allows new columns and wider types (``merge``), or
     gives the table the rows' columns (``overwrite``, only where every row is replaced). ``partition_by``,
-    ``cluster_by`` and ``properties`` are of a table that is created. Raises `InvalidInput`, `UnsupportedFeature`,
+    ``cluster_by`` and ``properties`` are of a table that is created. Nothing is written where the
+    table has this version of the application, or a later one. Raises `InvalidInput`, `UnsupportedFeature`,
     `CommitConflict`.
     """
     if mode != "overwrite" and (where is not None or dynamic):
@@ -71,7 +74,11 @@ def write(
         raise InvalidInput("where and dynamic choose differently what is overwritten. Nothing was written. Pass one.")
     read = newest(store)
     if read is None:
-        return _write_new(engine, store, rows, partition_by or (), cluster_by, properties or {}, mode)
+        created = new_table(engine.schema_of(rows), partition_by or (), cluster_by, properties or {})
+        name = {"error": "ErrorIfExists", "ignore": "Ignore"}.get(mode, mode.capitalize())
+        return Command(engine, store, created, provenance).append(rows, name)
+    if provenance.is_committed(read):
+        return Applied(read.version, skipped=True)
     if mode == "ignore":
         return Applied(read.version)
     if mode == "error":
@@ -79,7 +86,7 @@ def write(
     if schema_mode == "overwrite" and (mode == "append" or where is not None or dynamic):
         raise InvalidInput("schema_mode='overwrite' needs every row to be overwritten. Nothing was written.")
     _check_existing(read, None if schema_mode == "overwrite" else partition_by, properties)
-    command = Command(engine, store, evolved(read, engine.schema_of(rows), schema_mode, partition_by))
+    command = Command(engine, store, evolved(read, engine.schema_of(rows), schema_mode, partition_by), provenance)
     if mode == "append":
         return command.append(rows)
     command.refuse_append_only()
@@ -96,16 +103,3 @@ def _check_existing(read: Snapshot, partition_by: Sequence[str] | None, properti
             f"The table is partitioned by {list(read.partition_columns)}, not by {list(partition_by)}. Nothing was"
             " written."
         )
-
-
-def _write_new(
-    engine: RowEngine,
-    store: ObjectStore,
-    rows: Any,
-    partition_by: Sequence[str],
-    cluster_by: Sequence[str],
-    properties: Mapping[str, str],
-    mode: Mode,
-) -> Applied:
-    command = Command(engine, store, new_table(engine.schema_of(rows), partition_by, cluster_by, properties))
-    return command.append(rows, {"error": "ErrorIfExists", "ignore": "Ignore"}.get(mode, mode.capitalize()))

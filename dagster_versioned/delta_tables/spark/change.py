@@ -270,7 +270,7 @@ class _MergePlan:
         self._target = target
         self._change = change
         self._source = source
-        self._source_schema: StructType = stored_schema(source.schema)
+        self._source_schema: StructType = stored_schema(source.schema, variants=True)
         self.matched = [one for one in change.clauses if isinstance(one, WhenMatched)]
         self.not_matched = [one for one in change.clauses if isinstance(one, WhenNotMatched)]
         self.by_source = [one for one in change.clauses if isinstance(one, WhenNotMatchedBySource)]

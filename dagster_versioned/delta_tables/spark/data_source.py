@@ -24,7 +24,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql import types as spark_types
-    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceWriter
+    from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 
     from dagster_versioned.delta.log.snapshot import Snapshot
     from dagster_versioned.delta_tables.change_feed import Place
@@ -56,7 +56,8 @@ def register(session: "SparkSession") -> None:
     could ask. (`read_delta` has the cluster replay large logs.) Filters reach the files' statistics where
     ``spark.sql.python.filterPushdown.enabled`` is ``true`` when this is called (and while queries run).
 
-    Writing, with the modes ``append`` and ``overwrite``: see `data_source_write.WriteJob`.
+    Writing, with the modes ``append`` and ``overwrite``, and streams in the output modes ``append`` and ``complete``:
+    see `data_source_write.WriteJob`.
 
     A frame is pinned to the version that was the newest when it was loaded, except one that was given a schema of its
     own: that reads what is the newest whenever it is computed.
@@ -157,6 +158,16 @@ class VersionedSource(DataSource):
 
         ship_by_value()
         return table_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - PySpark's name
+        self, schema: "spark_types.StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        instead = "Write the batches by `foreachBatch` and `write_delta`, with `app_id` and `version`."
+        require((4, 1), "A stream into the format 'versioned'", instead)
+        from dagster_versioned.delta_tables.spark.data_source_stream_write import stream_writer
+
+        ship_by_value()
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: "spark_types.StructType") -> "DataSourceStreamReader":  # noqa: N802 - PySpark's name
         require((4, 2), "A stream of the format 'versioned'", "Read the changes with `read_changes`.")

@@ -1,4 +1,8 @@
-"""``frame.write.format("versioned")``: rows become files in Spark's tasks, and one commit when all tasks are done."""
+"""``frame.write.format("versioned")``: rows become files in Spark's tasks, and one commit when all tasks are done.
+
+A stream (``writeStream``) does the same for each batch, under the identifier of its query and the number of the batch:
+a batch that a restarted query repeats is committed once. Protocol: *Transaction Identifiers*.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,13 +29,18 @@ from dagster_versioned.storage import open_store
 if TYPE_CHECKING:
     from pyspark.sql import types as spark_types
 
-_OPTIONS = ("path", "profile", "partitionBy")
+_OPTIONS = ("path", "profile", "partitionBy", "txnAppId", "txnVersion", "userMetadata")
+_OF_STREAMS = ("checkpointLocation",)
+_QUERY = "sql.streaming.queryId"
+"""The property of a task by which Spark says which query it is of; the same for every start from one checkpoint."""
 
 
 @dataclass(frozen=True)
 class WriteJob:
     """What the format writes: ``path``, and of the options ``partitionBy`` (names with commas between them, for a table
-    that is created) and ``profile``.
+    that is created), ``profile``, ``userMetadata`` (a remark for the table's history), and ``txnAppId`` with
+    ``txnVersion``: where the table has this version of the application, or a later one, nothing is written. A stream
+    writes as the application ``txnAppId``, by default its query, and its versions are the numbers of its batches.
 
     Mode ``append`` adds rows and creates the table where there is none, ``overwrite`` replaces every row. Columns are
     found by name whatever their case. Expressions of the table (constraints, defaults, generated columns) are evaluated
@@ -44,24 +53,36 @@ class WriteJob:
     partition_by: tuple[str, ...] | None
     schema_json: str
     """The schema of the frame."""
+    app_id: str | None = None
+    version: int | None = None
+    user_metadata: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: "spark_types.StructType", *, overwrite: bool) -> "WriteJob":
+    def of(
+        cls, options: Mapping[str, str], schema: "spark_types.StructType", *, overwrite: bool, stream: bool = False
+    ) -> "WriteJob":
         """Raises `InvalidInput`, `UnsupportedType`."""
-        if unknown := sorted(set(map(str.lower, options)) - {name.lower() for name in _OPTIONS}):
+        known = {name.lower() for name in (*_OPTIONS, *(_OF_STREAMS if stream else ()))}
+        if unknown := sorted(set(map(str.lower, options)) - known):
             raise InvalidInput(
                 f"The format has no option {unknown[0]!r} for writing (it has: {', '.join(_OPTIONS)}). Nothing was"
                 " written. For more, use dagster_versioned.delta_tables.spark.write_delta."
             )
         if not options.get("path"):
             raise InvalidInput("The format was given no path: pass the table's folder to save(). Nothing was written.")
-        given = options.get("partitionBy")
+        given, app_id, version = (options.get(name) for name in ("partitionBy", "txnAppId", "txnVersion"))
+        if version is not None and (stream or not version.isdecimal()):
+            wrong = "for frames: a stream numbers its batches" if stream else "no number of 0 or more"
+            raise InvalidInput(f"txnVersion is {version!r:.50}, which is {wrong}. Nothing was written.")
         return cls(
             options["path"],
             options.get("profile"),
             "overwrite" if overwrite else "append",
             None if given is None else tuple(name.strip() for name in given.split(",")),
-            stored_schema(schema).json(),
+            stored_schema(schema, variants=True).json(),
+            app_id,
+            None if version is None else int(version),
+            options.get("userMetadata"),
         )
 
     def target(self) -> Target:
@@ -82,14 +103,25 @@ class WriteJob:
             )
         return Target(store, snapshot, rules, str(uuid4()))
 
-    def commit(self, adds: Sequence[Mapping[str, Any]], planned: str) -> None:
-        """Commit files that tasks wrote for a table with these rules (`_terms`). Raises as `commands.write`."""
+    def commit(self, adds: Sequence[Mapping[str, Any]], planned: str) -> bool:
+        """Commit files that tasks wrote for a table with these rules (`_terms`); ``False``: the table has these rows.
+
+        Raises as `commands.write`.
+        """
         from dagster_versioned.delta.schema.types import parse_schema
         from dagster_versioned.delta_tables import commands
 
         engine = _Given(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
-        commands.write(engine, store, None, mode=self.mode, partition_by=self.partition_by)  # pyright: ignore
+        applied = commands.write(
+            engine,  # pyright: ignore[reportArgumentType]
+            store,
+            None,
+            mode=self.mode,
+            partition_by=self.partition_by,
+            provenance=commands.Provenance.of(self.app_id, self.version, self.user_metadata),
+        )
+        return not applied.skipped
 
 
 class _Given:
@@ -136,7 +168,10 @@ def table_writer(
     options: Mapping[str, str], schema: "spark_types.StructType", *, overwrite: bool
 ) -> DataSourceArrowWriter:
     """The writer of one job. Raises `InvalidInput` and what opening the table raises."""
+    from dagster_versioned.delta_tables.commands import Provenance
+
     job = WriteJob.of(options, schema, overwrite=overwrite)
+    Provenance.of(job.app_id, job.version, job.user_metadata)  # refused before a task runs
     return TableWriter(job, job.target())
 
 
@@ -150,21 +185,8 @@ class TableWriter(DataSourceArrowWriter):
         self.target: Target | None = target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
-
-        context, target = TaskContext.get(), self.target
-        assert context is not None
-        assert target is not None
-        name = f"{context.partitionId():05d}-{context.taskAttemptId()}-{target.write_id}"
-        message: Any = WriterCommitMessage()
-        # Built-in types only: the message is read by another process than the one that this code came from.
-        message.adds = []
-        first = next((batch for batch in iterator if batch.num_rows), None)
-        if first is not None:
-            rows = pa.RecordBatchReader.from_batches(first.schema, _chain(first, iterator))
-            written = ArrowRowEngine().write(replace(target, write_id=name), rows)
-            message.adds = [asdict(add) for add in written.adds]
-        return message
+        assert self.target is not None
+        return written_by_task(self.target, iterator)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         # Of the package itself, as all that a commit runs: this method may be a copy that travelled.
@@ -173,7 +195,8 @@ class TableWriter(DataSourceArrowWriter):
 
         adds: list[Any] = [add for message in messages if message for add in getattr(message, "adds", ())]
         try:
-            here.WriteJob(**self.job).commit(adds, self.planned)
+            if not here.WriteJob(**self.job).commit(adds, self.planned):
+                self.abort(messages)
         except errors.StorageError:
             raise  # It may have landed, so the files may be the table's.
         except errors.VersionedError:
@@ -185,6 +208,26 @@ class TableWriter(DataSourceArrowWriter):
 
         store = open_store(self.job["uri"], profile=self.job["profile"])
         store.delete([info.key for info in store.list() if self.write_id in info.key])
+
+
+def written_by_task(target: Target, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    """Write the rows of one task; the message has what its files are, and what they were written for."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    name = f"{context.partitionId():05d}-{context.taskAttemptId()}-{target.write_id}"
+    message: Any = WriterCommitMessage()
+    # Built-in types only: the message is read by another process than the one that this code came from.
+    message.adds = []
+    message.planned = _terms(target)
+    message.query = context.getLocalProperty(_QUERY)
+    first = next((batch for batch in iterator if batch.num_rows), None)
+    if first is not None:
+        rows = pa.RecordBatchReader.from_batches(first.schema, _chain(first, iterator))
+        written = ArrowRowEngine().write(replace(target, write_id=name), rows)
+        message.adds = [asdict(add) for add in written.adds]
+    return message
 
 
 def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

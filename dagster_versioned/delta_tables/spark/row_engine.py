@@ -42,7 +42,7 @@ class SparkRowEngine(SparkWrites):
     """`RowEngine` for frames of Spark, classic and Connect; SQL is Spark's own, in the session's settings."""
 
     def schema_of(self, rows: Any) -> StructType:
-        return stored_schema(rows.schema)
+        return stored_schema(rows.schema, variants=True)
 
     def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
         from pyspark.sql import functions as sf

@@ -13,6 +13,7 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import PREFIX
+from dagster_versioned.delta_tables.stored_expressions import OF_DEFAULTS, require_admitted
 from dagster_versioned.engines.spark.assignment import quoted, spelled
 from dagster_versioned.engines.spark.catalyst import is_classic
 from dagster_versioned.engines.spark.types import spark_schema
@@ -97,7 +98,7 @@ def completed(
     generated: dict[str, Column] = {}
     for name, sql in rules.generated.items():
         if values.given.get(name, False) is not True:
-            by_rule = sf.expr(sql).cast(types[name].dataType)
+            by_rule = sf.expr(_of_generated(name, sql)).cast(types[name].dataType)
             generated[name] = sf.when(brings(name), quoted(name)).otherwise(by_rule)
     if generated:
         others = [sf.col(spelled(name)) for name in rows.columns if name not in generated]
@@ -130,7 +131,9 @@ def default_of(target: Target, name: str) -> "Column":
 
     data_type = spark_schema(target.snapshot.schema)[name].dataType
     sql = target.rules.defaults.get(name)
-    return (sf.lit(None) if sql is None else sf.expr(sql)).cast(data_type)
+    if sql is None:
+        return sf.lit(None).cast(data_type)
+    return sf.expr(require_admitted(f"the default of column {name!r}", sql, OF_DEFAULTS)).cast(data_type)
 
 
 def _numbered(rows: "DataFrame", columns: Mapping[str, IdentityColumn]) -> "tuple[DataFrame, dict[str, Column]]":
@@ -164,6 +167,7 @@ def _rules(target: Target, values: Values, brings: "Callable[[str], Column]", wi
     for path in target.rules.not_null:
         found.append(Rule(_must_not_be_null(path), lambda path=path: _is_null_at(path)))
     for name, sql in target.rules.checks.items():
+        require_admitted(f"the constraint {name!r}", sql)
         found.append(Rule(_breaks(name, sql), lambda sql=sql: ~sf.coalesce(sf.expr(sql), sf.lit(False))))
     types = spark_schema(target.snapshot.schema)
     for name, sql in target.rules.generated.items():
@@ -171,12 +175,16 @@ def _rules(target: Target, values: Values, brings: "Callable[[str], Column]", wi
             data_type = types[name].dataType
 
             def differs(name: str = name, sql: str = sql, data_type: Any = data_type) -> "Column":
-                return brings(name) & ~quoted(name).eqNullSafe(sf.expr(sql).cast(data_type))
+                return brings(name) & ~quoted(name).eqNullSafe(sf.expr(_of_generated(name, sql)).cast(data_type))
 
             found.append(Rule(_brings_another(name, sql), differs))
     if within is not None:
         found.append(Rule(_is_outside(within), lambda: ~sf.coalesce(sf.expr(within), sf.lit(False))))
     return found
+
+
+def _of_generated(name: str, sql: str) -> str:
+    return require_admitted(f"the generated column {name!r}", sql)
 
 
 def _is_null_at(path: Sequence[str]) -> "Column":

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dagster_versioned.delta_tables import commands
-from dagster_versioned.delta_tables.commands import Applied, Mode, SchemaMode
+from dagster_versioned.delta_tables.commands import Applied, Mode, Provenance, SchemaMode
 from dagster_versioned.delta_tables.dml import Assignments, Clause
 from dagster_versioned.delta_tables.spark.row_engine import SparkRowEngine
 from dagster_versioned.storage import open_store
@@ -25,6 +25,9 @@ def write_delta(
     dynamic: bool = False,
     schema_mode: SchemaMode | None = None,
     properties: Mapping[str, str] | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Write a frame's rows to the Delta table in the folder ``uri``; see `commands.write`.
@@ -42,12 +45,23 @@ def write_delta(
         dynamic=dynamic,
         schema_mode=schema_mode,
         properties=properties,
+        provenance=Provenance.of(app_id, version, user_metadata),
     )
 
 
-def delete_from(session: "SparkSession", uri: str, where: str | None = None, *, profile: str | None = None) -> Applied:
+def delete_from(
+    session: "SparkSession",
+    uri: str,
+    where: str | None = None,
+    *,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
+    profile: str | None = None,
+) -> Applied:
     """Delete the rows that ``where`` is true for, or all; see `commands.delete`."""
-    return commands.delete(SparkRowEngine(session), open_store(uri, profile=profile), where)
+    provenance = Provenance.of(app_id, version, user_metadata)
+    return commands.delete(SparkRowEngine(session), open_store(uri, profile=profile), where, provenance=provenance)
 
 
 def update_delta(
@@ -56,10 +70,14 @@ def update_delta(
     set: Assignments,  # noqa: A002 - SQL's own word
     where: str | None = None,
     *,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Give new values to the rows that ``where`` is true for, or to all; see `commands.update`."""
-    return commands.update(SparkRowEngine(session), open_store(uri, profile=profile), set, where)
+    provenance = Provenance.of(app_id, version, user_metadata)
+    return commands.update(SparkRowEngine(session), open_store(uri, profile=profile), set, where, provenance=provenance)
 
 
 def merge_delta(
@@ -70,11 +88,14 @@ def merge_delta(
     clauses: Sequence[Clause],
     *,
     schema_mode: Literal["merge"] | None = None,
+    app_id: str | None = None,
+    version: int | None = None,
+    user_metadata: str | None = None,
     profile: str | None = None,
 ) -> Applied:
     """Merge a frame's rows into the table; see `dml.Merge` and `commands.merge`."""
-    store = open_store(uri, profile=profile)
-    return commands.merge(SparkRowEngine(session), store, source, on, clauses, schema_mode)
+    store, provenance = open_store(uri, profile=profile), Provenance.of(app_id, version, user_metadata)
+    return commands.merge(SparkRowEngine(session), store, source, on, clauses, schema_mode, provenance=provenance)
 
 
 def optimize_delta(

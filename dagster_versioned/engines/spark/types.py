@@ -4,7 +4,8 @@ By way of Arrow types, of which each stored type has its own. The frame's schema
 reach a Python worker: these have lost comments and nullability, and got some of it wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ _ATOMS: dict[str, pa.DataType] = {
     "NullType": pa.null(),
 }
 
+_VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
+
 _FIXES = {
     "DayTimeIntervalType": "Cast it to a number of seconds and put the unit into the column's name.",
     "YearMonthIntervalType": "Cast it to a number of months and put the unit into the column's name.",
@@ -47,16 +50,39 @@ _FIXES = {
 
 
 def stored_schema(
-    schema: "spark_types.StructType", *, sort_columns: bool = False, columns: Sequence[str] = ()
+    schema: "spark_types.StructType",
+    *,
+    sort_columns: bool = False,
+    columns: Sequence[str] = (),
+    variants: bool = False,
 ) -> StructType:
     """The schema under which a frame of this Spark schema is stored; see `conform.stored_schema`.
 
-    ``char(n)`` and ``varchar(n)`` are stored as strings. Raises `UnsupportedType` by column and type,
-    `UnsupportedFrame` for column names that are equal but for case, `EmptyTable` for no columns; all before any row is
-    computed.
+    ``char(n)`` and ``varchar(n)`` are stored as strings, variants only where ``variants`` are allowed. Raises
+    `UnsupportedType` by column and type, `UnsupportedFrame` for column names that are equal but for case, `EmptyTable`
+    for no columns; all before any row is computed.
     """
-    arrow = pa.schema([pa.field(field.name, _from_spark(field.dataType, field.name)) for field in schema.fields])
-    return conform.stored_schema(arrow, sort_columns=sort_columns, columns=columns)
+    atoms = {**_ATOMS, "VariantType": _VARIANT} if variants else _ATOMS
+    arrow = pa.schema([pa.field(field.name, _from_spark(field.dataType, field.name, atoms)) for field in schema.fields])
+    stored = conform.stored_schema(arrow, sort_columns=sort_columns, columns=columns)
+    return cast("StructType", _with_variants(stored, schema)) if variants else stored
+
+
+def _with_variants(stored: DataType, given: Any) -> DataType:
+    """The type with variants where Spark's own has some."""
+    match stored:
+        case _ if type(given).__name__ == "VariantType":
+            return "variant"
+        case StructType(fields=fields):
+            return StructType(
+                [replace(field, type=_with_variants(field.type, given[field.name].dataType)) for field in fields]
+            )
+        case ArrayType(element_type=element):
+            return replace(stored, element_type=_with_variants(element, given.elementType))
+        case MapType(value_type=value):
+            return replace(stored, value_type=_with_variants(value, given.valueType))
+        case _:
+            return stored
 
 
 def spark_schema(schema: StructType) -> "spark_types.StructType":
@@ -95,16 +121,18 @@ def _parsed(schema: StructType) -> "spark_types.StructType":
     return spark_types.StructType.fromJson(schema.to_json())
 
 
-def _from_spark(data_type: Any, path: str) -> pa.DataType:
+def _from_spark(data_type: Any, path: str, atoms: Mapping[str, pa.DataType]) -> pa.DataType:
     kind = type(data_type).__name__
     match kind:
         case "StructType":
-            return pa.struct([pa.field(f.name, _from_spark(f.dataType, f"{path}.{f.name}")) for f in data_type.fields])
+            members = [(f.name, _from_spark(f.dataType, f"{path}.{f.name}", atoms)) for f in data_type.fields]
+            return pa.struct(members)
         case "ArrayType":
-            return pa.list_(pa.field("element", _from_spark(data_type.elementType, f"{path}.element")))
+            return pa.list_(pa.field("element", _from_spark(data_type.elementType, f"{path}.element", atoms)))
         case "MapType":
             return pa.map_(
-                _from_spark(data_type.keyType, f"{path}.key"), _from_spark(data_type.valueType, f"{path}.value")
+                _from_spark(data_type.keyType, f"{path}.key", atoms),
+                _from_spark(data_type.valueType, f"{path}.value", atoms),
             )
         case "DecimalType":
             return pa.decimal128(data_type.precision, data_type.scale)
@@ -112,8 +140,8 @@ def _from_spark(data_type: Any, path: str) -> pa.DataType:
             if data_type.simpleString() != "string":
                 raise _refusal(path, data_type, "Its collation would be lost: cast it to plain 'string' first.")
             return pa.string()
-        case _ if kind in _ATOMS:
-            return _ATOMS[kind]
+        case _ if kind in atoms:
+            return atoms[kind]
         case _:
             raise _refusal(path, data_type, _FIXES.get(kind, "Select the values it is made of, or drop it."))
 

@@ -1,0 +1,164 @@
+"""The verbs that maintain any Delta table. Heavy imports wait until a verb runs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagster_versioned.cli.arguments import Apply
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.span import parse_span
+from dagster_versioned.cli.terminal import counted, human_size, say
+
+if TYPE_CHECKING:
+    from dagster_versioned.delta.table import Table
+
+_KEYS_SHOWN = 20
+
+Folder = Annotated[
+    str,
+    typer.Argument(metavar="TABLE", help="The table's folder: a local path, file:///…, s3://…, gs://… or abfss://…."),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="FOLDER",
+        help="Follow the table to files in this folder outside its own, as shallow clones have them; repeatable.",
+    ),
+]
+
+
+def checkpoint(session: Session, table: Folder, allow: Allow = None) -> None:
+    """Write a checkpoint of the newest version, so that readers need not replay the log from further back."""
+    from dagster_versioned.cli.documents import print_json
+
+    opened = opened_table(session, table, allow)
+    version = opened.checkpoint()
+    if session.json:
+        print_json({"table": opened.store.uri, "version": version})
+    else:
+        say(f"{opened.store.uri}: checkpoint of version {version}")
+
+
+def compact(
+    session: Session,
+    table: Folder,
+    first: Annotated[
+        int | None, typer.Argument(metavar="[FIRST]", min=0, help="The first commit; by default after the checkpoint.")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Argument(metavar="[LAST]", min=0, help="The last commit; by default the newest.")
+    ] = None,
+) -> None:
+    """Write a range of commits as one file, which readers of the log take instead. The commits stay."""
+    from dagster_versioned.cli.documents import print_json
+
+    opened = opened_table(session, table)
+    versions = opened.compact(first, last)
+    if session.json:
+        ends = {"first": versions[0], "last": versions[-1]} if versions else {"first": None, "last": None}
+        print_json({"table": opened.store.uri} | ends)
+    elif versions:
+        say(f"{opened.store.uri}: commits {versions[0]} to {versions[-1]} as one file")
+    else:
+        say(f"{opened.store.uri}: fewer than two commits to compact")
+
+
+def cleanup(session: Session, table: Folder, apply: Apply = False) -> None:
+    """Delete the part of the log that is older than its retention, behind a checkpoint. A dry run unless --apply.
+
+    History begins later afterwards. Every checkpoint does the same, unless delta.enableExpiredLogCleanup is false.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    opened = opened_table(session, table)
+    report = opened.cleanup(dry_run=not apply)
+    if session.json:
+        document = {"table": opened.store.uri, "applied": apply, "oldest_version": report.oldest_version}
+        print_json(document | {"keys": list(report.keys)})
+        return
+    deleted = "deleted" if apply else "would be deleted"
+    count = counted(len(report.keys), "file")
+    say(f"{opened.store.uri}: {count} of the log {deleted}; history begins at version {report.oldest_version}")
+    _show_keys(report.keys)
+    if not apply and report.keys:
+        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
+
+
+def optimize(
+    session: Session,
+    table: Folder,
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="Only partitions for which this is true.")
+    ] = None,
+    order_by: Annotated[
+        list[str] | None,
+        typer.Option("--order-by", metavar="COLUMN", help="Sort the rows of new files by it; repeatable."),
+    ] = None,
+) -> None:
+    """Join small files, and apply deletion vectors. The rows stay what they are.
+
+    Old files stay too, for older versions, until they are vacuumed.
+    """
+    from dagster_versioned.cli.documents import print_json
+    from dagster_versioned.delta_tables.arrow.write_verbs import optimize_delta
+
+    applied = optimize_delta(table, where, order_by=order_by or (), profile=session.profile)
+    added, removed = (applied.metrics.get(name, 0) for name in ("numAddedFiles", "numRemovedFiles"))
+    if session.json:
+        print_json({"table": table, "version": applied.version, "metrics": dict(applied.metrics)})
+    elif removed:
+        say(f"{table}: {counted(removed, 'file')} became {added}, in version {applied.version}")
+    else:
+        say(f"{table}: nothing to join or to apply")
+
+
+def vacuum(
+    session: Session,
+    table: Folder,
+    min_age: Annotated[
+        str | None,
+        typer.Option(
+            "--min-age",
+            metavar="SPAN",
+            help="Keep what versions younger than this need: 12h, 7d, 4w; by default as the table says, else a week.",
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Allow less than the table says; only where nobody else uses it.")
+    ] = False,
+    apply: Apply = False,
+    allow: Allow = None,
+) -> None:
+    """Delete files that neither the newest version needs nor a recent one. A dry run unless --apply is given.
+
+    Older versions can be described afterwards, but not read.
+    """
+    from dagster_versioned.cli.documents import print_json
+
+    retention = None if min_age is None else parse_span(min_age)
+    opened = opened_table(session, table, allow)
+    report = opened.vacuum(retention, dry_run=not apply, force=force)
+    if session.json:
+        document = {"table": opened.store.uri, "applied": apply, "size_bytes": report.size_bytes}
+        print_json(document | {"keys": list(report.keys)})
+        return
+    deleted = "deleted" if apply else "would be deleted"
+    say(f"{opened.store.uri}: {counted(len(report.keys), 'file')} ({human_size(report.size_bytes)}) {deleted}")
+    _show_keys(report.keys)
+    if not apply:
+        session.note("Nothing was deleted: this is a dry run. Delete with --apply.")
+
+
+def _show_keys(keys: Sequence[str]) -> None:
+    say(*(f"  {key}" for key in keys[:_KEYS_SHOWN]))
+    if len(keys) > _KEYS_SHOWN:
+        say(f"  and {len(keys) - _KEYS_SHOWN} more; --json lists all")
+
+
+def opened_table(session: Session, table: str, allow: Sequence[str] | None = None) -> "Table":
+    """The table in a folder, with the files elsewhere that are allowed."""
+    from dagster_versioned.delta.table import Table
+
+    return Table(table, profile=session.profile, allow=allow or ())

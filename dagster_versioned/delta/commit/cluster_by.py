@@ -1,0 +1,98 @@
+"""Choosing the columns by which the rows of a table lie together. Protocol: *Clustered Table*."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.commit.alter import Column, altered
+from dagster_versioned.delta.commit.column_path import Path, found_path, type_at
+from dagster_versioned.delta.commit.protocol_upgrade import ASKED
+from dagster_versioned.delta.commit.transaction import Transaction
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.delta.files.file_actions import to_adds
+from dagster_versioned.delta.files.statistics import known, null_count, of_column, to_json, with_column
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain
+from dagster_versioned.delta.schema.column_mapping import physical_path, stored_leaf
+from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.storage.object_store import ObjectStore
+
+_READERS = 16
+
+
+def cluster_by(read: Snapshot, store: ObjectStore, columns: Sequence[Column]) -> Transaction:
+    """The transaction that has rows lie together by columns from now on; by none where ``columns`` is empty.
+
+    Every file of a clustered table has statistics of these columns: what a file lacks of them is read from its footer,
+    and committed with the columns. Raises `InvalidInput`, and `IntegrityError` for a file that cannot be read.
+    """
+    if read.partition_columns:
+        raise InvalidInput(
+            f"The table is partitioned by {list(read.partition_columns)}, so it cannot be clustered. Nothing was"
+            " written."
+        )
+    paths = [found_path(read.schema, column) for column in columns]
+    for path in paths:
+        if not isinstance(kind := type_at(read.schema, path), str) or kind == "variant":
+            raise InvalidInput(f"{'.'.join(path)!r} is no single value, to cluster rows by. Nothing was written.")
+    before = clustering_columns(read.domains, read.schema, read.column_mapping) if DOMAIN in read.domains else ()
+    parameters = {
+        "oldClusteringColumns": ",".join(".".join(path) for path in before),
+        "newClusteringColumns": ",".join(".".join(path) for path in paths),
+    }
+    asked = {f"{ASKED}clustering": "supported"}
+    try:
+        domain = clustering_domain(paths, read.schema, read.column_mapping)
+    except KeyError as error:
+        raise InvalidInput(f"The table cannot be clustered by {error}: it is inside of a list or map.") from error
+    return altered(read, "CLUSTER BY", parameters, asked=asked, also=[domain, *_restated(read, store, paths)])
+
+
+def _restated(read: Snapshot, store: ObjectStore, paths: Sequence[Path]) -> list[Add]:
+    """The files without statistics of all these columns, with them."""
+    physical = [physical_path(read.schema, path, read.column_mapping) for path in paths]
+    statistics = [known(text) for text in read.files["stats"].to_pylist()]
+    lacking = [any(null_count(one, path) is None for path in physical) for one in statistics]
+    adds = to_adds(read.files.filter(pa.array(lacking, pa.bool_())))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return list(pool.map(partial(_with_statistics, read, store, paths), adds))
+
+
+def _with_statistics(read: Snapshot, store: ObjectStore, paths: Sequence[Path], add: Add) -> Add:
+    footer = _footer(store, add)
+    statistics = known(add.stats)
+    for path in paths:
+        physical = physical_path(read.schema, path, read.column_mapping)
+        kind = type_at(read.schema, path)
+        column = stored_leaf(read.schema, path, footer.schema.to_arrow_schema(), read.column_mapping)
+        found = of_column(footer, physical, str(kind), column)
+        if null_count(found, physical) is None:
+            raise InvalidInput(
+                f"The table cannot be clustered by {'.'.join(path)!r}: neither the log nor the footer of {add.path!r}"
+                " has statistics of it. Nothing was written. Name it in delta.dataSkippingStatsColumns, have the files"
+                " rewritten by optimize with order_by, and try again."
+            )
+        if null_count(statistics, physical) is None:
+            statistics = with_column(statistics, found, physical)
+    if add.deletion_vector is not None:  # a footer counts the rows that are deleted, too
+        statistics["tightBounds"] = False
+    return replace(add, stats=to_json(statistics), data_change=False)
+
+
+def _footer(store: ObjectStore, add: Add) -> pq.FileMetaData:
+    try:
+        tail = store.get_range(add.key, max(add.size - 8, 0), 8)  # a Parquet file ends with the length of its footer
+        length = int.from_bytes(tail[:4], "little") + 8
+        footer: Any = arrow_reader(store.get_range(add.key, max(add.size - length, 0), length))
+        return pq.read_metadata(footer)
+    except (pa.ArrowException, OSError, ObjectNotFound) as error:
+        raise IntegrityError(
+            f"The footer of {add.path!r}, in which statistics are looked up, cannot be read ({error}). Nothing was"
+            " written. Bring the file back from a copy, or restore an older version."
+        ) from error
