@@ -75,7 +75,7 @@ def delete_samples(
             "meant (everything=True, on the command line --yes)."
         )
     to_purge = _holders(table, partition, where) if hard else []
-    if earlier := [str(each.metadata_sha) for each in to_purge if each != head]:
+    if earlier := [str(each.metadata_sha) for each in to_purge if each.metadata_sha != head.metadata_sha]:
         table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)  # refuses what is pinned, beforehand
     if dry_run:
         return DeletedSamples(gone.num_rows, count, None, tuple(to_purge))

@@ -261,3 +261,31 @@ class TestPartitionColumns:
 def canonical(frame: pa.Table) -> list[tuple[object, ...]]:
     rows = [tuple(row[name] for name in sorted(frame.column_names)) for row in frame.to_pylist()]
     return sorted(rows, key=repr)
+
+
+def test_rows_that_are_there_already_are_added_after_a_part_was_taken_out_and_adopted(table: VersionedTable) -> None:
+    append = TableOptions(mode="append")
+    for numbers in ((1, 2), (3, 4), (5, 6)):
+        table.write(pa.table({"n": list(numbers)}), options=append)
+    remove_as_another_program(table, [3, 4])
+    table.adopt()
+    table.write(pa.table({"n": [5, 6]}), options=append)
+    assert sorted(table.read()["n"].to_pylist()) == [1, 2, 5, 5, 6, 6]
+    table.verify().require_ok()
+
+
+def remove_as_another_program(table: VersionedTable, numbers: list[int]) -> None:
+    """Take out the part with these rows."""
+    state = table.state
+    gone = next(
+        add
+        for add in state.snapshot.adds()
+        if pq.read_table(table.store.local_path(add.key))["n"].to_pylist() == numbers  # type: ignore[arg-type]
+    )
+    now = state.snapshot.timestamp_ms + 1
+    lines = [
+        {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "DELETE"}},
+        {"remove": {"path": gone.path, "deletionTimestamp": now, "dataChange": True}},
+    ]
+    data = b"\n".join(orjson.dumps(line) for line in lines) + b"\n"
+    table.store.put_if_absent(f"_delta_log/{state.log_version + 1:020d}.json", data)

@@ -1,5 +1,6 @@
 """Tables that another program created, or gave a rule: taken over by `adopt`, and written by obeying what they ask."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import deltalake
@@ -7,6 +8,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.delta.commit.conflicts import NOTHING
+from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.table import Table
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.tables.options import TableOptions
@@ -65,6 +68,19 @@ class TestTakenOver:
         assert sorted(table.read()["n"].to_pylist()) == [1, 2, 3]
         table.verify().require_ok()
 
+    def test_history_is_kept_however_soon_it_was_to_go(self, project, place):
+        short = {
+            "delta.deletedFileRetentionDuration": "interval 0 hours",
+            "delta.logRetentionDuration": "interval 1 days",
+        }
+        deltalake.write_deltalake(place, rows(1), configuration=short)
+        table = project.table("theirs")
+        table.adopt()
+        table.write(rows(2))
+        opened = deltalake.DeltaTable(place)
+        assert opened.metadata().configuration["delta.logRetentionDuration"] == "interval 36500 days"
+        assert opened.vacuum(dry_run=True) == []
+
     def test_an_append_only_table_stays_one(self, project, place):
         deltalake.write_deltalake(place, rows(1), configuration={"delta.appendOnly": "true"})
         table = project.table("theirs")
@@ -107,6 +123,24 @@ class TestNotNull:
         table.write(pa.table({"word": ["x"]}))
         table.write(rows(None))
         assert table.read()["n"].to_pylist() == [None]
+
+
+def test_a_partition_that_lacks_a_column_which_is_not_null_is_refused(project):
+    table = project.table("parts")
+    table.write(rows(1), partition="a")
+    snapshot = table.state.snapshot
+    schema = orjson.loads(snapshot.metadata.schema_string)
+    for member in schema["fields"]:
+        member["nullable"] = member["name"] != "word"
+    metadata = replace(snapshot.metadata, schema_string=orjson.dumps(schema).decode())
+    commit(table.store, snapshot, lambda read: Transaction(read, [metadata], "SET", NOTHING))
+    fresh = project.table("parts")
+    with pytest.raises(
+        InvalidInput, match="'word' of the table is NOT NULL, by another program, and is null in 2 rows"
+    ):
+        fresh.write(pa.table({"n": [1, 2]}), partition="b")
+    fresh.write(rows(2), partition="b")
+    assert not fresh.state.snapshot.schema.field("word").nullable
 
 
 def given_metadata(place: Path, column: str, **metadata: object) -> None:

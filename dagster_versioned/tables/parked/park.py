@@ -132,6 +132,8 @@ class _Parking:
         constraints = self.table.constraints(self.options)
         draft = self.draft([self._given(frame, described[key], key, constraints) for key, frame in frames.items()])
         viewed = view(self.table, [draft])
+        if (why := viewed.superseded.get(draft.id)) is not None:  # a collection took its parts meanwhile
+            raise why
         results = viewed.results[draft.id]
         is_news = any(one.change != "none" and not one.replayed for one in results)
         return Parked(viewed.table, results, draft if is_news else None)

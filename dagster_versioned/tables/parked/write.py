@@ -109,7 +109,8 @@ class ParkedAddition(Addition):
     def _upsert(self, scan: Scan, base: HeadParts, matching: Matching | None) -> Upsert:
         given, first = self._parked, next_ordinal(base.parts)
         self._fits = matching is None and given.contents.schema == scan.schema
-        self._fits = self._fits and all(part.ordinal >= first for part in given.parts)
+        there = {add.key for add in base.parts}
+        self._fits = self._fits and all(part.ordinal >= first and part_key(part) not in there for part in given.parts)
         if self._fits:
             return Upsert(frozenset(), nothing(scan.schema), given, given.contents.nrow, 0)
         return super()._upsert(scan, base, matching)

@@ -8,7 +8,7 @@ from dagster_versioned.delta.files.deletion_vectors import vector_sha
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import stream_table
-from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TAG
+from dagster_versioned.engines.part_order import ORDINAL_TAG, SHA_TAG, VECTOR_TAG, next_ordinal
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.digest import BagDigest
@@ -53,14 +53,17 @@ class Adoption:
             return None
         schema = state.snapshot.schema.all_nullable()
         digest = BagDigest(schema_to_arrow(schema))
+        parts = parts_of(state.snapshot)
+        # A part of ours has its number in its bytes as well, so that equal rows, added again, are another file.
+        first = next_ordinal(add for add in parts if ORDINAL_TAG in (add.tags or {}))
         nulls = [0] * len(schema.fields)
         adds = [
             replace(
-                self._tagged(add, ordinal, self._read(add, schema, digest, nulls)),
+                self._tagged(add, first + place, self._read(add, schema, digest, nulls)),
                 data_change=False,
                 modification_time=timestamp,
             )
-            for ordinal, add in enumerate(parts_of(state.snapshot))
+            for place, add in enumerate(parts)
         ]
         shas = [known_line(add) for add in adds]
         rows = digest.finish()
@@ -112,7 +115,7 @@ class Adoption:
         return sha
 
     def _tagged(self, add: Add, ordinal: int, sha256: str) -> Add:
-        tags = {**(add.tags or {}), ORDINAL_TAG: str(ordinal), SHA_TAG: sha256}
+        tags = {ORDINAL_TAG: str(ordinal), **(add.tags or {}), SHA_TAG: sha256}
         if add.deletion_vector is not None:
             tags[VECTOR_TAG] = vector_sha(self._store, add.deletion_vector, add.key)
         return replace(add, tags=tags)

@@ -13,8 +13,8 @@ from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta.schema.widening import CHANGES
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 
-NullCounts = tuple[StructType, Sequence[int]]
-"""The columns of a version, and how many nulls each has."""
+NullCounts = tuple[StructType, Sequence[int], int]
+"""The columns of a version, how many nulls each has, and how many rows there are."""
 
 
 def with_column_rules(table: Snapshot, schema: StructType, versions: Iterable[NullCounts]) -> StructType:
@@ -31,9 +31,11 @@ def with_column_rules(table: Snapshot, schema: StructType, versions: Iterable[Nu
                 "versions do not count the nulls within columns. Nothing was written. Take the rule away with that "
                 "program."
             )
-    for columns, null_counts in versions:
-        for name, nulls in zip(columns.names, null_counts, strict=True):
-            if nulls and (name,) in required:
+    never_null = [path[0] for path in required if path[0] in schema.names]
+    for columns, null_counts, nrow in versions:
+        counts = dict(zip(columns.names, null_counts, strict=True))
+        for name in never_null:
+            if nulls := counts.get(name, nrow):  # who has not the column is null in it
                 raise InvalidInput(
                     f"Column {name!r} of the table is NOT NULL, by another program, and is null in {nulls} rows. "
                     "Nothing was written. Correct the rows, or take the rule away with that program."

@@ -100,7 +100,7 @@ class Reversion:
         others = [p for p in state.history.heads if p != partition]
         if others:
             schema = union_of_versions(state.snapshot.schema, schema)
-        schema = with_column_rules(state.snapshot, schema, [(recorded, previous.null_counts)])
+        schema = with_column_rules(state.snapshot, schema, [(recorded, previous.null_counts, target.identity.nrow)])
         hold = [self._hold(partition)] if self._hold_because is not None else []
         held = {"held": {"partition": partition} if partition is not None else {}} if hold else {}
         return CommitDraft(

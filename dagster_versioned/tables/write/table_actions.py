@@ -16,7 +16,7 @@ from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import VersionEntry, partitions_sha
-from dagster_versioned.tables.configuration import configuration
+from dagster_versioned.tables.configuration import OWN, configuration
 from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
@@ -43,7 +43,7 @@ def table_actions(
     if properties is None:
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
     if takes_over:
-        properties = {**properties, STAMPED: "true"}
+        properties = {**properties, **OWN}
     needed = protocol_with(OWN_PROTOCOL, properties, schema)
     if state is None:
         columns = partition_columns or ()

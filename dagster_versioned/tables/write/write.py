@@ -1,6 +1,7 @@
 """Writing versions: what changes against the head, and the log entry that says so."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from dagster_versioned.delta.log.change_feed import FEED
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.engines.staging import PROMOTERS, Staging
-from dagster_versioned.errors import CommitConflict, HeldHead, InvalidInput
+from dagster_versioned.errors import CommitConflict, HeldHead, IntegrityError, InvalidInput
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Facts,
@@ -186,7 +187,9 @@ class TableWrite:
         schema = _merged_schema(state, changing, staying=staying)
         if state is not None:
             contents = [plan.pending.contents for plan in changing]
-            schema = with_column_rules(state.snapshot, schema, [(one.schema, one.null_counts) for one in contents])
+            schema = with_column_rules(
+                state.snapshot, schema, [(one.schema, one.null_counts, one.nrow) for one in contents]
+            )
         entries = [plan.entry.to_json() for plan in changing if plan.entry]
         return CommitDraft(
             operation=self.operation,
@@ -348,6 +351,7 @@ class TableWrite:
         if adds is None:
             written = tuple(add_of(part, pending.partition, timestamp) for part in pending.parts())
             adds = (*(kept or ()), *written)
+            _require_each_once(adds)
         shas = [known_line(add) for add in adds]
         identity = _identity(pending, data_sha(shas, pending.row_order))
         sha = identity.metadata_sha()
@@ -502,6 +506,17 @@ def _staying(state: TableState | None, changing: Sequence[WritePlan], ended: End
         return False
     gone = {version.partition for version in ended.versions} | {plan.pending.partition for plan in changing}
     return not set(state.history.heads) <= gone
+
+
+def _require_each_once(adds: Sequence[Add]) -> None:
+    """Raise `IntegrityError` where a version would have a file twice: its rows would be there once."""
+    keys = Counter(add.key for add in adds)
+    if twice := next((key for key, times in keys.items() if times > 1), None):
+        raise IntegrityError(
+            f"The part {twice} is in the table already, and the rows that are added would be the same file: its number "
+            "in the log is not the one in its bytes. Nothing was written. Replace the table's rows once "
+            "(mode='replace'), and add to them then."
+        )
 
 
 def _merged_schema(state: TableState | None, changing: Sequence[WritePlan], *, staying: bool) -> StructType:
