@@ -352,7 +352,10 @@ class DomainMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """Where a commit came from: any JSON object, kept whole. Protocol: *Commit Provenance Information*."""
+    """Where a commit came from: any JSON object, kept whole; other JSON is passed over.
+
+    Protocol: *Commit Provenance Information*.
+    """
 
     NAME: ClassVar = "commitInfo"
     FORGOTTEN: ClassVar = "dagsterVersionedForgotten"
@@ -512,7 +515,7 @@ def _without_rest(line: bytes) -> bytes:
 
 
 def parse_action(value: Mapping[str, object], where: str) -> Action | None:
-    """Parse ``{name: members}``; ``None`` for an action that is not known. Raises `LogCorrupt`."""
+    """Parse ``{name: members}``; ``None`` for what is not known, or says nothing. Raises `LogCorrupt`."""
     known = [name for name in value if name in _KINDS and value[name] is not None]
     if not known:
         return None
@@ -521,6 +524,8 @@ def parse_action(value: Mapping[str, object], where: str) -> Action | None:
     (name,) = known
     members = value[name]
     if not isinstance(members, dict):
+        if name == CommitInfo.NAME:  # any JSON is allowed there, and what is no object has nothing that is read
+            return None
         raise LogCorrupt(f"{where}: {name} is not an object. Nothing was read.")
     return _KINDS[name].parse(Members(cast("dict[str, Any]", members), f"{where}, {name}"))
 

@@ -69,7 +69,7 @@ def require_admitted(what: str, sql: str, functions: frozenset[str] = FUNCTIONS)
 
 def _refused(sql: str, functions: frozenset[str]) -> Iterator[str]:
     tokens = _tokens(sql)
-    if tokens is None:
+    if not tokens:
         yield "what cannot be read as SQL"
         return
     before = ""

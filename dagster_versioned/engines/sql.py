@@ -117,6 +117,21 @@ class Names:
         """Parse, check and translate one expression. Raises `InvalidInput` naming the expression and the reason."""
         return self.translate(text, parse_expression(text))
 
+    def condition(self, text: str) -> Resolved:
+        """`resolve`, for a text whose value is true, false or null. Raises `InvalidInput` for any other as well."""
+        import duckdb
+
+        resolved = self.resolve(text)
+        try:
+            held = self._described(resolved.sql)
+        except duckdb.Error as error:
+            raise _unevaluated(repr(text), error) from error
+        if held != "BOOLEAN":
+            raise InvalidInput(
+                f"{text!r:.300} is no condition: its value is {held}, and not true or false. Nothing was written."
+            )
+        return resolved
+
     def equalities(self, text: str, one: str, other: str) -> list[tuple[str, str]]:
         """The columns of two sides that must be equal where ``text`` is true, as far as that is plain to see."""
         from sqlglot import exp
@@ -311,15 +326,17 @@ class Names:
         """DuckDB's type of a translated expression; ``""`` for one that stands on a lambda's variable."""
         import duckdb
 
+        try:
+            return self._described(tree.sql("duckdb"))
+        except duckdb.Error:
+            return ""
+
+    def _described(self, sql: str) -> str:
         source = " FROM nothing" if self._rows.schema.names else ""  # DuckDB knows no table without columns
         with database() as cursor:
             if source:
                 cursor.register("nothing", self._rows)
-            try:
-                described = cursor.execute(f"DESCRIBE SELECT {tree.sql('duckdb')}{source}").fetchall()
-            except duckdb.Error:
-                return ""
-        return str(described[0][1])
+            return str(cursor.execute(f"DESCRIBE SELECT {sql}{source}").fetchall()[0][1])
 
 
 def _column(schema: StructType, name: str) -> str | None:

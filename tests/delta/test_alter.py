@@ -12,6 +12,7 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import Add, Metadata, Protocol
 from dagster_versioned.delta.commit.references import references
+from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.features import reader_features, writer_features
 from dagster_versioned.delta.log.commits import read_commits
@@ -110,6 +111,36 @@ def test_a_feature_is_listed_without_a_property(table):
     assert dict(table.metadata.configuration) == {}
     with pytest.raises(InvalidInput, match="already"):
         table.upgrade_protocol("deletionVectors")
+
+
+@pytest.mark.parametrize("properties", [{}, NAME], ids=["plain", "mapped"])
+@pytest.mark.parametrize("key", [ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN])
+def test_no_column_gets_the_name_of_one_that_keeps_ids(uri, key, properties):
+    tracking = {"delta.enableRowTracking": "true"}
+    write_delta(uri, pa.table({"a": [1]}), properties=tracking | properties)
+    table = Table(uri)
+    names = {one: table.metadata.configuration[one] for one in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)}
+    name = names[key]
+    rows = pa.table({"a": [2], name.upper(): [3]})
+    attempts = [
+        lambda: table.add_columns({name: pa.int64()}),
+        lambda: write_delta(uri, rows, schema_mode="merge"),
+        lambda: write_delta(uri, rows, "overwrite", schema_mode="overwrite"),
+        lambda: create_delta(
+            f"{uri}2", pa.schema([(name, pa.int64())]), properties={**tracking, **names, **properties}
+        ),
+    ]
+    if properties:
+        attempts.append(lambda: table.rename_column("a", name))
+    before = sorted(info.key for info in LocalStore(uri).list())
+    for attempt in attempts:
+        with pytest.raises(InvalidInput, match=r"(?i)_row-.*Nothing was written"):
+            attempt()
+    assert sorted(info.key for info in LocalStore(uri).list()) == before
+    assert read_delta(uri, row_ids=True).num_rows == 1
+    table.set_properties({"delta.enableRowTracking": "false"})
+    with pytest.raises(InvalidInput, match=r"_row-.*Nothing was written"):
+        table.add_columns({name: pa.int64()})
 
 
 def test_row_tracking_gives_ids_to_the_files_that_are_there(table):

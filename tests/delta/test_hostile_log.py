@@ -627,6 +627,15 @@ def test_provenance_of_any_kind_is_no_reason_to_fail(table: HostileTable, health
     assert Table(table.uri).restore(1) == 5
 
 
+@pytest.mark.parametrize("value", ANYTHING, ids=repr)
+def test_provenance_that_is_no_object_is_passed_over(table: HostileTable, healthy: HostileTable, value: Any) -> None:
+    expected = states(healthy)
+    table.put(2, *({"commitInfo": value} if "commitInfo" in line else line for line in table.lines(2)))
+    assert states(table) == expected
+    assert [entry.version for entry in Table(table.uri).history()] == [4, 3, 2, 1, 0]
+    assert Table(table.uri).restore(1) == 5
+
+
 PROPERTIES = [
     "delta.checkpointInterval",
     "delta.dataSkippingNumIndexedCols",

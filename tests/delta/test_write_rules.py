@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.commit.row_tracking import RowTracking, new_columns
-from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
+from dagster_versioned.delta.commit.write_rules import Inside, WriteRules, parse_columns, require_enforceable
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
-from dagster_versioned.errors import LogCorrupt
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 EVERYTHING = Protocol(
     3,
@@ -56,19 +56,49 @@ def test_a_plain_table_asks_for_nothing_but_statistics() -> None:
     assert plain.physical_schema == StructType([field("x"), field("y", "string")])
 
 
-def test_not_null_inside_of_structs_and_not_of_arrays() -> None:
+def invariant(sql: str) -> str:
+    return json.dumps({"expression": {"expression": sql}})
+
+
+def test_not_null_at_every_depth() -> None:
     inner = StructType([field("b", nullable=False), field("c")])
     found = rules(
         field("a", nullable=False),
         field("s", inner),
         field("l", ArrayType(inner, False)),
         field("m", MapType("long", inner)),
+        field("k", MapType(inner, "long", False)),
     )
-    assert found.not_null == (("a",), ("s", "b"))
+    in_list, in_map, in_key = ("l", Inside.ELEMENT), ("m", Inside.VALUE), ("k", Inside.KEY)
+    assert found.not_null == (
+        ("a",), ("s", "b"), in_list, (*in_list, "b"), (*in_map, "b"), (*in_key, "b"), ("k", Inside.VALUE),
+    )  # fmt: skip
 
 
-def invariant(sql: str) -> str:
-    return json.dumps({"expression": {"expression": sql}})
+@pytest.mark.parametrize("noted", [{"delta__invariants": invariant("y > 1")}, {"delta__generationExpression": "x + 1"}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda inner: ArrayType(inner),
+        lambda inner: MapType("long", inner),
+        lambda inner: MapType(inner, "long"),
+        lambda inner: StructType([field("l", ArrayType(inner))]),
+    ],
+    ids=["list", "map", "key", "below"],
+)
+def test_rules_that_are_not_enforced_in_their_place_are_refused(noted: Any, place: Any) -> None:
+    inner = StructType([field("y", **noted)])
+    schema = StructType([field("x"), field("c", place(inner))])
+    with pytest.raises(UnsupportedFeature, match=r"y' has a rule of the feature .*cannot be written"):
+        require_enforceable(Protocol(1, 4), schema)
+    require_enforceable(NOTHING, schema)
+
+
+def test_generated_values_inside_of_structs_are_refused_and_invariants_are_not() -> None:
+    generated = StructType([field("s", StructType([field("y", delta__generationExpression="x + 1")]))])
+    with pytest.raises(UnsupportedFeature, match=r"'s\.y' has a rule of the feature generatedColumns"):
+        require_enforceable(Protocol(1, 4), generated)
+    require_enforceable(Protocol(1, 4), StructType(SPECIAL))
 
 
 SPECIAL = [

@@ -9,6 +9,7 @@ from dagster_versioned.delta import Table
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta_tables.arrow import (
+    create_delta,
     delete_from,
     merge_delta,
     optimize_delta,
@@ -19,7 +20,7 @@ from dagster_versioned.delta_tables.arrow import (
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched, WhenNotMatchedBySource
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.storage import LocalStore
-from support.delta_writes import FEATURES, changes_of, files_of, last_commit, row_ids, rows_of
+from support.delta_writes import FEATURES, changes_of, files_of, last_commit, row_ids, rows_of, schema
 
 every_feature = pytest.mark.parametrize("properties", FEATURES.values(), ids=FEATURES.keys())
 CHANGE_FEED = {"delta.enableChangeDataFeed": "true"}
@@ -378,6 +379,13 @@ def test_partitions_are_compacted_by_themselves(table):
         optimize_delta(uri, "id = 5")
 
 
+def test_no_data_file_is_in_a_hidden_folder(table):
+    rows = pa.table({"id": [1, 2], "p": ["a", "b"], "_p": ["x", "y"]})
+    write_delta(str(table), rows, partition_by=["p", "_p"])
+    assert {add.key.count("/") for add in adds_of(table)} == {0}
+    assert read_delta(str(table), filter="_p = 'y'").to_pylist() == [{"id": 2, "p": "b", "_p": "y"}]
+
+
 def test_clustered_tables_are_sorted_once(table):
     rows = pa.table({"id": [3, 1, 2], "s": [{"k": 1}, {"k": 2}, {"k": 1}]})
     write_delta(str(table), rows, cluster_by=["id"])
@@ -404,6 +412,57 @@ def test_a_table_is_sorted_again_by_other_clustering_columns(table):
     delete_from(uri, "k = 2")
     optimize_delta(uri)
     assert [add.deletion_vector for add in adds_of(table)] == [None]
+
+
+def test_a_table_is_partitioned_or_clustered(tmp_path):
+    rows, clustering = pa.table({"id": [1], "p": ["a"]}), {"delta.feature.clustering": "supported"}
+    clustered, partitioned = str(tmp_path / "c"), str(tmp_path / "p")
+    write_delta(clustered, rows, cluster_by=["id"])
+    write_delta(partitioned, rows, partition_by=["p"])
+    before, both = files_of(clustered), schema(("id", "long"), ("p", "string"))
+    for attempt in (
+        lambda: write_delta(clustered, rows, "overwrite", schema_mode="overwrite", partition_by=["p"]),
+        lambda: write_delta(str(tmp_path / "n"), rows, partition_by=["p"], properties=clustering),
+        lambda: create_delta(str(tmp_path / "n"), both, partition_by=["p"], properties=clustering),
+        lambda: Table(partitioned).upgrade_protocol("clustering"),
+        lambda: Table(partitioned).set_properties(clustering),
+    ):
+        with pytest.raises(InvalidInput, match=r"partitioned by \['p'\].*clustering.*Nothing was written"):
+            attempt()
+    assert (files_of(clustered), Table(clustered).version, Table(partitioned).version) == (before, 0, 0)
+    assert not (tmp_path / "n").exists()
+
+
+def test_a_restore_does_not_partition_a_clustered_table(table):
+    uri, rows = str(table), pa.table({"id": [1], "p": ["a"]})
+    write_delta(uri, rows, partition_by=["p"])
+    write_delta(uri, rows, "overwrite", schema_mode="overwrite", partition_by=[])
+    Table(uri).cluster_by("id")
+    with pytest.raises(InvalidInput, match="no table is both"):
+        Table(uri).restore(0)
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.columnMapping.mode": "name"}])
+def test_another_schema_keeps_the_clustering_or_is_refused(table, properties):
+    uri = str(table)
+    write_delta(uri, pa.table({"id": [1], "v": [1]}), cluster_by=["id"], properties=properties)
+    for bad in ({"x": [1]}, {"id": [[1]]}, {"id": [b"x"]}):
+        with pytest.raises(InvalidInput, match=r"clustered by .*Cluster it by other columns"):
+            write_delta(uri, pa.table(bad), "overwrite", schema_mode="overwrite")
+    write_delta(uri, pa.table({"ID": ["b", "a"]}), "overwrite", schema_mode="overwrite")
+    optimize_delta(uri)
+    assert read_delta(uri)["ID"].to_pylist() == ["a", "b"]
+    assert '"a"' in adds_of(table)[0].stats
+
+
+def test_no_table_is_clustered_by_what_has_no_bounds(tmp_path):
+    uri, rows = str(tmp_path / "t"), pa.table({"id": [1], "b": [b"x"]})
+    with pytest.raises(InvalidInput, match="'b' is no single value with bounds"):
+        write_delta(uri, rows, cluster_by=["b"])
+    write_delta(uri, rows)
+    with pytest.raises(InvalidInput, match="'b' is no single value with bounds"):
+        Table(uri).cluster_by("b")
+    write_delta(f"{uri}2", rows, partition_by=["b"])
 
 
 def test_files_that_another_program_clustered_stay_as_they_are(table):

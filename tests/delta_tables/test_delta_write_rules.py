@@ -10,17 +10,20 @@ import pytest
 from dagster_versioned.delta.actions import encode_action
 from dagster_versioned.delta.log.commits import commit_key, parse_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 from dagster_versioned.delta_tables.arrow import (
     add_constraint,
     create_delta,
     delete_from,
     merge_delta,
     optimize_delta,
+    read_delta,
     update_delta,
     write_delta,
 )
+from dagster_versioned.delta_tables.arrow.rules import nullable_type
 from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
-from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.errors import InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.storage import LocalStore
 from support.delta_writes import files_of, rows_of, schema
 
@@ -80,6 +83,56 @@ def test_a_constraint_that_rows_do_not_satisfy_is_not_added(uri):
     refused(uri, "has a constraint 'KNOWN' already", lambda: add_constraint(uri, "KNOWN", "v > 0"))
 
 
+def test_a_constraint_is_true_or_false(uri):
+    write_delta(uri, pa.table({"v": [1], "w": ["a"], "ok": [True]}))
+    for sql in ("v + 1", "w", "null", "'true'"):
+        refused(uri, "is no condition: its value is", lambda sql=sql: add_constraint(uri, "c", sql))
+    refused(uri, "cannot be evaluated", lambda: add_constraint(uri, "c", "ok > array(1)"))
+    for name, sql in {"c": "ok", "d": "v is not null", "e": "coalesce(w = 'a', false)"}.items():
+        add_constraint(uri, name, sql)
+    write_delta(uri, pa.table({"v": [2], "w": ["a"], "ok": [True]}))
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("v + 1", "no condition"),
+        ("nope > 1", "nope"),
+        ("v > 1 garbage", "v > 1 garbage"),
+        ("", "read as SQL|no single expression"),
+        ("reflect('java.lang.System', 'exit') > 1", "the function reflect"),
+    ],
+)
+def test_no_table_is_created_with_a_constraint_that_no_row_can_be_judged_by(uri, sql, reason):
+    properties = {"delta.constraints.c": sql}
+    for attempt in (
+        lambda: create_delta(uri, schema(("v", "long")), properties=properties),
+        lambda: write_delta(uri, pa.table({"v": [1]}), properties=properties),
+    ):
+        with pytest.raises(InvalidInput, match=reason):
+            attempt()
+    with pytest.raises(TableNotFound):
+        load_snapshot(LocalStore(uri))
+    create_delta(uri, schema(("v", "long")), properties={"delta.constraints.c": "v > 1"})
+    refused(uri, "break the constraint 'c'", lambda: write_delta(uri, pa.table({"v": [1]})))
+
+
+@pytest.mark.parametrize(
+    ("noted", "reason"),
+    [
+        ({"delta.identity.start": 1, "delta.identity.step": 0}, "identity column 'v' makes no sense: start 1, step 0"),
+        ({"delta.identity.start": 1}, "identity column 'v' makes no sense"),
+        ({"delta.invariants": "v > 1"}, "invariant of column 'v' holds no expression"),
+        ({"delta.generationExpression": 3}, "generationExpression of column 'v' is no SQL"),
+    ],
+)
+def test_no_table_is_created_with_a_rule_that_makes_no_sense(uri, noted, reason):
+    with pytest.raises(InvalidInput, match=rf"{reason}.*Nothing was written"):
+        create_delta(uri, schema(("id", "long"), ("v", "long", True, noted)))
+    with pytest.raises(TableNotFound):
+        load_snapshot(LocalStore(uri))
+
+
 def test_invariants_hold_for_every_verb(uri):
     invariant = json.dumps({"expression": {"expression": "v < 10"}})
     create_delta(uri, schema(("id", "long"), ("v", "long", True, {"delta.invariants": invariant})))
@@ -98,6 +151,61 @@ def test_columns_that_must_not_be_null_are_not(uri):
     null_inside = null_inside.set_column(2, "s", pa.array([{"x": None}], pa.struct([("x", pa.int64())])))
     refused(uri, "Column 's.x' must not be null", lambda: write_delta(uri, null_inside))
     write_delta(uri, pa.table({"id": [2], "v": [1]}))  # no struct, so no field of it is null
+
+
+INNER = StructType([StructField("x", "long", False)])
+X = pa.struct([("x", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "name"),
+    [
+        (ArrayType("long", False), [[1], [], None], [[1], [2, None]], "c.element"),
+        (ArrayType(ArrayType("long", False)), [[[1]], [None]], [[[1], [None]]], "c.element.element"),
+        (MapType("string", "long", False), [[("a", 1)], None], [[("a", None)], [("b", 1)]], "c.value"),
+        (MapType("string", ArrayType("long", False)), [[("a", None)]], [[("a", [None])]], "c.value.element"),
+        (ArrayType(INNER), [[{"x": 1}, None], []], [[{"x": 1}], [{"x": None}]], "c.element.x"),
+        (MapType("long", INNER), [[(1, {"x": 1})]], [[(1, {"x": None}), (2, {"x": 1})]], "c.value.x"),
+        (MapType(INNER, "long"), [[({"x": 1}, None)]], [[({"x": None}, 1)]], "c.key.x"),
+        (StructType([StructField("element", ArrayType("long", False))]), [{"element": [1]}], [{"element": [None]}],
+         "c.element.element"),
+    ],
+)  # fmt: skip
+def test_what_is_never_null_inside_of_a_column_is_not(uri, kind, good, bad, name):
+    def rows(values):
+        return pa.table({"id": range(len(values)), "c": pa.array(values, nullable_type(kind))})
+
+    create_delta(uri, schema(("id", "long"), ("c", kind)))
+    write_delta(uri, rows(good))
+    one = rf"Column '{name}' must not be null \(NOT NULL\), but 1 of its values are"
+    for frame in (rows(bad), rows([*good, *bad]), rows([*bad, *bad]).slice(len(bad))):
+        refused(
+            uri,
+            one,
+            lambda frame=frame: write_delta(uri, frame),
+            lambda frame=frame: merge_delta(uri, frame, ON, UPSERT),
+        )
+    assert read_delta(uri)["c"].to_pylist() == good  # the peer takes a field of a struct that is null for a null
+
+
+def test_a_table_whose_rules_are_not_enforced_everywhere_is_not_written(uri):
+    write_delta(uri, pa.table({"id": [1], "l": [[{"x": 1}]]}))
+    read = load_snapshot(LocalStore(uri))
+    x = StructField("x", "long", True, {"delta.invariants": json.dumps({"expression": {"expression": "x > 3"}})})
+    ruled = schema(("id", "long"), ("l", ArrayType(StructType([x]))))
+    metadata = dataclasses.replace(read.metadata, schema_string=ruled.json())
+    LocalStore(uri).put(commit_key(1), encode_action(metadata) + b"\n")
+    before = files_of(uri)
+    for attempt in (
+        lambda: write_delta(uri, pa.table({"id": [2], "l": [[{"x": 1}]]})),
+        lambda: delete_from(uri, "id = 1"),
+        lambda: create_delta(f"{uri}2", ruled),
+    ):
+        with pytest.raises(UnsupportedFeature, match=r"'l\.element\.x' has a rule of the feature invariants"):
+            attempt()
+    assert files_of(uri) == before
+    assert not files_of(f"{uri}2")
+    assert rows_of(uri) == [{"id": 1, "l": [{"x": 1}]}]
 
 
 def test_generated_columns_are_filled_in_and_kept_right(uri):

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta.log.snapshot import load_snapshot
-from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta.schema.types import ArrayType, MapType, StructField, StructType
 from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as on_spark
 from dagster_versioned.delta_tables.data_files import DeltaFiles
@@ -106,6 +106,38 @@ def test_rows_that_break_a_rule_write_nothing(spark, ruled, expressions, sentenc
         on_spark.write_delta(spark, ruled, spark.range(4).selectExpr(*expressions))
     assert "Nothing was written." in str(raised.value)
     assert files_in(ruled) == before
+
+
+def test_what_is_never_null_inside_of_a_column_is_not(spark, tmp_path):
+    uri, inner = str(tmp_path / "table"), StructType([StructField("x", "long", False)])
+    fields = {
+        "l": ArrayType("long", False),
+        "s": ArrayType(inner),
+        "m": MapType("string", ArrayType("long"), False),
+        "k": MapType(inner, "long"),
+    }
+    arrow.create_delta(uri, StructType([StructField("id", "long"), *(StructField(*one) for one in fields.items())]))
+    good = {
+        "l": "array(id)",
+        "s": "array(named_struct('x', id), null)",
+        "m": "map('a', array(null, id))",
+        "k": "map(named_struct('x', id), cast(null as long))",
+    }
+    bad = {
+        "l": "array(id, nullif(id, 2))",
+        "s": "array(named_struct('x', nullif(id, 2)))",
+        "m": "map('a', if(id = 2, null, array(id)))",
+        "k": "map(named_struct('x', nullif(id, 2)), id)",
+    }
+    on_spark.write_delta(
+        spark, uri, spark.range(4).selectExpr("id", *(f"{sql} as {name}" for name, sql in good.items()))
+    )
+    on_spark.write_delta(spark, uri, spark.range(4).selectExpr("id"))
+    before = files_in(uri)
+    for name, path in {"l": "l.element", "s": "s.element.x", "m": "m.value", "k": "k.key.x"}.items():
+        with pytest.raises(InvalidInput, match=rf"Column '{path}' must not be null \(NOT NULL\), but 1 of 4 rows are"):
+            on_spark.write_delta(spark, uri, spark.range(4).selectExpr("id", f"{bad[name]} as {name}"))
+    assert files_in(uri) == before
 
 
 def test_changes_that_break_a_rule_change_nothing(spark, ruled):

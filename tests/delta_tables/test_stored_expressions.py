@@ -67,6 +67,12 @@ def test_a_default_is_computed_once_and_may_be_another_each_time():
         require_admitted("x", CODE, OF_DEFAULTS)
 
 
+@pytest.mark.parametrize("sql", ["", " ", "'open"])
+def test_what_is_no_sql_is_refused(sql):
+    with pytest.raises(InvalidInput, match="what cannot be read as SQL is not admitted"):
+        require_admitted("the constraint 'c'", sql)
+
+
 def test_no_constraint_is_added_that_nobody_may_evaluate(tmp_path):
     arrow.write_delta(str(tmp_path), pa.table({"a": [1]}))
     with pytest.raises(InvalidInput, match="the function reflect is not admitted"):
@@ -78,8 +84,16 @@ def with_rule(place, **rules):
     """A table of somebody else's with one column that has these members, or this constraint."""
     checks = {"delta.constraints.c": rules.pop("check")} if "check" in rules else {}
     fields = [StructField("a", "string", True, rules), StructField("b", "long")]
-    arrow.create_delta(str(place), StructType(fields), properties=checks)
+    arrow.create_delta(str(place), StructType(fields), properties=dict.fromkeys(checks, "b > 0"))
+    log = place / "_delta_log" / f"{0:020}.json"  # no table of ours has such a constraint
+    log.write_text("\n".join(_with(json.loads(line), checks) for line in log.read_text().splitlines()))
     return str(place)
+
+
+def _with(action, checks):
+    if "metaData" in action:
+        action["metaData"]["configuration"].update(checks)
+    return json.dumps(action)
 
 
 @pytest.mark.spark

@@ -301,7 +301,9 @@ def set_not_null(read: Snapshot, column: Column) -> Transaction:
     path = found_path(read.schema, column)
     dotted = ".".join(path)
     if any(not isinstance(type_at(read.schema, path[:end]), StructType) for end in range(len(path))):
-        raise InvalidInput(f"{dotted!r} is inside of a list or map, where NOT NULL is not kept. Nothing was written.")
+        raise InvalidInput(
+            f"{dotted!r} is inside of a list or map, and no statistics show whether it is null. Nothing was written."
+        )
     _require_no_null(read, path)
     return _with_nullable(read, path, False, WHOLE_TABLE)
 

@@ -18,7 +18,7 @@ from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.statistics import known, null_count, of_column, to_json, with_column
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain
+from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain, is_clusterable
 from dagster_versioned.delta.schema.column_mapping import physical_path, stored_leaf
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -39,8 +39,11 @@ def cluster_by(read: Snapshot, store: ObjectStore, columns: Sequence[Column]) ->
         )
     paths = [found_path(read.schema, column) for column in columns]
     for path in paths:
-        if not isinstance(kind := type_at(read.schema, path), str) or kind == "variant":
-            raise InvalidInput(f"{'.'.join(path)!r} is no single value, to cluster rows by. Nothing was written.")
+        if not is_clusterable(kind := type_at(read.schema, path)):
+            raise InvalidInput(
+                f"{'.'.join(path)!r} is no single value with bounds, to cluster rows by (it is {kind!s:.50}). Nothing"
+                " was written."
+            )
     before = clustering_columns(read.domains, read.schema, read.column_mapping) if DOMAIN in read.domains else ()
     parameters = {
         "oldClusteringColumns": ",".join(".".join(path) for path in before),

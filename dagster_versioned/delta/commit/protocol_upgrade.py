@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dagster_versioned.delta.actions import Protocol
+from dagster_versioned.delta.actions import Metadata, Protocol
 from dagster_versioned.delta.features import (
     is_reader_feature,
     known_feature,
@@ -86,6 +86,15 @@ def protocol_with(protocol: Protocol, properties: Mapping[str, str], schema: Str
     if needed <= had and (reader, writer) == (protocol.min_reader_version, protocol.min_writer_version):
         return protocol
     return _lowest(had | needed, reader_features(protocol), reader, writer)
+
+
+def require_one_layout(protocol: Protocol, metadata: Metadata) -> None:
+    """Raise `InvalidInput` for a table that is clustered, as its protocol says by the feature, and partitioned."""
+    if metadata.partition_columns and "clustering" in writer_features(protocol):
+        raise InvalidInput(
+            f"The table would be partitioned by {list(metadata.partition_columns)} and have the feature clustering,"
+            " and no table is both. Nothing was written. Partition a new table, or leave this one unpartitioned."
+        )
 
 
 def _lowest(features: frozenset[str], readers: frozenset[str], reader: int, writer: int) -> Protocol:

@@ -139,6 +139,19 @@ def require_trackable(metadata: Metadata, names: Collection[str]) -> None:
         raise InvalidInput(f"{ENABLED} cannot be set while {SUSPENDED} is. Nothing was written.")
 
 
+def refuse_id_columns(metadata: Metadata, before: Collection[str], names: Collection[str]) -> None:
+    """Raise `InvalidInput` for columns (``names``, those in files too) that are new and called as one that keeps ids.
+
+    No version has such a column, not even one that tracks no rows: older files, and later versions, have the ids.
+    """
+    kept = {metadata.configuration.get(key, "").casefold() for key in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)}
+    if taken := [name for name in names if name.casefold() in kept and name not in before]:
+        raise InvalidInput(
+            f"The column {taken[0]!r} has the name of one that keeps the ids of rows or their versions. Nothing was"
+            " written. Rename it."
+        )
+
+
 def require_ids(snapshot: Snapshot | None, actions: Sequence[Action]) -> None:
     """Raise `InvalidInput` where a live file that ``actions`` leave in place has no row ids."""
     if snapshot is None:

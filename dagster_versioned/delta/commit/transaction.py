@@ -28,11 +28,12 @@ from dagster_versioned.delta.commit.conflicts import (
     only_identity_went_on,
 )
 from dagster_versioned.delta.commit.iceberg import require_convertible
-from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with, require_one_layout
 from dagster_versioned.delta.commit.row_tracking import (
     ENABLED,
     PRESERVED_TAG,
     SUSPENDED,
+    refuse_id_columns,
     require_ids,
     require_trackable,
     with_row_ids,
@@ -42,7 +43,12 @@ from dagster_versioned.delta.files.statistics import num_records
 from dagster_versioned.delta.log.commits import Commit, commit_key, commit_of, commits_after, read_commits
 from dagster_versioned.delta.log.snapshot import Snapshot, replayed
 from dagster_versioned.delta.paths import confined_key
-from dagster_versioned.delta.schema.column_mapping import physical_name, physical_schema, require_mapped
+from dagster_versioned.delta.schema.column_mapping import (
+    ColumnMapping,
+    physical_name,
+    physical_schema,
+    require_mapped,
+)
 from dagster_versioned.delta.schema.types import StructField, StructType, parse_schema
 from dagster_versioned.errors import AlreadyExists, CommitConflict, InvalidInput, LogCorrupt
 from dagster_versioned.storage.backoff import RACE, RACES
@@ -290,6 +296,10 @@ class Transaction:
         require_convertible(read.metadata if read else None, protocol, metadata, schema, self.actions)
         if read is not None and protocol is read.protocol and metadata is read.metadata:
             return
+        if read is None or not (read.partition_columns and "clustering" in writer_features(read.protocol)):
+            require_one_layout(protocol, metadata)
+        before = _names(read.schema, read.column_mapping) if read else set[str]()
+        refuse_id_columns(metadata, before, _names(schema, column_mapping(protocol, metadata)))
         has = reader_features(protocol) | writer_features(protocol)
         needed = protocol_with(protocol, metadata.configuration, schema)
         if missing := (reader_features(needed) | writer_features(needed)) - has:
@@ -323,6 +333,11 @@ def _dated(metadata: Metadata, version: int, stamp: int) -> Metadata:
         "delta.inCommitTimestampEnablementTimestamp": str(stamp),
     }
     return replace(metadata, configuration={**metadata.configuration, **since})
+
+
+def _names(schema: StructType, mapping: ColumnMapping) -> set[str]:
+    """What columns are called in the table and in its files."""
+    return {*schema.names, *physical_schema(schema, mapping).names}
 
 
 def _column(schema: StructType, name: str) -> StructField:

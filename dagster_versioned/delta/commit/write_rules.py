@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Self
 
 from dagster_versioned.delta.actions import Metadata, Protocol
@@ -16,10 +17,19 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.clustering import clustering_columns
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_path, physical_schema
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn, identity_columns
-from dagster_versioned.delta.schema.types import StructField, StructType
-from dagster_versioned.errors import LogCorrupt
+from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 
 Path = tuple[str, ...]
+
+
+class Inside(StrEnum):
+    """The steps of a path that lead into a list or map; as text they are not told from a field of that name."""
+
+    ELEMENT = "element"
+    KEY = "key"
+    VALUE = "value"
+
 
 _CHECK = "delta.constraints."
 _INVARIANT = "delta.invariants"
@@ -32,9 +42,10 @@ class WriteRules:
     """What a writer of rows must obey; a feature that the protocol lists, but the table does not use, asks nothing.
 
     SQL is in Spark's dialect, over the names of the table. A row is refused where a field of ``not_null`` is null (one
-    inside of structs: while its struct is not), and where one of ``checks`` is false or null.
+    inside of another value: while that is not), and where one of ``checks`` is false or null.
 
-    - ``not_null``: paths of the fields that are never null, those inside of structs among them, of arrays and maps not.
+    - ``not_null``: paths of what is never null: fields, those inside of structs, arrays and maps among them, and
+      elements and values (`Inside`).
     - ``checks``: CHECK constraints and column invariants, by name.
     - ``generated``: by column, what its value is; a row that brings another one is refused.
     - ``defaults``: by column, what is written where a row has no value for it (null is a value).
@@ -83,7 +94,7 @@ class WriteRules:
         )
         tracked = "rowTracking" in features and metadata.is_set(ROW_TRACKING_ENABLED)
         return cls(
-            not_null=tuple(path for path, member in _members(schema) if not member.nullable),
+            not_null=tuple(path for path, nullable, _ in _parts(schema) if not nullable),
             checks={
                 **(_constraints(metadata) if "checkConstraints" in features else {}),
                 **(_invariants(schema) if "invariants" in features else {}),
@@ -119,6 +130,43 @@ def _members(schema: StructType, path: Path = ()) -> Iterator[tuple[Path, Struct
         yield here, member
         if isinstance(member.type, StructType):
             yield from _members(member.type, here)
+
+
+def _parts(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, bool, Mapping[str, Any]]]:
+    """Every field, element, key and value at any depth: its path, whether it may be null, and what is noted of it."""
+    parts: list[tuple[str, DataType, bool, Mapping[str, Any]]] = []
+    match data_type:
+        case StructType(fields=fields):
+            parts = [(member.name, member.type, member.nullable, member.metadata) for member in fields]
+        case ArrayType(element_type=element, contains_null=nullable):
+            parts = [(Inside.ELEMENT, element, nullable, {})]
+        case MapType(key_type=key, value_type=value, value_contains_null=nullable):
+            parts = [(Inside.KEY, key, True, {}), (Inside.VALUE, value, nullable, {})]  # no map has a key that is null
+        case _:
+            pass
+    for step, kind, nullable, noted in parts:
+        here = (*path, step)
+        yield here, nullable, noted
+        yield from _parts(kind, here)
+
+
+def require_enforceable(protocol: Protocol, schema: StructType) -> None:
+    """Raise `UnsupportedFeature` for rules in places where they are not enforced, and no row may pass them over.
+
+    These are invariants inside of lists and maps, and generated values of fields inside of columns.
+    """
+    features = writer_features(protocol)
+    for path, _, noted in _parts(schema):
+        listed = any(isinstance(step, Inside) for step in path)
+        for feature, broken, where in (
+            ("invariants", listed and _INVARIANT in noted, "a list or map"),
+            ("generatedColumns", len(path) > 1 and noted.get(_GENERATED) is not None, "a column"),
+        ):
+            if broken and feature in features:
+                raise UnsupportedFeature(
+                    f"{'.'.join(path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
+                    " enforced yet, so the table cannot be written. Nothing was written. Use a program that does."
+                )
 
 
 def _constraints(metadata: Metadata) -> dict[str, str]:

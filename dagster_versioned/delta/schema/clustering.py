@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, logical_path, physical_path
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.errors import LogCorrupt
 
 DOMAIN = "delta.clustering"
@@ -38,6 +38,11 @@ def clustering_domain(columns: Sequence[Path], schema: StructType, mapping: Colu
     """
     paths = [list(physical_path(schema, path, mapping)) for path in columns]
     return DomainMetadata(DOMAIN, json.dumps({_COLUMNS: paths}, ensure_ascii=False, separators=(",", ":")))
+
+
+def is_clusterable(kind: DataType) -> bool:
+    """Whether files can have the bounds of a column, which the protocol asks of those that a table is clustered by."""
+    return isinstance(kind, str) and kind not in ("binary", "variant")
 
 
 def _path(column: object) -> Path:

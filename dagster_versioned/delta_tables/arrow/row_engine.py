@@ -58,7 +58,7 @@ class ArrowRowEngine:
 
     def violations(self, target: Target, check: str) -> int:
         with writing(target) as write:
-            condition = write.rules.names.resolve(check)
+            condition = write.rules.names.condition(check)
 
             def count(add: Add) -> int:
                 file = write.look(add, condition.of("target"))

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.commit.write_rules import Inside, WriteRules
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.types import (
@@ -41,7 +41,7 @@ class RowRules:
         self._lock = threading.Lock()
         self._identity = dict(rules.identity)
         self._marks: dict[str, int] = {}
-        self._checks = {name: self.names.resolve(sql) for name, sql in rules.checks.items()}
+        self._checks = {name: self.names.condition(sql) for name, sql in rules.checks.items()}
         self._generated = {name: self.names.resolve(sql) for name, sql in rules.generated.items()}
         self._defaults = {name: Names({}).resolve(sql) for name, sql in rules.defaults.items()}
 
@@ -137,8 +137,9 @@ class RowRules:
     def _enforce(self, rows: pa.Table, brought: frozenset[str]) -> None:
         for path in self._rules.not_null:
             if absent := _nulls_at(rows, path):
+                of = "its values" if any(isinstance(step, Inside) for step in path) else f"{rows.num_rows} rows"
                 raise InvalidInput(
-                    f"Column {'.'.join(path)!r} must not be null (NOT NULL), but {absent} of {rows.num_rows} rows are."
+                    f"Column {'.'.join(path)!r} must not be null (NOT NULL), but {absent} of {of} are."
                     " Nothing was written."
                 )
         for name, check in self._checks.items():
@@ -197,10 +198,19 @@ def _sided(columns: Mapping[str, Any], wanted: Iterable[str], rows: pa.Table, si
 
 
 def _nulls_at(rows: pa.Table, path: tuple[str, ...]) -> int:
-    """How many rows have a null there, and no null on the way."""
+    """How many values are null there, and no null on the way."""
     column: Any = rows[path[0]]
     for name in path[1:]:
-        column = compute.struct_field(column.filter(compute.is_valid(column)), name)
+        present = column.filter(compute.is_valid(column))
+        if not isinstance(name, Inside):
+            column = compute.struct_field(present, name)
+        elif name is Inside.ELEMENT:
+            column = compute.list_flatten(present)
+        else:
+            # Of a slice, Arrow gives the entries of the whole; a list is flattened as it is.
+            kind = present.type
+            entries = pa.list_(pa.struct([kind.key_field.with_name("key"), kind.item_field.with_name("value")]))
+            column = compute.struct_field(compute.list_flatten(present.cast(entries)), name.value)
     return column.null_count
 
 

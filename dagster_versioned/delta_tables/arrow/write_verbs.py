@@ -30,10 +30,11 @@ def create_delta(
 
     A `StructType` may say more than an Arrow schema: defaults, generated and identity columns are in the metadata of
     its fields, as the protocol has them. ``properties`` bring the features that they need into the table's protocol.
-    Raises `InvalidInput` where there is a table already.
+    Raises `InvalidInput` where there is a table already, and for a constraint that Arrow cannot judge rows by.
     """
     columns = schema if isinstance(schema, StructType) else schema_from_arrow(schema)
     return commands.create(
+        _ENGINE,
         open_store(uri, profile=profile),
         columns,
         partition_by=partition_by,

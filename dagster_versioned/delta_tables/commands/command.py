@@ -19,7 +19,6 @@ from dagster_versioned.delta.commit.conflicts import Intent as CommitIntent
 from dagster_versioned.delta.commit.row_tracking import PRESERVED_TAG
 from dagster_versioned.delta.commit.transaction import Transaction, commit, now_ms
 from dagster_versioned.delta.commit.write_rules import WriteRules
-from dagster_versioned.delta.features import require_write
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import adds_table, to_adds
 from dagster_versioned.delta.files.predicate import Predicate, parse_predicate
@@ -29,7 +28,7 @@ from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.column_mapping import physical_name
 from dagster_versioned.delta.schema.identity_columns import with_high_water_marks
 from dagster_versioned.delta_tables.commands.metrics import operation_metrics
-from dagster_versioned.delta_tables.commands.plan import Plan, newest, refuse_reserved
+from dagster_versioned.delta_tables.commands.plan import Plan, newest, require_writable
 from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import Change, Delete, FileChanges, Merge, RowEngine, Target
 from dagster_versioned.errors import CommitConflict, InvalidInput, StorageError, VersionedError
@@ -60,8 +59,7 @@ class Command:
         self.store = store
         self.plan = plan
         self.provenance = provenance
-        refuse_reserved(plan.left.metadata, plan.left.schema)
-        require_write(plan.left.protocol, plan.left.metadata)  # before a file is written, not with the commit
+        require_writable(plan.left)
         self.target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), str(uuid4()))
         self._begun = time.monotonic()
 

@@ -5,16 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import uuid4
 
-from dagster_versioned.delta.actions import Action, Metadata, Protocol
+from dagster_versioned.delta.actions import Action, DomainMetadata, Metadata, Protocol
 from dagster_versioned.delta.commit.alter import CHANGE_FEED, CHANGE_FEED_COLUMNS
-from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.column_path import found_path, type_at
+from dagster_versioned.delta.commit.protocol_upgrade import protocol_with, require_one_layout
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import new_columns
 from dagster_versioned.delta.commit.transaction import now_ms
+from dagster_versioned.delta.commit.write_rules import require_enforceable
+from dagster_versioned.delta.features import require_write
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.properties import require_values
-from dagster_versioned.delta.schema.clustering import clustering_domain
+from dagster_versioned.delta.schema.clustering import clustering_columns, clustering_domain, is_clusterable
 from dagster_versioned.delta.schema.mapped_columns import with_mapped_columns
 from dagster_versioned.delta.schema.schema_merge import merged_schema, replaced_schema
 from dagster_versioned.delta.schema.types import StructType
@@ -52,9 +55,11 @@ def new_table(
     partitions = tuple(_named(schema, column) for column in partition_by)
     clustering = [(_named(schema, column),) for column in cluster_by]
     for name in (*partitions, *(column for (column,) in clustering)):
-        if not isinstance(kind := schema.field(name).type, str) or kind == "variant":
+        kind = schema.field(name).type
+        if not (is_clusterable(kind) or (kind == "binary" and not clustering)):
             raise InvalidInput(
-                f"{name!r} is no single value, to lay rows out by (it is {kind!s:.50}). Nothing was written."
+                f"{name!r} is no single value with bounds, to lay rows out by (it is {kind!s:.50}). Nothing was"
+                " written."
             )
     if partitions and clustering:
         raise InvalidInput("A table is either partitioned or clustered. Nothing was written.")
@@ -71,6 +76,7 @@ def new_table(
     metadata = Metadata(
         str(uuid4()), schema.json(), partitions, configuration, name, description, created_time=now_ms()
     )
+    require_one_layout(protocol, metadata)
     snapshot = Snapshot(
         -1, protocol, metadata, schema, {}, {}, no_rows(FILES), no_rows(TOMBSTONES), metadata.created_time or 0, None
     )
@@ -100,7 +106,29 @@ def evolved(
         read.metadata, schema_string=schema.json(), configuration=configuration, partition_columns=partitions
     )
     protocol = protocol_with(read.protocol, configuration, schema)
-    return Plan(read, replace(read, metadata=metadata, schema=schema, protocol=protocol))
+    if partitions != read.partition_columns:
+        require_one_layout(protocol, metadata)
+    left = replace(read, metadata=metadata, schema=schema, protocol=protocol)
+    domain = _clustering_of(read, schema) if schema_mode == "overwrite" else None
+    if domain is None or domain.configuration == read.domains[domain.domain]:
+        return Plan(read, left)
+    return Plan(read, replace(left, domains={**read.domains, domain.domain: domain.configuration}), (domain,))
+
+
+def _clustering_of(read: Snapshot, schema: StructType) -> DomainMetadata | None:
+    """What has a table that gets another schema clustered by the columns that it is clustered by."""
+    columns = clustering_columns(read.domains, read.schema, read.column_mapping)
+    try:
+        paths = [found_path(schema, path) for path in columns]
+    except InvalidInput as error:
+        raise InvalidInput(f"The table is clustered by it: {error} Cluster it by other columns first.") from error
+    for path in paths:
+        if not is_clusterable(type_at(schema, path)):
+            raise InvalidInput(
+                f"The table is clustered by {'.'.join(path)!r}, which the new rows have with a type that has no bounds."
+                " Nothing was written. Cluster it by other columns first."
+            )
+    return clustering_domain(paths, schema, read.column_mapping) if paths else None
 
 
 def newest(store: ObjectStore) -> Snapshot | None:
@@ -127,10 +155,15 @@ def exists_already(store: ObjectStore) -> InvalidInput:
     return InvalidInput(f"There is a table in {store.uri} already. Nothing was written. Append to it, or overwrite it.")
 
 
-def refuse_reserved(metadata: Metadata, schema: StructType) -> None:
-    """Raise `InvalidInput` for columns whose names the change data feed takes, if the table has one."""
-    taken = [name for name in schema.names if name.casefold() in CHANGE_FEED_COLUMNS]
-    if taken and metadata.is_set(CHANGE_FEED):
+def require_writable(left: Snapshot) -> None:
+    """Check, before a file is written and not with the commit, that rows can be written to a table.
+
+    Raises `UnsupportedFeature`, and `InvalidInput` for columns whose names the change data feed takes, if there is one.
+    """
+    require_write(left.protocol, left.metadata)
+    require_enforceable(left.protocol, left.schema)
+    taken = [name for name in left.schema.names if name.casefold() in CHANGE_FEED_COLUMNS]
+    if taken and left.metadata.is_set(CHANGE_FEED):
         raise InvalidInput(
             f"The column {taken[0]!r} has the name of one that the change data feed adds. Nothing was written. Rename"
             " it, or leave delta.enableChangeDataFeed off."

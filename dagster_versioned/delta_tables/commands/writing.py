@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.transaction import Transaction, commit
+from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
@@ -14,17 +15,19 @@ from dagster_versioned.delta_tables.commands.plan import (
     exists_already,
     new_table,
     newest,
-    refuse_reserved,
+    require_writable,
 )
 from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
-from dagster_versioned.delta_tables.dml import RowEngine
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.delta_tables.dml import RowEngine, Target
+from dagster_versioned.delta_tables.stored_expressions import require_admitted
+from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
 
 Mode = Literal["append", "overwrite", "error", "ignore"]
 
 
 def create(
+    engine: RowEngine,
     store: ObjectStore,
     schema: StructType,
     *,
@@ -34,11 +37,17 @@ def create(
     name: str | None = None,
     description: str | None = None,
 ) -> Applied:
-    """Create a table without rows. Raises `InvalidInput` where there is one already."""
+    """Create a table without rows. Raises `InvalidInput` where there is one, and for rules that make no sense."""
     if newest(store) is not None:
         raise exists_already(store)
     plan = new_table(schema, partition_by, cluster_by, properties or {}, name, description)
-    refuse_reserved(plan.left.metadata, schema)
+    require_writable(plan.left)
+    try:
+        target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), "")
+    except LogCorrupt as error:
+        raise InvalidInput(f"{error} Nothing was written.") from error
+    for constraint, sql in target.rules.checks.items():
+        engine.violations(target, require_admitted(f"the constraint {constraint!r}", sql))
     actions = [plan.left.protocol, plan.left.metadata, *plan.also]
     parameters = {"partitionBy": compact_json(list(partition_by)), "properties": compact_json(dict(properties or {}))}
     made = Transaction(None, actions, "CREATE TABLE", NOTHING, parameters)

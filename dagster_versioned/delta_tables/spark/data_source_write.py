@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from dagster_versioned.delta.actions import Add, Metadata
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
 from dagster_versioned.delta.commit.transaction import now_ms
-from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.commit.write_rules import WriteRules, require_enforceable
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructType
@@ -95,6 +95,7 @@ class WriteJob:
             snapshot = replace(read, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES))
         except TableNotFound:
             snapshot = _new_table(parse_schema(self.schema_json), self.partition_by or ())
+        require_enforceable(snapshot.protocol, snapshot.schema)
         rules = WriteRules.of_snapshot(snapshot)
         if rules.identity:
             raise InvalidInput(

@@ -5,9 +5,9 @@ All of it is expressions of the frame, so it happens in the pass that writes the
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from dagster_versioned.delta.commit.write_rules import Inside
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.dml import Target
@@ -188,12 +188,22 @@ def _of_generated(name: str, sql: str) -> str:
 
 
 def _is_null_at(path: Sequence[str]) -> "Column":
-    column = quoted(path[0])
-    parents: list[Column] = []
-    for name in path[1:]:
-        parents.append(column.isNotNull())
-        column = column.getField(name)
-    return reduce(lambda a, b: a & b, parents, column.isNull())
+    return _has_null(quoted(path[0]), path[1:])
+
+
+def _has_null(value: "Column", rest: Sequence[str]) -> "Column":
+    """Whether something is null there, and nothing on the way."""
+    from pyspark.sql import functions as sf
+
+    if not rest:
+        return value.isNull()
+    step, below = rest[0], rest[1:]
+    if not isinstance(step, Inside):
+        return value.isNotNull() & _has_null(value.getField(step), below)
+    values = value
+    if step is not Inside.ELEMENT:
+        values = sf.map_keys(value) if step is Inside.KEY else sf.map_values(value)
+    return value.isNotNull() & sf.exists(values, lambda inner: _has_null(inner, below))
 
 
 def _must_not_be_null(path: Sequence[str]) -> Callable[[int, int], str]:

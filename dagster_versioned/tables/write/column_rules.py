@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.commit.write_rules import Inside, WriteRules
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta.schema.widening import CHANGES
@@ -23,7 +23,10 @@ def with_column_rules(table: Snapshot, schema: StructType, versions: Iterable[Nu
     ``versions`` are those that the commit makes current. Raises `InvalidInput` where one has a null in a column that is
     NOT NULL, and `UnsupportedFeature` where a field within a column is.
     """
-    required = WriteRules.of_snapshot(table).not_null
+    # What is inside of lists and maps may be null in every version, and with their types in the table's schema.
+    required = [
+        path for path in WriteRules.of_snapshot(table).not_null if not any(isinstance(step, Inside) for step in path)
+    ]
     for path in required:
         if len(path) > 1 and path[0] in schema.names:
             raise UnsupportedFeature(
