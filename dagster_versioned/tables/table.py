@@ -13,11 +13,12 @@ from dagster_versioned.delta.log.commits import Commit
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.dispatch import engine_for_type
-from dagster_versioned.errors import CommitConflict, InvalidInput
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.identity.reference import HeadReference, LogVersion, PinName, ShaPrefix, TagName, parse_reference
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.chain_head import chain_head
 from dagster_versioned.tables.choose import ChosenVersions, VersionLike, choose_version, choose_versions
 from dagster_versioned.tables.computations import Forgotten, affected, find, made_by_computations, remember
 from dagster_versioned.tables.configuration import constraints_of
@@ -439,7 +440,16 @@ class VersionedTable:
             import pyarrow as pa
 
             as_type = pa.Table
-        return engine_for_type(as_type).read(files.scan, as_type)
+        try:
+            return engine_for_type(as_type).read(files.scan, as_type)
+        except IntegrityError as error:
+            is_missing = isinstance(error.__cause__, ObjectNotFound | FileNotFoundError)
+            if is_missing and chain_head(self.state.snapshot) is not None:
+                raise IntegrityError(
+                    f"{error} If a query computes the history, as where `odf discard` deleted slices, run "
+                    f"`dagster-versioned odf rebuild {self.name}`."
+                ) from error
+            raise
 
     def files(
         self,

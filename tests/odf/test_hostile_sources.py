@@ -1,7 +1,9 @@
 """Sources whose hashes are right and whose data are not: they are refused, and the copy does not change by a byte."""
 
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,11 +40,12 @@ from dagster_versioned.odf.sharing.finder import datasets_of
 from dagster_versioned.odf.sharing.remote import RemoteDataset, open_remote
 from dagster_versioned.odf.sharing.serve import server
 from dagster_versioned.odf.sharing.transfer import PULLED, pull, push
+from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_chains import moment
-from support.odf_graph import SCHEMA, Served, add_readings, logical_hash
+from support.odf_graph import SCHEMA, Served, add_readings, logical_hash, root_of
 from support.stores import contents
 
 
@@ -51,15 +54,24 @@ def copy(tmp_path: Path) -> VersionedTable:
     return Project.open("COPY", str(tmp_path / "copy")).table("readings")
 
 
-def events(start: int, count: int, operations: list[int] | None = None) -> pa.Table:
-    times = [moment(1).to_datetime()] * count
+def events(start: int, count: int, operations: list[int] | None = None, schema: pa.Schema = SCHEMA) -> pa.Table:
+    times = [moment(9).to_datetime()] * count
     columns = [range(start, start + count), operations or [0] * count, times, times, ["a"] * count, [1] * count]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def add(source: Served, rows: pa.Table, start: int, end: int) -> None:
-    """Add rows, of which the block says that they are the records from ``start`` to ``end``."""
+def only_problem(source: Served) -> str:
+    """What verification finds of the only file that it finds something of."""
+    (report,) = verify(source.remote).datasets
+    assert not report.unchecked
+    (finding,) = report.findings
+    assert finding.subject == "slice"
+    return finding.problem
+
+
+def add(source: Served, rows: pa.Table, start: int, end: int, logical: Multihash | None = None) -> None:
+    """Add rows, of which the block says that they are the records ``start`` to ``end``, with this hash or theirs."""
     state = source.state
     assert state is not None
     written = pa.BufferOutputStream()
@@ -67,7 +79,8 @@ def add(source: Served, rows: pa.Table, start: int, end: int) -> None:
     data = written.getvalue().to_pybytes()
     physical = Multihash.sha3_256(data)
     source.store(f"data/{physical}", data)
-    made = DataSlice(logical_hash(events(start, 1)), physical, OffsetInterval(start, end), len(data))
+    logical = logical or logical_hash(rows, rows.schema)
+    made = DataSlice(logical, physical, OffsetInterval(start, end), len(data))
     source.append(AddData(prev_offset=state.last_offset, new_data=made, new_watermark=moment(9)))
 
 
@@ -81,7 +94,7 @@ def add(source: Served, rows: pa.Table, start: int, end: int) -> None:
         (events(99, 3), "other offsets than its block says"),
         (events(15, 2), "other offsets than its block says"),
         (events(15, 4), "other offsets than its block says"),
-        (events(15, 3, [0, 4, 0]), "operations that are none"),
+        (events(15, 3, [0, 4, 0]), "an operation that is none"),
         (events(15, 3).drop_columns(["heat"]), "and the chain says"),
         (events(15, 3).rename_columns([*SCHEMA.names[:5], "cold"]), "and the chain says"),
     ],
@@ -141,7 +154,7 @@ def test_columns_that_no_history_here_can_have_are_refused(
     if vocab is not None:
         made.append(vocab)
     made.append(SetDataSchema(encode_schema(schema)))
-    add(made, schema.empty_table(), 0, 0)
+    add(made, schema.empty_table(), 0, 0, logical=logical_hash(events(0, 1)))
     with pytest.raises(UnsupportedFeature, match=reason):
         pull(made.remote, copy)
     assert not copy.exists()
@@ -153,6 +166,146 @@ def test_what_an_interrupted_pull_left_of_a_slice_is_not_believed(source: Served
     copy.store.put(f"{PULLED}data/{path.name}", altered)
     pull(source.remote, copy)
     assert copy.store.get(f"data/{path.name}") == path.read_bytes() != altered
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_records_with_another_hash_than_their_block_says_are_refused_and_reported(
+    source: Served, copy: VersionedTable, known: bool
+):
+    if known:
+        pull(source.remote, copy)
+    kept = contents(copy.store, without=("_staging/",)) if known else None
+    add(source, events(12, 3), 12, 14, logical=logical_hash(events(12, 2)))
+    problem = f"its records have the logical hash {logical_hash(events(12, 3))}, not {logical_hash(events(12, 2))}"
+    assert only_problem(source) == problem
+    with pytest.raises(IntegrityError, match=rf"data/f1620\w+: {problem}\. Nothing of it was added"):
+        pull(source.remote, copy)
+    assert (contents(copy.store, without=("_staging/",)) if copy.exists() else None) == kept
+
+
+@pytest.mark.parametrize("rows", [events(19, 3), events(12, 2), events(12, 4)], ids=["others", "less", "more"])
+def test_other_offsets_than_a_block_says_are_reported(source: Served, rows: pa.Table):
+    add(source, rows, 12, 14)
+    assert only_problem(source) == "it has other offsets than its block says, which is 12 to 14"
+
+
+def test_the_records_of_what_is_served_are_verified_as_those_of_a_folder_are(source: Served):
+    with server(LocalStore(source.folder), port=0) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        served = open_remote(f"http://127.0.0.1:{running.server_address[1]}")
+        assert verify(served).ok
+        add(source, events(19, 3), 12, 14)
+        (finding,) = verify(served).datasets[0].findings
+        running.shutdown()
+    assert "other offsets than its block says" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("operations", "problem"),
+    [
+        ([0, 4], "it has an operation that is none at offset 13: 4"),
+        ([0, None], "it has an operation that is none at offset 13: None"),
+        ([0, 2], "the correct-from at offset 13 is not followed by its correct-to in the slice"),
+        ([2, 0, 3], "the correct-from at offset 12 is not followed by its correct-to in the slice"),
+        ([2, 2, 3, 3], "the correct-from at offset 12 is not followed by its correct-to in the slice"),
+        ([3], "the correct-to at offset 12 does not follow a correct-from"),
+        ([3, 2], "the correct-to at offset 12 does not follow a correct-from"),
+        ([2, 3, 3], "the correct-to at offset 14 does not follow a correct-from"),
+    ],
+)
+def test_operations_that_are_none_and_halves_of_corrections_are_refused_and_reported(
+    copy: VersionedTable, tmp_path: Path, operations: list[int], problem: str
+):
+    loose = pa.schema([field.with_nullable(True) for field in SCHEMA])
+    source = root_of(tmp_path / "made", columns=SetDataSchema(encode_schema(loose)))
+    add(source, events(12, len(operations), operations, loose), 12, 11 + len(operations))
+    assert only_problem(source) == problem
+    with pytest.raises(IntegrityError, match=rf"{problem}\. Nothing of it was added"):
+        pull(source.remote, copy)
+    assert not copy.exists()
+
+
+def test_a_correction_may_lie_across_the_batches_in_which_a_slice_is_read(source: Served, copy: VersionedTable):
+    count = 65_537  # one more than a batch: the first ends with a correct-from
+    add(source, events(12, count, [*[0] * (count - 2), 2, 3]), 12, 11 + count)
+    assert verify(source.remote).ok
+    assert pull(source.remote, copy).files == 3
+    add(source, events(12 + count, count, [*[0] * (count - 2), 2, 0]), 12 + count, 11 + 2 * count)
+    assert only_problem(source).startswith(f"the correct-from at offset {10 + 2 * count} is not followed")
+
+
+DAYS = [moment(day).to_datetime() for day in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("times", "problem"),
+    [
+        ([DAYS[8], None], "the record at offset 13 has no system time"),
+        ([None], "the record at offset 12 has no system time"),
+        ([DAYS[7], DAYS[8], DAYS[7]], "the record at offset 14 has an earlier system time than the one before it"),
+        ([DAYS[3], DAYS[8]], "its first record has an earlier system time than those of the slice before it"),
+    ],
+    ids=["null", "first", "decreasing", "before"],
+)
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_system_times_that_are_none_or_go_back_are_refused_and_reported(
+    copy: VersionedTable, tmp_path: Path, times: list[Any], problem: str, known: bool
+):
+    loose = pa.schema([field.with_nullable(True) for field in SCHEMA])
+    source = root_of(tmp_path / "made", columns=SetDataSchema(encode_schema(loose)))
+    if known:
+        pull(source.remote, copy)
+    rows = events(12, len(times), schema=loose)
+    rows = rows.set_column(2, loose.field("system_time"), pa.array(times, loose.field("system_time").type))
+    add(source, rows, 12, 11 + len(times))
+    assert only_problem(source) == problem
+    with pytest.raises(IntegrityError, match=rf"{problem}\. Nothing of it was added"):
+        pull(source.remote, copy)
+    assert copy.exists() == known
+
+
+def test_system_times_may_stay_the_same(source: Served, copy: VersionedTable):
+    pull(source.remote, copy)
+    for start in (12, 14):
+        rows = events(start, 2)
+        times = pa.array([DAYS[4]] * 2, SCHEMA.field("system_time").type)
+        add(source, rows.set_column(2, SCHEMA.field("system_time"), times), start, start + 1)
+        assert verify(source.remote).ok
+        assert pull(source.remote, copy).files == 1
+
+
+NESTED = pa.schema([*SCHEMA, pa.field("place", pa.struct([pa.field("x", pa.int64())]))])
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_hash_of_null_structs_proves_nothing(source: Served, copy: VersionedTable, tmp_path: Path, null: bool):
+    made = Served(tmp_path / "made", source.key)
+    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
+    made.append(SetDataSchema(encode_schema(NESTED)))
+    places = pa.array([None if null else {"x": 1}, {"x": 2}], NESTED.field("place").type)
+    rows = events(0, 2).append_column(NESTED.field("place"), places)
+    add(made, rows, 0, 1, logical=logical_hash(events(0, 2)))
+    (report,) = verify(made.remote).datasets
+    assert bool(report.unchecked) == null
+    assert bool(report.findings) != null
+    if null:
+        assert "structs in them are null, and then their logical hash proves nothing" in report.unchecked[0]
+        assert pull(made.remote, copy).files == 1
+    else:
+        with pytest.raises(IntegrityError, match="its records have the logical hash"):
+            pull(made.remote, copy)
+
+
+def test_records_of_columns_that_have_no_hash_are_listed_as_unchecked(source: Served, tmp_path: Path):
+    made = Served(tmp_path / "made", source.key)
+    made.append(Seed(made.dataset_id, DatasetKind.ROOT))
+    schema = pa.schema([*SCHEMA, pa.field("m", pa.map_(pa.string(), pa.int64()))])
+    made.append(SetDataSchema(encode_schema(schema)))
+    rows = events(0, 1).append_column(schema.field("m"), pa.array([[("a", 1)]], schema.field("m").type))
+    add(made, rows, 0, 0, logical=logical_hash(events(0, 1)))
+    (report,) = verify(made.remote).datasets
+    assert not report.findings
+    assert "The column 'm' cannot be hashed" in report.unchecked[0]
 
 
 # --- sources that are too large --------------------------------------------------------------------------------------

@@ -17,16 +17,25 @@ from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.event_slice import SliceFile
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.slice_file import table_columns
+from dagster_versioned.odf.slice_records import SliceRecords, SystemTimes
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
 
 
 def pulled_slice(
-    path: Path, staged: str, data_slice: DataSlice, schema: StructType, columns: EventColumns
+    path: Path,
+    staged: str,
+    data_slice: DataSlice,
+    schema: StructType,
+    stated: pa.Schema,
+    columns: EventColumns,
+    times: SystemTimes,
 ) -> SliceFile:
     """The slice in a file, which is also in the table's store under the key ``staged``.
 
-    Raises `IntegrityError` where it has other columns than ``schema``, or other offsets than its block says.
+    Raises `IntegrityError` where it has other columns than ``schema``, which the chain has as ``stated``, or other
+    records than its block says, or earlier system times than ``times``, those of the slices before it, which it goes
+    on with; and `UnsupportedType` for columns whose records have no hash.
     """
     name = f"{SLICES}{data_slice.physical_hash}"
     try:
@@ -36,29 +45,22 @@ def pulled_slice(
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, InvalidInput) as error:
-        raise IntegrityError(f"{name} cannot be read as a slice of events: {error}") from None
+        raise IntegrityError(f"it cannot be read as a slice of events ({error}).") from None
     if stored != schema:
-        raise IntegrityError(
-            f"{name} has the columns {_shown(stored)}, and the chain says {_shown(schema)}. Nothing of it was added."
-        )
+        raise IntegrityError(f"it has the columns {_shown(stored)}, and the chain says {_shown(schema)}.")
     digest = BagDigest(schema_to_arrow(stored))
     nulls = np.zeros(len(stored.fields), np.int64)
     operations = np.zeros(len(Operation), np.int64)
-    expected = data_slice.offset_interval.start
+    records = SliceRecords(data_slice, stated, columns)
     for batch in parquet.iter_batches():
+        records.update(batch)
         rows = conform(batch, stored)
         digest.update(rows)
         nulls += [rows.column(index).null_count for index in range(rows.num_columns)]
-        offsets = rows.column(columns.offset).to_numpy(zero_copy_only=False)
-        if not np.array_equal(offsets, np.arange(expected, expected + rows.num_rows)):
-            raise IntegrityError(f"{name} has other offsets than its block says. Nothing of it was added.")
-        expected += rows.num_rows
         kinds = rows.column(columns.operation_type).to_numpy(zero_copy_only=False)
-        if not ((kinds >= 0) & (kinds < len(Operation))).all():
-            raise IntegrityError(f"{name} has operations that are none. Nothing of it was added.")
         operations += np.bincount(kinds.astype(np.int64), minlength=len(Operation))
-    if expected != data_slice.offset_interval.end + 1:
-        raise IntegrityError(f"{name} has other offsets than its block says. Nothing of it was added.")
+    records.finish()
+    times.follow(records.times)
     appended, retracted, corrected, _ = operations.tolist()
     rows_digest = digest.finish()
     with path.open("rb") as file:

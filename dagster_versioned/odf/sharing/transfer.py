@@ -10,8 +10,11 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import orjson
 import pyarrow as pa
 
 from dagster_versioned.delta.schema.types import StructType
@@ -26,7 +29,7 @@ from dagster_versioned.errors import (
     UnsupportedFeature,
 )
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
-from dagster_versioned.odf.blocks.block_iterator import state_at
+from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
 from dagster_versioned.odf.blocks.validity import ChainState, validate
 from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
@@ -38,6 +41,7 @@ from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.slice_file import table_columns
+from dagster_versioned.odf.slice_records import SystemTimes
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.storage.transfer import PIECE_BYTES
@@ -51,6 +55,7 @@ HEAD = "head"
 PULLED = "_staging/pull/"
 """Where what was copied waits until all of it is: a pull that was interrupted goes on from here."""
 THREADS = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are copied, of how many."""
@@ -158,7 +163,8 @@ def _pull(
     files = [file for block, _ in steps for file in files_of(block)]
     copied = staged.fetch(files, progress)
     # All of it, before the first is committed: of a source that is refused, the copy has nothing.
-    slices = [(staged.slice_of(group), files_of(group[-1][0])) for group in _groups(steps)]
+    times = SystemTimes(_latest_time(table, copy, state) if steps and state is not None else None)
+    slices = [(staged.slice_of(group, times), files_of(group[-1][0])) for group in _groups(steps)]
     for events, named in slices:
         staged.keep_checkpoints(named)
         append_events(table, lambda _, events=events: events)
@@ -460,7 +466,7 @@ class _Staged:
                     "Nothing was pulled. Allow more, or make room, if you trust the source with your disk."
                 )
 
-    def slice_of(self, group: Sequence[_Step]) -> EventSlice:
+    def slice_of(self, group: Sequence[_Step], times: SystemTimes) -> EventSlice:
         """The events of one commit: at most one slice, and the blocks up to it."""
         block, state = group[-1]
         columns = state.arrow_schema()
@@ -470,7 +476,7 @@ class _Staged:
             )
         schema = _table_schema(columns, state)
         data = _data_of(block)
-        file = None if data is None else self._read(data, schema, _columns(state))
+        file = None if data is None else self._read(data, schema, columns, _columns(state), times)
         before = group[0][0].prev_block_hash
         return EventSlice(
             base=None if before is None else str(before),
@@ -482,11 +488,15 @@ class _Staged:
             ),
         )
 
-    def _read(self, data: DataSlice, schema: StructType, columns: EventColumns) -> SliceFile:
+    def _read(
+        self, data: DataSlice, schema: StructType, stated: pa.Schema, columns: EventColumns, times: SystemTimes
+    ) -> SliceFile:
         staged = f"{PULLED}{SLICES}{data.physical_hash}"
         try:
             with _local(self._store, staged) as path:
-                return pulled_slice(path, staged, data, schema, columns)
+                return pulled_slice(path, staged, data, schema, stated, columns, times)
+        except IntegrityError as error:
+            raise IntegrityError(f"{SLICES}{data.physical_hash}: {error} Nothing of it was added.") from None
         except FileNotFoundError:
             raise ObjectNotFound(
                 f"{staged} in {self._store.uri} is gone. Nothing of it was added. Pull again."
@@ -501,6 +511,20 @@ class _Staged:
     def discard(self) -> None:
         """Delete what was copied, once it is part of the table."""
         self._store.delete([info.key for info in self._store.list(PULLED)])
+
+
+def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) -> int | None:
+    """A system time, in microseconds, that the last record of a copy has or exceeds, as the log's statistics say."""
+    slices = (data for link in iterate_blocks(copy, state.head) if (data := _data_of(link.block)) is not None)
+    if (last := next(slices, None)) is None:
+        return None
+    add = next((add for add in table.state.snapshot.adds() if add.key == f"{SLICES}{last.physical_hash}"), None)
+    bounds: dict[str, Any] = orjson.loads(add.stats or "{}").get("maxValues", {}) if add is not None else {}
+    text = bounds.get(_columns(state).system_time)
+    if text is None:
+        return None
+    # An upper bound is rounded up to a millisecond.
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1) - 999
 
 
 def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:

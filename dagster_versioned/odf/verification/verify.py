@@ -6,38 +6,25 @@ claims to be.
 Source: seed 002 ("Verifiability", "Dataset Validation").
 """
 
-import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.errors import (
     ChainCorrupt,
     IntegrityError,
     InvalidInput,
     ObjectNotFound,
-    StoreUnavailable,
     UnsupportedFeature,
     VersionedError,
     VersionNotFound,
 )
 from dagster_versioned.odf.blocks.block import Block
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
-from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
 from dagster_versioned.odf.blocks.events import (
-    AddData,
     AddPushSource,
-    Checkpoint,
-    DataSlice,
     ExecuteTransform,
     FetchStepFilesGlob,
     FetchStepUrl,
@@ -47,17 +34,14 @@ from dagster_versioned.odf.blocks.events import (
     SetTransform,
 )
 from dagster_versioned.odf.blocks.validity import ChainState, validate
-from dagster_versioned.odf.event_blocks import columns_of
-from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.dataset_id import DatasetId
-from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import MAX_SIGNATURE_BYTES, SIGNATURE_KEY
 from dagster_versioned.odf.manifest import to_document
-from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
-from dagster_versioned.odf.slice_file import table_columns
-from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, Subject, VerificationReport
+from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile
+from dagster_versioned.odf.verification.files import Progress, check_files, check_log, files_in, finding_of
+from dagster_versioned.odf.verification.report import ChainFinding, DatasetReport, VerificationReport
 from dagster_versioned.tables.chain_head import BLOCKS, REF_KEY, chain_head
-from dagster_versioned.tables.parts import SLICES
 
 Resolve = Callable[[DatasetId], RemoteDataset]
 """Where a dataset is found. Raises `VersionedError` where it is not."""
@@ -65,14 +49,8 @@ Resolve = Callable[[DatasetId], RemoteDataset]
 Replay = Callable[[RemoteDataset, Block, Resolve], ExecuteTransform]
 """Does a recorded run of a query again, and says what it gives. Raises `VersionedError`."""
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes that were checked, of how many of this dataset."""
-
 _WRONG: Final = (IntegrityError, UnsupportedFeature, InvalidInput, ObjectNotFound, VersionNotFound)
 """What says something of the dataset. A store that does not answer says nothing of it: that error is passed on."""
-
-_READERS: Final = 4
-_MOST_IN_MEMORY: Final = 256 * 2**20
 
 
 def _unheard(done: int, total: int) -> None:
@@ -134,10 +112,12 @@ class _Verification:
         if chain.dataset_id is not None:
             self._known[chain.dataset_id] = None
         findings, unchecked = chain.findings, chain.unchecked
-        files = [(link, file) for link in chain.links for file in _files(link)]
-        findings += _check_files(dataset, files, chain.schemas, self._progress)
+        files = [(link, file) for link in chain.links for file in files_in(link)]
+        found, unread = check_files(dataset, files, chain.schemas, chain.states, self._progress)
+        findings += found
+        unchecked += unread
         if log is not None and chain.state is not None and not unchecked:
-            findings += _check_log(log, chain.state, files)
+            findings += check_log(log, chain.state, files)
         checked = _Checked(dataset, chain.report(files), chain.links, chain.states)
         self.reports.append(checked.report)
         replayed = 0
@@ -147,7 +127,7 @@ class _Verification:
                 if isinstance(link.block.event, ExecuteTransform):
                     findings += _check_inputs(link, link.block.event, inputs)
             if self._replay is not None and self._may_replay(inputs, checked, findings, unchecked):
-                replayed, found = self._check_runs(checked, chain.schemas)
+                replayed, found = self._check_runs(checked)
                 findings += found
         checked.report = replace(
             checked.report, findings=tuple(findings), unchecked=tuple(unchecked), replayed=replayed
@@ -190,10 +170,8 @@ class _Verification:
             return True
         return False
 
-    def _check_runs(
-        self, checked: _Checked, schemas: Mapping[Multihash, SetDataSchema]
-    ) -> tuple[int, list[ChainFinding]]:
-        """Do every recorded run again, and read its slice: a block may be right of records that the file has not."""
+    def _check_runs(self, checked: _Checked) -> tuple[int, list[ChainFinding]]:
+        """Do every recorded run again, and compare it with its block, of which the records have been checked."""
         assert self._replay is not None
         assert self._resolve is not None
         findings: list[ChainFinding] = []
@@ -208,13 +186,7 @@ class _Verification:
             except _WRONG as error:
                 problem = f"it cannot be done again: {error}"
             if problem is not None:
-                findings.append(_finding("replay", link, "", problem))
-            if event.new_data is not None:
-                key = next(file.key for file in _files(link) if file.physical_hash == event.new_data.physical_hash)
-                logical = _logical_hash(checked.dataset, key, schemas.get(link.name))
-                if logical != event.new_data.logical_hash:
-                    stated = f"its records have the logical hash {logical}, not {event.new_data.logical_hash}"
-                    findings.append(_finding("slice", link, key, stated))
+                findings.append(finding_of("replay", link, "", problem))
         return len(runs), findings
 
     def _found(self, wanted: DatasetId) -> RemoteDataset:
@@ -310,7 +282,7 @@ class _Chain:
                 state = validate(state, link.block, link.name)
                 self.states[link.name] = state
             except ChainCorrupt as error:
-                self.findings.append(_finding("block", link, f"{BLOCKS}{link.name}", str(error)))
+                self.findings.append(finding_of("block", link, f"{BLOCKS}{link.name}", str(error)))
                 valid = False
         self.state = state if valid else None
 
@@ -336,10 +308,6 @@ class _Chain:
             problem = str(error)
         self.findings.append(ChainFinding("signature", self.head, None, SIGNATURE_KEY, problem))
         return None
-
-
-def _finding(subject: Subject, link: Link, key: str, problem: str, *, records_match: bool = False) -> ChainFinding:
-    return ChainFinding(subject, link.name, link.block.sequence_number, key, problem, records_match)
 
 
 def _inputs(links: Sequence[Link]) -> tuple[DatasetId, ...]:
@@ -379,130 +347,6 @@ def _sources(events: Iterator[Any]) -> Iterator[str]:
             yield text
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def _files(link: Link) -> list[StoredFile]:
-    try:
-        return files_of(link.block)
-    except ChainCorrupt:
-        return []  # a hash of another kind, which validation has found
-
-
-def _check_files(
-    dataset: RemoteDataset,
-    files: Sequence[tuple[Link, StoredFile]],
-    schemas: Mapping[Multihash, SetDataSchema],
-    progress: Progress,
-) -> list[ChainFinding]:
-    """Compare every slice and checkpoint with what its block says of it."""
-    done, total = 0, sum(file.size for _, file in files)
-    findings: list[ChainFinding] = []
-    with ThreadPoolExecutor(_READERS) as readers:
-        problems = readers.map(partial(_file_problem, dataset), [file for _, file in files])
-        for (link, file), problem in zip(files, problems, strict=True):
-            done += file.size
-            progress(done, total)
-            if problem is None:
-                continue
-            slice_ = _slice_of(link, file)
-            if slice_ is None:
-                findings.append(_finding("checkpoint", link, file.key, problem))
-                continue
-            match = _logical_hash(dataset, file.key, schemas.get(link.name)) == slice_.logical_hash
-            if match:
-                problem += "; its records have the logical hash that the block states"
-            findings.append(_finding("slice", link, file.key, problem, records_match=match))
-    return findings
-
-
-def _slice_of(link: Link, file: StoredFile) -> DataSlice | None:
-    event = link.block.event
-    if not isinstance(event, AddData | ExecuteTransform):
-        return None
-    found: DataSlice | Checkpoint | None = event.new_data
-    return found if isinstance(found, DataSlice) and found.physical_hash == file.physical_hash else None
-
-
-def _file_problem(dataset: RemoteDataset, file: StoredFile) -> str | None:
-    """How a file differs from what its block says of it: in size, then in its bytes."""
-    try:
-        path = dataset.store.local_path(file.key)
-        if path is None:
-            for _ in dataset.pieces(file):
-                pass
-            return None
-        with path.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if size != file.size:
-                return f"it has {size} bytes, not {file.size}"
-            digest = hashlib.file_digest(opened, "sha3_256").digest()
-    except (FileNotFoundError, ObjectNotFound):
-        return "it is missing"
-    except (IsADirectoryError, NotADirectoryError):
-        return "it is no file"
-    except (IntegrityError, InvalidInput) as error:
-        return str(error)
-    except OSError as error:
-        raise StoreUnavailable(
-            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing is known of it. Check "
-            "who may read it, and run again."
-        ) from None
-    found = Multihash(HashAlgorithm.SHA3_256, digest)
-    return None if found == file.physical_hash else f"its bytes have the hash {found}"
-
-
-def _logical_hash(dataset: RemoteDataset, key: str, schema: SetDataSchema | None) -> Multihash | None:
-    """The hash of the records in a slice's file; ``None`` where it cannot be read as one, or is too large to fetch."""
-    if schema is None:
-        return None
-    try:
-        path = dataset.store.local_path(key)
-        if path is not None:
-            source: Any = path
-        else:
-            data = dataset.store.get_range(key, 0, _MOST_IN_MEMORY + 1)
-            if len(data) > _MOST_IN_MEMORY:
-                return None
-            source = arrow_reader(data)
-        digest = Arrow0(arrow_schema(schema))
-        with pq.ParquetFile(source) as opened:
-            for batch in opened.iter_batches():
-                digest.update(batch)
-    except (pa.ArrowException, OSError, ValueError, MemoryError, VersionedError):
-        return None
-    return digest.digest()
-
-
-def _check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[ChainFinding]:
-    """Whether readers of a table's log are led to the slices of the chain, all of them, and to nothing else."""
-    slices = {file.key: (link, file) for link, file in files if file.key.startswith(SLICES)}
-    listed = {add.key: add for add in log.adds()}
-    for key in sorted(listed.keys() - slices.keys()):
-        yield ChainFinding("log", None, None, key, "the log lists it among the events, and no block names it")
-    for key, (link, file) in slices.items():
-        add = listed.get(key)
-        if add is None:
-            yield _finding("log", link, key, "the log does not list it, so readers miss its events")
-        elif add.size != file.size or add.deletion_vector is not None:
-            yield _finding("log", link, key, "the log does not list it whole")
-    columns = end.arrow_schema()
-    try:
-        expected = (
-            {}
-            if columns is None
-            else {field.name: field.type for field in table_columns(columns, columns_of(end)).fields}
-        )
-    except InvalidInput as error:
-        yield ChainFinding("log", None, None, "", str(error))
-        return
-    found = {field.name: field.type for field in log.schema.fields}
-    renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
-    if found != expected or renamed:
-        names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
-        yield ChainFinding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
-
-
 # --- inputs and runs -------------------------------------------------------------------------------------------------
 
 
@@ -517,16 +361,16 @@ def _check_inputs(
         end = known.states.get(entry.new_block_hash)
         if end is None:
             problem = f"it took block {entry.new_block_hash}, which the chain of {entry.dataset_id} does not have"
-            yield _finding("input", link, "", problem)
+            yield finding_of("input", link, "", problem)
             continue
         before = known.states.get(entry.prev_block_hash) if entry.prev_block_hash is not None else None
         if before is not None and end.sequence_number < before.sequence_number:
             problem = f"it took block {end.sequence_number} of {entry.dataset_id} after block {before.sequence_number}"
-            yield _finding("input", link, "", problem)
+            yield finding_of("input", link, "", problem)
         taken = entry.new_offset if entry.new_offset is not None else entry.prev_offset
         if taken != end.last_offset:
             problem = f"it took records up to offset {taken} of {entry.dataset_id}, which ended with {end.last_offset}"
-            yield _finding("input", link, "", problem)
+            yield finding_of("input", link, "", problem)
 
 
 def _difference(recorded: ExecuteTransform, given: ExecuteTransform) -> str | None:

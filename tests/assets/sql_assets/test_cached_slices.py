@@ -3,7 +3,9 @@
 import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.odf.queries.cached_slices import discard, rebuild
@@ -67,6 +69,16 @@ def test_only_what_can_be_rebuilt_is_discarded(spark, house):
     with pytest.raises((IntegrityError, ObjectNotFound)):
         discard(table, house.by_id, spark, before=LATER, apply=True)
     assert slices(house, "counts") == before
+
+
+def test_who_reads_what_was_discarded_is_pointed_to_the_rebuild(spark, house):
+    table = house.project.table("late")
+    discard(table, house.by_id, spark, before=LATER, apply=True)
+    for frame in (pa.Table, DataFrame):
+        with pytest.raises(IntegrityError, match=r"is missing from .* run `dagster-versioned odf rebuild late`"):
+            table.read(as_type=frame)
+    list(rebuild(table, house.by_id, spark))
+    assert table.read().num_rows == 3
 
 
 def test_a_slice_in_other_bytes_is_neither_discarded_nor_put(spark, house):

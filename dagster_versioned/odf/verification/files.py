@@ -1,0 +1,246 @@
+"""Whether a dataset's files are what its blocks say of them: their bytes, and the records of slices.
+
+Source: seed 002 ("Verifiability").
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.delta.log.snapshot import Snapshot
+from dagster_versioned.errors import (
+    ChainCorrupt,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    StoreUnavailable,
+    UnsupportedType,
+    VersionedError,
+)
+from dagster_versioned.odf.blocks.block_iterator import Link
+from dagster_versioned.odf.blocks.data_schema_arrow import arrow_schema
+from dagster_versioned.odf.blocks.events import AddData, Checkpoint, DataSlice, ExecuteTransform, SetDataSchema
+from dagster_versioned.odf.blocks.validity import ChainState
+from dagster_versioned.odf.event_blocks import columns_of
+from dagster_versioned.odf.identity.arrow0 import Arrow0
+from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, files_of
+from dagster_versioned.odf.slice_file import table_columns
+from dagster_versioned.odf.slice_records import SliceRecords, SystemTimes
+from dagster_versioned.odf.verification.report import ChainFinding, Subject
+from dagster_versioned.storage.temporary import TemporaryFolder
+from dagster_versioned.tables.parts import SLICES
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were checked, of how many of this dataset."""
+
+_READERS: Final = 4
+_MOST_IN_MEMORY: Final = 256 * 2**20
+
+
+def finding_of(subject: Subject, link: Link, key: str, problem: str, *, records_match: bool = False) -> ChainFinding:
+    """What was found of a block, or of a file of it."""
+    return ChainFinding(subject, link.name, link.block.sequence_number, key, problem, records_match)
+
+
+def files_in(link: Link) -> list[StoredFile]:
+    """The files that a block names."""
+    try:
+        return files_of(link.block)
+    except ChainCorrupt:
+        return []  # a hash of another kind, which validation has found
+
+
+def check_files(
+    dataset: RemoteDataset,
+    files: Sequence[tuple[Link, StoredFile]],
+    schemas: Mapping[Multihash, SetDataSchema],
+    states: Mapping[Multihash, ChainState],
+    progress: Progress,
+) -> tuple[list[ChainFinding], list[str]]:
+    """Compare every slice and checkpoint with what its block says of it; also returns what could not be compared.
+
+    The last block comes first. The records of a slice are compared where the chain is valid up to its block.
+    """
+    done, total = 0, sum(file.size for _, file in files)
+    findings: list[ChainFinding] = []
+    unchecked: list[str] = []
+    slices: list[tuple[Link, StoredFile, tuple[int, int]]] = []
+
+    def check(entry: tuple[Link, StoredFile]) -> _Checked:
+        link, file = entry
+        return _check_file(dataset, file, slice_in(link, file), schemas.get(link.name), states.get(link.name))
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        for (link, file), checked in zip(files, readers.map(check, files), strict=True):
+            done += file.size
+            progress(done, total)
+            if checked.unchecked is not None:
+                unchecked.append(f"the records of {file.key}: {checked.unchecked}")
+            if checked.problem is not None:
+                subject: Subject = "checkpoint" if slice_in(link, file) is None else "slice"
+                match = checked.records_match
+                findings.append(finding_of(subject, link, file.key, checked.problem, records_match=match))
+            elif checked.times is not None:
+                slices.append((link, file, checked.times))
+    times = SystemTimes()
+    for link, file, own in reversed(slices):
+        try:
+            times.follow(own)
+        except IntegrityError as error:
+            findings.append(finding_of("slice", link, file.key, str(error).rstrip(".")))
+    return findings, unchecked
+
+
+def slice_in(link: Link, file: StoredFile) -> DataSlice | None:
+    """What a block says of a file, if that is its slice."""
+    event = link.block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        return None
+    found: DataSlice | Checkpoint | None = event.new_data
+    return found if isinstance(found, DataSlice) and found.physical_hash == file.physical_hash else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """How a file differs from what its block says, or why part of it could not be compared."""
+
+    problem: str | None = None
+    records_match: bool = False
+    unchecked: str | None = None
+    times: tuple[int, int] | None = None
+
+
+def _check_file(
+    dataset: RemoteDataset,
+    file: StoredFile,
+    data: DataSlice | None,
+    schema: SetDataSchema | None,
+    state: ChainState | None,
+) -> _Checked:
+    with TemporaryFolder() as folder:
+        # What is far away is fetched once: its bytes are hashed as they pass, and its records are read here.
+        copy = folder / "slice" if data is not None and state is not None else None
+        problem, path = _compare_bytes(dataset, file, copy)
+        if data is None:
+            return _Checked(problem)
+        if problem is not None:
+            match = _logical_hash(dataset, file.key, schema) == data.logical_hash
+            problem += "; its records have the logical hash that the block states" if match else ""
+            return _Checked(problem, records_match=match)
+        columns = state.arrow_schema() if state is not None else None
+        if state is None or columns is None or path is None:
+            return _Checked()
+        try:
+            records = SliceRecords(data, columns, columns_of(state))
+            with pq.ParquetFile(path) as opened:
+                for batch in opened.iter_batches():
+                    records.update(batch)
+            if records.finish() is None:
+                unproven = "structs in them are null, and then their logical hash proves nothing"
+                return _Checked(unchecked=unproven, times=records.times)
+            return _Checked(times=records.times)
+        except UnsupportedType as error:
+            return _Checked(unchecked=str(error))
+        except IntegrityError as error:
+            return _Checked(str(error).rstrip("."))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            return _Checked(f"it cannot be read as a slice of events: {error!s:.200}")
+
+
+def _compare_bytes(dataset: RemoteDataset, file: StoredFile, copy: Path | None) -> tuple[str | None, Path | None]:
+    """How a file differs from what its block says of it, in size, then in its bytes; and where it is on this machine.
+
+    A file of another machine is copied to ``copy``.
+    """
+    try:
+        path = dataset.store.local_path(file.key)
+        if path is None:
+            _fetch(dataset, file, copy)
+            return None, copy
+        with path.open("rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            if size != file.size:
+                return f"it has {size} bytes, not {file.size}", path
+            digest = hashlib.file_digest(opened, "sha3_256").digest()
+    except (FileNotFoundError, ObjectNotFound):
+        return "it is missing", None
+    except (IsADirectoryError, NotADirectoryError):
+        return "it is no file", None
+    except (IntegrityError, InvalidInput) as error:
+        return str(error), None
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{file.key} of {dataset.store.uri} cannot be read ({error.strerror}), so nothing is known of it. Check "
+            "who may read it, and the room for temporary files, and run again."
+        ) from None
+    found = Multihash(HashAlgorithm.SHA3_256, digest)
+    return (None if found == file.physical_hash else f"its bytes have the hash {found}"), path
+
+
+def _fetch(dataset: RemoteDataset, file: StoredFile, copy: Path | None) -> None:
+    if copy is None:
+        for _ in dataset.pieces(file):
+            pass
+        return
+    with copy.open("wb") as opened:
+        opened.writelines(dataset.pieces(file))
+
+
+def _logical_hash(dataset: RemoteDataset, key: str, schema: SetDataSchema | None) -> Multihash | None:
+    """The hash of the records in a slice's file; ``None`` where it cannot be read as one, or is too large to fetch."""
+    if schema is None:
+        return None
+    try:
+        path = dataset.store.local_path(key)
+        if path is not None:
+            source: Any = path
+        else:
+            data = dataset.store.get_range(key, 0, _MOST_IN_MEMORY + 1)
+            if len(data) > _MOST_IN_MEMORY:
+                return None
+            source = arrow_reader(data)
+        digest = Arrow0(arrow_schema(schema))
+        with pq.ParquetFile(source) as opened:
+            for batch in opened.iter_batches():
+                digest.update(batch)
+    except (pa.ArrowException, OSError, ValueError, MemoryError, VersionedError):
+        return None
+    return digest.digest()
+
+
+def check_log(log: Snapshot, end: ChainState, files: Sequence[tuple[Link, StoredFile]]) -> Iterator[ChainFinding]:
+    """Whether readers of a table's log are led to the slices of the chain, all of them, and to nothing else."""
+    slices = {file.key: (link, file) for link, file in files if file.key.startswith(SLICES)}
+    listed = {add.key: add for add in log.adds()}
+    for key in sorted(listed.keys() - slices.keys()):
+        yield ChainFinding("log", None, None, key, "the log lists it among the events, and no block names it")
+    for key, (link, file) in slices.items():
+        add = listed.get(key)
+        if add is None:
+            yield finding_of("log", link, key, "the log does not list it, so readers miss its events")
+        elif add.size != file.size or add.deletion_vector is not None:
+            yield finding_of("log", link, key, "the log does not list it whole")
+    columns = end.arrow_schema()
+    try:
+        expected = (
+            {}
+            if columns is None
+            else {field.name: field.type for field in table_columns(columns, columns_of(end)).fields}
+        )
+    except InvalidInput as error:
+        yield ChainFinding("log", None, None, "", str(error))
+        return
+    found = {field.name: field.type for field in log.schema.fields}
+    renamed = [field.name for field in log.schema.fields if any("columnMapping" in name for name in field.metadata)]
+    if found != expected or renamed:
+        names = sorted(name for name in {**expected, **found} if found.get(name) != expected.get(name)) or renamed
+        yield ChainFinding("log", None, None, "", f"the log has other columns than the chain: {', '.join(names):.300}")
