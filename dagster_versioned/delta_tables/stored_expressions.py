@@ -72,6 +72,8 @@ def _refused(sql: str, functions: frozenset[str]) -> Iterator[str]:
     if not tokens:
         yield "what cannot be read as SQL"
         return
+    if "${" in sql:  # in strings as well: before it parses, Spark fills in variables of the process and the session
+        yield "a variable ${…}"
     before = ""
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         text, quoted = token.text, token.token_type.name == "IDENTIFIER"

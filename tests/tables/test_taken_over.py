@@ -136,7 +136,7 @@ def test_a_partition_that_lacks_a_column_which_is_not_null_is_refused(project):
     protocol = merge_protocol(snapshot.protocol, Protocol(1, 7, None, ("invariants",)))
     commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata], "SET", NOTHING))
     fresh = project.table("parts")
-    with pytest.raises(InvalidInput, match="'word' of the table is NOT NULL, .* is null in 2 rows"):
+    with pytest.raises(InvalidInput, match=r"'word' of the table is NOT NULL, .* is null in 2 rows"):
         fresh.write(pa.table({"n": [1, 2]}), partition="b")
     fresh.write(rows(2), partition="b")
     assert not fresh.state.snapshot.schema.field("word").nullable
