@@ -88,15 +88,19 @@ def test_no_constraint_is_added_that_nobody_may_evaluate(tmp_path):
 def with_rule(place, **rules):
     """A table of somebody else's with one column that has these members, or this constraint."""
     checks = {"delta.constraints.c": rules.pop("check")} if "check" in rules else {}
-    fields = [StructField("a", "string", True, rules), StructField("b", "long")]
+    harmless = {key: sql.replace(CODE, "b > 0") for key, sql in rules.items()}
+    fields = [StructField("a", "string", True, harmless), StructField("b", "long")]
     arrow.create_delta(str(place), StructType(fields), properties=dict.fromkeys(checks, "b > 0"))
-    log = place / "_delta_log" / f"{0:020}.json"  # no table of ours has such a constraint
-    log.write_text("\n".join(_with(json.loads(line), checks) for line in log.read_text().splitlines()))
+    log = place / "_delta_log" / f"{0:020}.json"  # no table of ours has such a rule
+    log.write_text("\n".join(_with(json.loads(line), rules, checks) for line in log.read_text().splitlines()))
     return str(place)
 
 
-def _with(action, checks):
+def _with(action, rules, checks):
     if "metaData" in action:
+        schema = json.loads(action["metaData"]["schemaString"])
+        schema["fields"][0]["metadata"] = rules
+        action["metaData"]["schemaString"] = json.dumps(schema)
         action["metaData"]["configuration"].update(checks)
     return json.dumps(action)
 

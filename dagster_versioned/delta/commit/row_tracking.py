@@ -144,7 +144,8 @@ def refuse_id_columns(metadata: Metadata, before: Collection[str], names: Collec
 
     No version has such a column, not even one that tracks no rows: older files, and later versions, have the ids.
     """
-    kept = {metadata.configuration.get(key, "").casefold() for key in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)}
+    keeping = (metadata.configuration.get(key) for key in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN))
+    kept = {name.casefold() for name in keeping if name}
     if taken := [name for name in names if name.casefold() in kept and name not in before]:
         raise InvalidInput(
             f"The column {taken[0]!r} has the name of one that keeps the ids of rows or their versions. Nothing was"
