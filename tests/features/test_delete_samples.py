@@ -145,6 +145,16 @@ def test_a_hard_deletion_goes_on_after_a_soft_one(project):
         project.table("words").read(first.metadata_sha)
 
 
+def test_a_hard_deletion_after_a_revert_takes_the_version_that_is_the_head_twice(project):
+    first = project.table("words").version()
+    delete_samples(project, "words", "id = 1", dry_run=False)
+    project.table("words").revert(first.metadata_sha)
+    done = delete_samples(project, "words", "id = 2", hard=True, why="a request", dry_run=False)
+    assert (done.rows, ids(project)) == (1, [1, 3])
+    assert first.metadata_sha in {each.metadata_sha for each in done.purged}
+    assert not any(2 in rows["id"].to_pylist() for rows in stored(project))
+
+
 @pytest.mark.parametrize("where", [None, "id > 0", "1 = 1"])
 def test_everything_is_deleted_only_where_that_is_meant(project, where):
     with pytest.raises(InvalidInput, match=r"all 3 samples of feature 'words'.*everything=True"):
