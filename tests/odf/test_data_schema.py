@@ -212,7 +212,9 @@ def test_logical_types_may_follow_an_arrow_schema_and_say_anew_what_may_be_null(
 
 def test_the_order_of_columns_and_their_attributes_may_change() -> None:
     chain = Chain.root().append(stated())
-    fields = stated().schema.fields  # pyright: ignore[reportOptionalMemberAccess]
+    schema = stated().schema
+    assert schema is not None
+    fields = schema.fields
     described = replace(fields[4], extra=ExtraAttributes.of({"opendatafabric.org/description": "what it is"}))
     chain.append(SetDataSchema(schema=DataSchema((*fields[:4], fields[5], described)))).add(1)
 

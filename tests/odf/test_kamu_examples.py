@@ -48,10 +48,11 @@ def needed(snapshot: DatasetSnapshot) -> str:
     return "; ".join(found)
 
 
+# The manifests are another project's and are not copied here; what was seen of them is in the table.
 @pytest.mark.skipif(not CHECKOUT, reason="KAMU_CLI names no checkout of kamu-cli")
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_parses_and_asks_for_what_is_known(name: str) -> None:
-    assert needed(read_snapshot((Path(CHECKOUT) / name).read_text())) == EXAMPLES[name]
+def test_the_examples_parse_and_ask_for_what_is_known() -> None:
+    found = {name: needed(read_snapshot((Path(CHECKOUT) / name).read_text())) for name in EXAMPLES}
+    assert found == EXAMPLES
 
 
 def test_the_reference_has_the_counts() -> None:

@@ -280,7 +280,7 @@ def remove_as_another_program(table: VersionedTable, numbers: list[int]) -> None
     gone = next(
         add
         for add in state.snapshot.adds()
-        if pq.read_table(table.store.local_path(add.key))["n"].to_pylist() == numbers  # type: ignore[arg-type]
+        if (path := table.store.local_path(add.key)) is not None and pq.read_table(path)["n"].to_pylist() == numbers
     )
     now = state.snapshot.timestamp_ms + 1
     lines = [

@@ -13,6 +13,7 @@ _SYSTEM = "delta."
 def set_domain(read: Snapshot, domain: str, configuration: str) -> Transaction:
     """The transaction that gives a domain a text, with the feature that the table needs for it."""
     _require_users(domain)
+    # Whoever has no type checker gives a dict here, which would be written and be no text to any reader.
     if not isinstance(configuration, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(
             f"The metadata of domain {domain!r} is {configuration!r:.50}; it is text. Nothing was written. Write it as"
@@ -35,6 +36,7 @@ def remove_domain(read: Snapshot, domain: str) -> Transaction:
 
 
 def _require_users(domain: str) -> None:
+    # Calls of users are not checked for their types.
     if not isinstance(domain, str) or not domain:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(f"A metadata domain has a name, which is text; {domain!r:.50} is none. Nothing was written.")
     if domain.casefold().startswith((_SYSTEM, OWN_DOMAINS)):

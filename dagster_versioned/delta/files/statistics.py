@@ -100,7 +100,7 @@ def null_count(known: Mapping[str, Any], path: Path) -> int | None:
     """How many nulls a column has by a file's statistics; ``None`` where they do not say."""
     value: Any = known.get("nullCount")
     for part in path:
-        value = value.get(part) if isinstance(value, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
     return value if isinstance(value, int) else None
 
 

@@ -22,6 +22,7 @@ class Provenance:
     @classmethod
     def of(cls, app_id: str | None, version: int | None, user_metadata: str | None) -> Self:
         """Raises `InvalidInput` where only one of ``app_id`` and ``version`` is given, or something is of no use."""
+        # Calls of users are not checked for their types.
         if user_metadata is not None and not isinstance(user_metadata, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(f"user_metadata is {user_metadata!r:.50}; it is text. Nothing was written.")
         if app_id is None and version is None:

@@ -115,7 +115,7 @@ class WriteJob:
         engine = _Given(parse_schema(self.schema_json), [Add(**add) for add in adds], planned)
         store = open_store(self.uri, profile=self.profile)
         applied = commands.write(
-            engine,  # pyright: ignore[reportArgumentType]
+            engine,  # pyright: ignore[reportArgumentType] - it has what a write calls, and no more
             store,
             None,
             mode=self.mode,
@@ -126,7 +126,7 @@ class WriteJob:
 
 
 class _Given:
-    """A `RowEngine` whose rows are in files already."""
+    """As much of a `RowEngine` as `write` asks of it, for rows that are in files already."""
 
     def __init__(self, schema: StructType, adds: list[Add], planned: str) -> None:
         self._schema = schema

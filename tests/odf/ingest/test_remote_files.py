@@ -145,7 +145,7 @@ def below(root: str, found) -> list[str]:
 
 
 def expected(tree: Path, pattern: str) -> list[str]:
-    found = (Path(path) for path in glob(str(tree / pattern), recursive=True))  # noqa: PTH207 - what is meant
+    found = (Path(path) for path in glob(str(tree / pattern), recursive=True))  # noqa: PTH207 - the product does as it does
     return sorted(str(path.relative_to(tree)) for path in found if path.is_file())
 
 
