@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any, cast
 
+import orjson
 import rfc8785
 
 from dagster_versioned.errors import InvalidMetadata
@@ -24,6 +25,8 @@ def canonical_json(value: Any) -> bytes:
     for everything else, and for numbers that do not survive the round trip: integers beyond 2^53 - 1, NaN and
     infinities, and whole floats from 2^53 to 1e21, whose canonical text is that of an integer beyond 2^53.
     """
+    if _is_plain(value):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     _check(value, ())
     return rfc8785.dumps(value)
 
@@ -32,6 +35,32 @@ def canonical_names(value: list[Any]) -> bytes:
     """As `canonical_json`, of strings in lists in lists alone: executors say it without the RFC's encoder."""
     _check(value, ())
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_plain(value: object) -> bool:
+    """Whether any encoder of JSON that sorts keys writes the RFC's text: there are no floats, which it formats in its
+    own way, and no text beyond ASCII, which it sorts in its own way. Of all other values `_check` says what they are.
+    """
+    texts: list[object] = []
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[object] = []
+        for one in level:
+            kind = type(one)
+            if kind is dict:
+                members = cast("dict[object, object]", one)
+                texts.extend(members)
+                below.extend(members.values())
+            elif kind is list or kind is tuple:
+                below.extend(cast("Collection[object]", one))
+            elif kind is str:
+                texts.append(one)
+            elif not (one is None or kind is bool or (kind is int and abs(cast("int", one)) <= MAX_SAFE_INTEGER)):
+                return False
+        if not below:
+            return set(map(type, texts)) <= {str} and "".join(cast("list[str]", texts)).isascii()
+        level = below
+    return False
 
 
 def _check(value: object, path: tuple[str | int, ...]) -> None:

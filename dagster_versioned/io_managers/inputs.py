@@ -173,14 +173,14 @@ def _seen(
     version = _pin(context, table.name, step, pins)
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     try:
-        if table.state.is_history:
-            # Events are of no partition, and need all columns to be known.
-            return _Seen(table.choose(version), None, of_nothing=wanted == [])
         chosen = table.choose(version)
     except TableNotFound:
         if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
             return None
         raise TableNotFound(_never_materialized(context, table, [])) from None
+    if table.last_state.is_history:
+        # Events are of no partition, and need all columns to be known.
+        return _Seen(chosen, None, of_nothing=wanted == [])
     if wanted is None:
         return _Seen(chosen, columns)
     known = {one.partition for one in chosen.versions}

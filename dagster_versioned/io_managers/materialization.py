@@ -83,13 +83,14 @@ def version_metadata(
         **_added(result),
         **_replayed(result),
         **_reused(result),
-        f"{OURS}/write_seconds": round(result.seconds, 3),
+        **({} if result.reused else {f"{OURS}/write_seconds": round(result.seconds, 3)}),
     }
     if history is not None:
-        with omissions.leave_out("the difference to the version before"):
-            found = history.before([version]) if before is None else before
-            text = diff_text(table.name, found.get(version.partition), version, change)
-            shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(text)
+        if not (result.reused and change == "none"):
+            with omissions.leave_out("the difference to the version before"):
+                found = history.before([version]) if before is None else before
+                text = diff_text(table.name, found.get(version.partition), version, change)
+                shown[f"{OURS}/diff"] = dg.MarkdownMetadataValue(text)
         with omissions.leave_out("the SHA-256 of the commit"):
             shown[COMMIT_KEY] = history.record(version.log_version).sha256
     if preview_rows:

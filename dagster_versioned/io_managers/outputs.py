@@ -160,7 +160,7 @@ def _report(
             _show(context, step, more())
     history, before = None, None
     with omissions.leave_out("the history"):
-        history = table.state.history
+        history = table.last_state.history
         before = history.before([result.version for result in results])
     other = None
     with omissions.leave_out("which definition wrote before"):

@@ -1,5 +1,6 @@
 """A local folder as an object store: atomic, durable, and safe between processes."""
 
+import copy
 import errno
 import fcntl
 import os
@@ -74,7 +75,11 @@ class LocalStore:
         return str(self._root)
 
     def subfolder(self, path: str) -> Self:
-        return type(self)(self._confined(check_key(path)), within=self._top)
+        deeper = copy.copy(self)
+        deeper._root = self._confined(check_key(path))
+        if self._meets_link(str(deeper._root)):
+            deeper._root = deeper._root.resolve()
+        return deeper
 
     def url(self, key: str) -> str:
         return str(self.local_path(key))

@@ -55,7 +55,7 @@ class TableOperations:
         self.project = project
         self.store: ObjectStore = project.data.subfolder(str(self.name))
         self.table_head = TableHead(project.data, head_key(self.name))
-        self.cache = StateCache(self.store, self._near)
+        self.cache = StateCache(self.store, self._near, project.loaded)
         self.whereabouts = Whereabouts(project, self.name, self.cache)
         forked_at = None if project.environment is None else project.environment.forked_at(self.name)
         self.publisher = Publisher(
@@ -111,6 +111,10 @@ class TableOperations:
 
     # Committing
 
+    def is_here(self, state: TableState) -> bool:
+        """Whether a change would go to this log: no rename and no migration took the table from where it was opened."""
+        return self.name == self.asked_for and self.whereabouts.mark_of(state) is None
+
     def check_name_is_free(self) -> int:
         """Refuse a name that no table may have; returns where the log of the table ends, -1 without one."""
         with self.whereabouts.explain_fence():
@@ -135,7 +139,7 @@ class TableOperations:
             plan = self._own_files.keeping(plan)
         state = commit(self.store, self.cache, plan, self._announce, self._settle, engine, just_opened=just_opened)
         if state is None:
-            self._resolve_unless_seen()
+            self.resolve_unless_seen()
         else:
             if self.project.environment is not None:
                 self.project.environment.check_committed()
@@ -218,7 +222,7 @@ class TableOperations:
         seen = self.table_head.read().log_version
         return checkpoint_before(seen) if seen >= 0 else None
 
-    def _resolve_unless_seen(self) -> None:
+    def resolve_unless_seen(self) -> None:
         """`resolve`, unless the head as this process saw it last is at the end of the log, and nothing is announced."""
         known, seen = self.cache.known, self.table_head.remembered()
         if known is None or seen is None or seen.pending or seen.published != known.log_version:

@@ -35,6 +35,7 @@ from dagster_versioned.tables.parked.publish import PublicationReport, publish_r
 from dagster_versioned.tables.relocation.migration_mark import MigrationMark, moved, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
 from dagster_versioned.tables.rename import LEFT_KEY, rename_project
+from dagster_versioned.tables.state import LoadedStates
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.tags import drop_tag, make_tag
 
@@ -79,6 +80,7 @@ class Project:
         self.environment = environment
         production = store.subfolder(DATA_FOLDER)
         self.data: ObjectStore = production if environment is None else environment.data(production)
+        self.loaded = LoadedStates()
         self._is_named = False  # this process saw that the place is the project's own
 
     @classmethod

@@ -1,10 +1,11 @@
 """A table at one log version: its snapshot (which files) beside its history (which versions)."""
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, read_log
+from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, list_log, read_log
 from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, TableNotFound
 from dagster_versioned.storage.object_store import ObjectStore
@@ -40,16 +41,71 @@ class TableState:
         return chain_head(self.snapshot) is not None
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """A state as it was loaded, with the ETags of the files of its log, and where its checkpoint is."""
+
+    state: TableState
+    etags: tuple[str, ...]
+    checkpoint: int
+
+
+class LoadedStates:
+    """What was loaded of the tables of one project, for who opens a table again. Thread-safe.
+
+    A state is only taken again where a listing of the log shows the same files with the same ETags, so nobody sees
+    anything else than who reads these files. The small ones that were asked for last are kept.
+    """
+
+    def __init__(self) -> None:
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
+        self._lock = ForkLock()
+
+    def __reduce__(self) -> tuple[type["LoadedStates"], tuple[()]]:
+        return LoadedStates, ()  # another process reads for itself
+
+    def load(self, store: ObjectStore, near: Callable[[], int | None], commits: StoredCommits) -> TableState:
+        """The state at the end of a table's log; ``near`` says from where on it has a checkpoint, if that is known.
+
+        Raises `TableNotFound`, `LogCorrupt`, `UnsupportedFeature`.
+        """
+        with self._lock:
+            known = self._loaded.get(store.uri)
+            if known is not None:
+                self._loaded.move_to_end(store.uri)
+        segment = list_log(store, near=near() if known is None else known.checkpoint)
+        if known is not None and segment.etags == known.etags and segment.version == known.state.log_version:
+            return known.state
+        loaded = load_log(store, segment)
+        state = TableState(loaded.snapshot, load_history(loaded, commits))
+        checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
+        with self._lock:
+            if state.snapshot.num_files <= _SMALL:
+                self._loaded[store.uri] = _Loaded(state, segment.etags, checkpoint)
+            while len(self._loaded) > _KEPT_STATES:
+                self._loaded.popitem(last=False)
+        return state
+
+
+_SMALL = 1_000
+"""Files in a table whose loaded state is kept."""
+
+_KEPT_STATES = 256
+
+
 class StateCache:
     """The newest known state of one table, brought up to date by following the tail of its log.
 
-    A cold start lists the log once; later refreshes cost one read that misses. ``near`` says from where on the log has
-    a checkpoint, if that is known. Thread-safe.
+    A cold start lists the log once, and takes from ``loaded`` what it may; later refreshes cost one read that misses.
+    ``near`` says from where on the log has a checkpoint, if that is known. Thread-safe.
     """
 
-    def __init__(self, store: ObjectStore, near: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self, store: ObjectStore, near: Callable[[], int | None] = lambda: None, loaded: LoadedStates | None = None
+    ) -> None:
         self._store = self.store = store
         self._near = near
+        self._loaded = loaded or LoadedStates()
         self._state: TableState | None = None
         self._older: Snapshot | None = None
         self._commits = StoredCommits(store)
@@ -144,7 +200,6 @@ class StateCache:
 
     def _load(self) -> TableState | None:
         try:
-            loaded = load_log(self._store, self._near())
+            return self._loaded.load(self._store, self._near, self._commits)
         except TableNotFound:
             return None
-        return TableState(loaded.snapshot, load_history(loaded, self._commits))

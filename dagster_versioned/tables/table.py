@@ -39,9 +39,10 @@ from dagster_versioned.tables.read import VersionFiles, version_files
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord, asset_key_of
 from dagster_versioned.tables.write.adopt import Adoption
+from dagster_versioned.tables.write.belonging import Taken
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
 from dagster_versioned.tables.write.drop import Drop, DropReport, Restoration, refuse_dropped
-from dagster_versioned.tables.write.kept import KeptVersion, keep
+from dagster_versioned.tables.write.kept import KeptVersion, keep, stand
 from dagster_versioned.tables.write.pending import Computing, PendingWrite, VersionDescription
 from dagster_versioned.tables.write.repartition import KeyOf, Overtaken, Repartitioning, RepartitionReport, Same, part
 from dagster_versioned.tables.write.revert import Reversion
@@ -181,8 +182,17 @@ class VersionedTable:
                 f"{self.name} is to be a history of events, and rows are no events yet. Nothing was written. Write "
                 "with EventTable(table, options.history).write(frame)."
             )
-        descriptions = self.describe(frames, asset_key, parents, code_version, message, options)
         began = self.operations.check_name_is_free()
+        kept = [frame for frame in frames.values() if isinstance(frame, KeptVersion)]
+        if kept and len(kept) == len(frames):
+            described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
+            taken = Taken(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
+            state = self.operations.refresh()
+            if state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run):
+                self.operations.resolve_unless_seen()
+                seconds = time.monotonic() - clock
+                return [WriteResult("none", one.version, False, 0, seconds, reused=True) for one in kept]
+        descriptions = self.describe(frames, asset_key, parents, code_version, message, options)
         with staging_folder(self.store) as staging, ExitStack() as pinned:
             constraints = self.constraints(options)
             writes = [
@@ -223,7 +233,8 @@ class VersionedTable:
 
         Its key must not be contradicted or forgotten, and all its parts must be there.
         """
-        return keep(self.operations.cache, self._known(), version)
+        state = self.operations.remembered()
+        return None if state is None else keep(self.operations.cache, state, version)
 
     def forget(
         self, *, key: str | None = None, code_version: str | None = None, dry_run: bool = True
@@ -506,7 +517,8 @@ class VersionedTable:
 
         A partitioned table that was read as a whole is one parent: its ``partitions_sha``.
         """
-        return upstreams(self.project.name, self.name, self._known().history, chosen)
+        state = self.last_state if self.last_state.log_version >= chosen.log_version else self._known()
+        return upstreams(self.project.name, self.name, state.history, chosen)
 
     # Comparing and verifying
 
@@ -670,6 +682,11 @@ class VersionedTable:
     def state(self) -> TableState:
         """Snapshot and history at the end of the log. Raises `TableNotFound`."""
         return self._known()
+
+    @property
+    def last_state(self) -> TableState:
+        """`state` as this object saw it last; looked at now, where it did not yet. Raises `TableNotFound`."""
+        return self.operations.cache.known or self._known()
 
     @property
     def is_void(self) -> bool:

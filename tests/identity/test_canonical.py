@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +112,13 @@ def test_the_largest_integers_are_kept() -> None:
 )
 def test_golden_canonical_texts(case: dict[str, Any]) -> None:
     assert canonical_json(case["value"]).decode() == case["canonical"]
+
+
+def test_every_character_of_ascii_has_the_text_of_the_rfc() -> None:
+    text = "".join(map(chr, range(128)))
+    assert canonical_json({text: [text, -1, None, True]}) == rfc8785.dumps({text: [text, -1, None, True]})
+
+
+@given(values)
+def test_the_text_is_that_of_the_rfcs_encoder(value: Any) -> None:
+    assert canonical_json(value) == rfc8785.dumps(value)

@@ -245,6 +245,9 @@ class LogSegment:
     - ``compactions`` are ranges of ``commits`` without the last, in order and apart, that a log compaction file covers;
     - ``checksums`` are those of its versions, the checkpoint's and its own, that have a checksum file.
 
+    ``etags`` are those of the commits and of the checkpoint's files as they were listed: what two segments with the
+    same ones are replayed to is the same.
+
     Raises `LogCorrupt` naming the version that is missing.
     """
 
@@ -253,6 +256,7 @@ class LogSegment:
     commits: range
     compactions: tuple[range, ...] = ()
     checksums: frozenset[int] = frozenset()
+    etags: tuple[str, ...] = field(default=(), compare=False)
 
     def __init__(
         self,
@@ -261,6 +265,7 @@ class LogSegment:
         versions: Sequence[int],
         compactions: Iterable[range] = (),
         checksums: Iterable[int] = (),
+        etags: Mapping[str, str] | None = None,
     ) -> None:
         first = checkpoint.version + 1 if checkpoint else 0
         found = sorted({number for number in versions if first <= number <= version})
@@ -275,6 +280,9 @@ class LogSegment:
         object.__setattr__(self, "compactions", tuple(_apart(compactions, self.commits[:-1])))
         ends = {version, *([checkpoint.version] if checkpoint else [])}
         object.__setattr__(self, "checksums", frozenset(checksums) & ends)
+        if etags is not None:
+            keys = [*(checkpoint.keys if checkpoint else ()), *map(commit_key, self.commits)]
+            object.__setattr__(self, "etags", tuple(etags[key] for key in keys))
 
 
 def _apart(compactions: Iterable[range], commits: range) -> Iterator[range]:
@@ -366,6 +374,7 @@ class _Listing:
     checkpoints: list[CheckpointFiles]
     compactions: list[range]
     checksums: list[int]
+    etags: Mapping[str, str]
 
     @property
     def newest(self) -> int | None:
@@ -380,9 +389,11 @@ class _Listing:
         found: list[tuple[re.Match[str], ObjectInfo]] = []
         compactions: list[range] = []
         checksums: list[int] = []
+        etags: dict[str, str] = {}
         for info in store.list(LOG_FOLDER, start_after=start_after):
             if end is not None and info.key >= end:
                 break
+            etags[info.key] = info.etag
             if match := _COMMIT.fullmatch(info.key):
                 versions.append(int(match[1]))
             elif match := _CHECKPOINT.fullmatch(info.key):
@@ -392,7 +403,7 @@ class _Listing:
             elif match := _COMPACTION.fullmatch(info.key):
                 compactions.append(range(int(match[1]), int(match[2]) + 1))
         checkpoints = sorted(_complete(found), key=lambda files: files.version)
-        return cls(versions, checkpoints, compactions, checksums)
+        return cls(versions, checkpoints, compactions, checksums, etags)
 
     def segment(self, store: ObjectStore, version: int | None, before: int | None = None) -> LogSegment:
         newest = self.newest
@@ -405,7 +416,7 @@ class _Listing:
             raise VersionNotFound(f"Version {version} of {store.uri} does not exist; the newest one is {newest}.")
         usable = [one for one in self.checkpoints if one.version <= wanted and (before is None or one.version < before)]
         checkpoint = usable[-1] if usable else None
-        return LogSegment(wanted, checkpoint, self.versions, self.compactions, self.checksums)
+        return LogSegment(wanted, checkpoint, self.versions, self.compactions, self.checksums, self.etags)
 
 
 def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[CheckpointFiles]:

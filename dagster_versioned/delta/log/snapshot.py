@@ -146,12 +146,12 @@ class LoadedLog:
     notes: Mapping[str, bytes]
 
 
-def load_log(store: ObjectStore, near: int | None = None) -> LoadedLog:
-    """The newest snapshot with the commits at the end of its log, each of which is read once.
+def load_log(store: ObjectStore, segment: LogSegment) -> LoadedLog:
+    """The snapshot of a segment with the commits at the end of its log, each of which is read once.
 
-    ``near`` is a version from which on the log has a checkpoint, as far as the caller knows. Raises as `load_snapshot`.
+    Raises as `load_snapshot`.
     """
-    segment, base = _base(store, list_log(store, near=near))
+    segment, base = _base(store, segment)
     try:
         commits = read_commits(store, segment.commits.start, segment.commits.stop - 1)
         snapshot = _advanced(base, Changes.of(commits), None, reach_of(store))

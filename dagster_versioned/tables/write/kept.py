@@ -1,6 +1,6 @@
 """Keeping a version instead of computing it again: its parts and identity, on the way to be current as they are."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 from dagster_versioned.delta.actions import Add
@@ -9,14 +9,18 @@ from dagster_versioned.engines.parts import RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.digest import RowsDigest
+from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.computations import usable
+from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import missing_parts, objects_of, parts_of
 from dagster_versioned.tables.read import check_parts, row_order_of
 from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.belonging import Taken, record_after
 from dagster_versioned.tables.write.constraints import require_rows
-from dagster_versioned.tables.write.pending import HeadParts, OwnWrite, PendingWrite, VersionDescription
+from dagster_versioned.tables.write.pending import HeadParts, OwnWrite, PendingWrite, VersionDescription, app_id
 
 
 class KeptVersion(OwnWrite):
@@ -27,11 +31,12 @@ class KeptVersion(OwnWrite):
 
     beside_frames = True
 
-    def __init__(self, version: Version, adds: tuple[Add, ...], found: TableState) -> None:
+    def __init__(self, version: Version, adds: tuple[Add, ...], found: TableState, *, is_current: bool) -> None:
         self.version = version
         self.is_head = version == found.history.heads.get(version.partition)
+        self.is_current = is_current
         self.adds = adds
-        self.found_at = found.log_version
+        self.found = found
 
     def __repr__(self) -> str:
         return f"KeptVersion({self.version.short!r})"
@@ -82,7 +87,7 @@ class KeptWrite(PendingWrite):
         kept = self.kept
         assert state is not None  # it was found in it
         keys = {add.key for add in kept.adds}
-        if not usable(state, kept.version) or keys & state.history.collected_since(kept.found_at):
+        if not usable(state, kept.version) or keys & state.history.collected_since(kept.found.log_version):
             raise CommitConflict(
                 f"Version {kept.version.short} was to be kept instead of being computed again, but was collected, "
                 "contradicted or forgotten meanwhile. Nothing was written. Run the step again, which computes it."
@@ -111,4 +116,20 @@ def keep(cache: StateCache, state: TableState, version: Version) -> KeptVersion 
     announced = {path for collection in state.history.open_collections for path in collection.paths}
     if objects_of(cache.store, adds) & announced or missing_parts(cache.store, adds):
         return None
-    return KeptVersion(version, adds, state)
+    return KeptVersion(version, adds, state, is_current=is_current)
+
+
+def stand(state: TableState, kept: Sequence[KeptVersion], taken: Taken, options: TableOptions, run: Run | None) -> bool:
+    """Whether versions that were found in this very state are its heads, and to write them again changes nothing.
+
+    Of an earlier attempt of the step, the write itself has to say what became. Raises what `record_after` does.
+    """
+    if not all(one.found is state and one.is_current for one in kept):
+        return False
+    snapshot = state.snapshot
+    if run is not None and any(app_id(run, one.version.partition) in snapshot.txns for one in kept):
+        return False
+    known = snapshot.metadata.configuration
+    return configuration(snapshot.metadata, options.properties, options.constraints) == known and record_after(
+        taken, state
+    ) == TableRecord.of(snapshot)

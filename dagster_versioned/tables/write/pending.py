@@ -11,6 +11,7 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import Added, Computation, Parent, Run, SourceVersion, TableType
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
@@ -64,6 +65,12 @@ class HeadParts:
     parts: tuple[Add, ...]
     foreign: Version | None
     properties: Mapping[str, str]
+
+
+def app_id(run: Run, partition: str | None) -> str:
+    """The application that a step's commits to a table, or to one of its partitions, are transactions of."""
+    path = partition_path(partition) if partition is not None else ""
+    return f"dagster/{run.first_run_id or run.run_id}/{run.step_key}/{path}"
 
 
 class PendingWrite:

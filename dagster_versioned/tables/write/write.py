@@ -15,7 +15,6 @@ from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.engines.staging import PROMOTERS, Staging
 from dagster_versioned.errors import CommitConflict, HeldHead, IntegrityError, InvalidInput
-from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import (
     Facts,
     Identity,
@@ -47,7 +46,7 @@ from dagster_versioned.tables.write.belonging import Taken, record_after
 from dagster_versioned.tables.write.column_rules import with_column_rules
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
-from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition
+from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, app_id
 from dagster_versioned.tables.write.table_actions import (
     add_of,
     cdc_of,
@@ -407,7 +406,7 @@ class TableWrite:
         """What an earlier attempt at this computation committed (seed 001, "Transaction Identifiers")."""
         if state is None or self._run is None:
             return None
-        txn = state.snapshot.txns.get(self._app_id(pending))
+        txn = state.snapshot.txns.get(app_id(self._run, pending.partition))
         if txn is None:
             return None
         if txn.version not in self._made:
@@ -430,13 +429,9 @@ class TableWrite:
         assert self._run is not None
         return self._run.first_run_id or self._run.run_id
 
-    def _app_id(self, pending: PendingWrite) -> str:
-        assert self._run is not None
-        partition = partition_path(pending.partition) if pending.partition is not None else ""
-        return f"dagster/{self._first_run_id}/{self._run.step_key}/{partition}"
-
     def _txn(self, pending: PendingWrite, state: TableState | None, timestamp: int) -> Txn:
-        return Txn(self._app_id(pending), 0 if state is None else state.log_version + 1, timestamp)
+        assert self._run is not None
+        return Txn(app_id(self._run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
 
 
 def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> CommitDraft | None:

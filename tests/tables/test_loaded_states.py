@@ -1,0 +1,89 @@
+"""A table that is opened again in the same project: its log is listed, and read only where it is another one."""
+
+import pickle
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dagster_versioned.errors import TableNotFound
+from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.tables import state as states
+from dagster_versioned.tables.project import Project
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    return CountingStore(LocalStore(tmp_path))
+
+
+def values(project: Project, table: str = "one") -> list[int]:
+    return project.table(table).read()["value"].to_pylist()
+
+
+def looked(store: CountingStore, project: Project) -> list[str]:
+    """The calls of one look at the end of the log, by a table that was just opened."""
+    store.reset()
+    assert project.table("one").state.snapshot.num_files == 1
+    return [call.verb for call in store.calls]
+
+
+def test_the_log_is_listed_and_not_read_again(store: CountingStore) -> None:
+    project = Project("P", store)
+    for number in range(25):  # so that there is a checkpoint
+        project.table("one").write(pa.table({"value": [number]}))
+    assert "get" in looked(store, project)
+    assert looked(store, project) == ["list"]
+    assert looked(store, Project("P", store)) != ["list"]  # another one reads for itself
+
+
+def test_a_commit_of_another_process_is_seen(store: CountingStore, tmp_path: Path) -> None:
+    project = Project("P", store)
+    project.table("one").write(pa.table({"value": [1]}))
+    assert values(project) == [1]
+    for number in range(12):
+        Project("P", LocalStore(tmp_path)).table("one").write(pa.table({"value": [number]}))
+        assert values(project) == [number]
+
+
+def test_a_table_that_was_made_anew_is_read_anew(store: CountingStore, tmp_path: Path) -> None:
+    project = Project("P", store)
+    project.table("one").write(pa.table({"value": [1]}))
+    assert values(project) == [1]
+    shutil.rmtree(tmp_path / "datom" / "one")
+    with pytest.raises(TableNotFound):
+        values(project)
+    Project("P", LocalStore(tmp_path)).table("one").write(pa.table({"value": [2]}))  # with as many commits
+    assert values(project) == [2]
+
+
+def test_a_commit_that_was_replaced_by_one_of_the_same_size_is_read(store: CountingStore, tmp_path: Path) -> None:
+    project = Project("P", store)
+    project.table("one").write(pa.table({"value": [1]}))
+    commit = tmp_path / "datom" / "one" / "_delta_log" / f"{0:020d}.json"
+    before = project.table("one").state.snapshot
+    data = commit.read_bytes()
+    commit.unlink()
+    commit.write_bytes(data.replace(before.metadata.id.encode(), before.metadata.id[::-1].encode()))
+    assert project.table("one").state.snapshot.metadata.id == before.metadata.id[::-1]
+
+
+def test_only_small_states_and_the_last_ones_are_kept(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "_KEPT_STATES", 2)
+    project = Project("P", store)
+    for name in ("one", "two", "three"):
+        project.table(name).write(pa.table({"value": [1]}))
+        assert values(project, name) == [1]
+    assert looked(store, project) != ["list"]
+    assert looked(store, project) == ["list"]
+    monkeypatch.setattr(states, "_SMALL", 0)
+    anew = Project("P", store)
+    assert looked(store, anew) == looked(store, anew) != ["list"]
+
+
+def test_a_pickled_project_reads_for_itself(tmp_path: Path) -> None:
+    project = Project("P", LocalStore(tmp_path))
+    project.table("one").write(pa.table({"value": [1]}))
+    assert values(project) == values(pickle.loads(pickle.dumps(project))) == [1]
