@@ -13,6 +13,8 @@ INSTALL = -m pip install $(PIP_FLAGS) --disable-pip-version-check
 # Spark's workers and Dagster's subprocesses find their Python on the PATH.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export SPARK_LOCAL_IP ?= 127.0.0.1
+# Else each of some hundred processes that tests start compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Three workers for two cores, since tests wait for git, Python and the JVM in turn. One of them runs all tests of Spark,
 # so that there is one JVM (`pytest_collection_modifyitems` in tests/conftest.py).
@@ -39,7 +41,8 @@ ui: java $(VENV)/.example .example/dagster/dagster.yaml ## Open the example in D
 	DAGSTER_HOME=$(CURDIR)/.example/dagster $(BIN)/dagster dev -m example_project.definitions -m example_project.features -m example_project.history -m example_project.checked
 
 .PHONY: test
-test: java lint docs ## Install with test extras, then everything that CI checks
+test: java $(VENV)/.dev ## Install with test extras, then everything that CI checks
+	@$(MAKE) --no-print-directory -j2 lint docs
 	$(PYTEST) -m "not slow"
 
 .PHONY: coverage

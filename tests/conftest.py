@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,19 @@ def gcs_server() -> Iterator["GcsServer"]:
         for name, value in server.environment.items():
             patch.setenv(name, value)
         yield server
+
+
+_cases: Counter[str] = Counter()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Of the cases of a test that is marked ``every(n)``, only each n-th one stays fast, of those that are not slow."""
+    every = item.get_closest_marker("every")
+    if every is not None and item.get_closest_marker("slow") is None:
+        test = item.nodeid.partition("[")[0]
+        if _cases[test] % every.args[0]:
+            item.add_marker(pytest.mark.slow)
+        _cases[test] += 1
 
 
 @pytest.hookimpl(trylast=True)

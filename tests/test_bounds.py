@@ -45,6 +45,7 @@ def test_a_checkout_of_dagster_is_taken_for_new_enough() -> None:
     require_release("dagster", "1!0+dev")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("library", "version"),
     [

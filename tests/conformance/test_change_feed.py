@@ -36,6 +36,7 @@ def test_there_are_such_tables() -> None:
     assert len(FOUND) == 7
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("name", "newest"), FOUND)
 def test_a_peer_has_the_same_changes_in_every_range(name: str, newest: int) -> None:
     uri = str(ROOT / name)

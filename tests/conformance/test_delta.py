@@ -156,6 +156,7 @@ def test_there_are_rows_to_compare_with() -> None:
     assert all(contents.files for contents in GIVEN)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("contents", GIVEN, ids=lambda one: f"{one.name}@{one.version}")
 def test_the_arrow_engine_has_the_given_rows(contents: Contents) -> None:
     table = read_delta(path(contents.name), contents.version)

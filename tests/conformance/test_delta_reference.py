@@ -59,6 +59,7 @@ def test_every_script_has_its_table_and_its_answers() -> None:
     assert sum("lines" in state for state in states) >= 200
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", tables())
 def test_every_version_is_read_as_the_reference_read_it(name: str) -> None:
     folder = HERE / "tables" / name

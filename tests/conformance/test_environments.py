@@ -267,6 +267,7 @@ def require_every_read_right(production: Promoted, seen: list) -> None:
 READERS = [by_us, as_delta, by_deltalake, by_datafusion, *[by_polars, by_polars_lazily] * READS_WITH_POLARS]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("read", READERS)
 def test_every_read_during_promotions_is_of_one_version(production: Promoted, read: Callable[[Path], pa.Table]) -> None:
     seen: list = []

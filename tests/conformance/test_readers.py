@@ -34,6 +34,7 @@ DeltaReader = Callable[[Path, int | None], pa.Table]
 # --- our own reader
 
 
+@pytest.mark.every(2)
 def test_we_read_every_version_as_it_was_written(history: TableHistory) -> None:
     for version, expected in history.expected.items():
         assert_same(history.table.read(version), expected)
@@ -61,6 +62,7 @@ def test_every_version_of_a_partition_is_read_alone(written: Written) -> None:
 # --- Delta readers
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("read", DELTA_READERS)
 def test_a_delta_reader_sees_every_version(history: TableHistory, read: DeltaReader) -> None:
     assert set(history.expected) == set(range(history.table.state.log_version + 1))
@@ -149,6 +151,7 @@ def connect(history: TableHistory) -> "datom.Conn":
     return datom.get_conn(datom.store_local(history.folder.parents[1]), "CONFORMANCE")
 
 
+@pytest.mark.every(2)
 def test_datom_reads_every_version_of_an_eligible_table_and_lists_no_other(history: TableHistory) -> None:
     conn, table, name = connect(history), history.table, str(history.table.name)
     table.repair()  # what is put now and then is as new as the log

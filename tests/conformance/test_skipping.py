@@ -132,6 +132,7 @@ def literal(value: Any) -> str:
             raise AssertionError(value)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("column", FLAT)
 def test_datafusion_skips_no_file_it_needs(tables: tuple[VersionedTable, Path, Path], column: str) -> None:
     _, ours, plain = tables

@@ -77,6 +77,7 @@ def applied(before: Counter[str], changes: pa.Table) -> Counter[str]:
     return +result
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("partitioned", [True, False], ids=["partitioned", "whole"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_changes_of_every_range_lead_from_its_begin_to_its_end(

@@ -89,6 +89,7 @@ def test_stores_are_opened_where_this_package_is_not(uri):
     assert done.stdout.decode().splitlines()[0] == store.uri
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("shipped", SHIPPED, ids=lambda each: f"{each.__module__}.{each.__qualname__}")
 def test_what_is_shipped_is_loaded_where_this_package_is_not(shipped):
     # Not in this process: what is loaded becomes part of the classes that it came from.

@@ -373,6 +373,7 @@ def test_spark_is_as_strict(healthy: HostileTable, spark: Any, tmp_path: Path) -
 FILTERS = ["id = 10", "id >= 4", "name = 'ten'", "id IS NULL", "p = 2", "id = 10 OR p IS NULL"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", STATISTICS)
 def test_statistics_that_lie_bring_no_row_that_does_not_match(table: HostileTable, name: str) -> None:
     """A file may be skipped by what its statistics say; no row of another comes for it, and nothing else goes wrong."""
@@ -393,6 +394,7 @@ def writable(table: HostileTable, **properties: str) -> None:
     table.metadata(configuration={f"delta.{key}": value for key, value in properties.items()})
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("properties", [{}, {"enableDeletionVectors": "true"}, {"enableChangeDataFeed": "true"}])
 @pytest.mark.parametrize("name", ["too few rows", "too many rows", "no rows", "negative counts", "wrong types", "deep"])
 def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
@@ -418,6 +420,7 @@ def test_counts_that_lie_never_decide_which_rows_a_change_is_about(
     assert arrow_rows(table) == in_order([(row[0], "new", row[2]) for row in kept])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", STATISTICS)
 def test_bounds_that_lie_never_decide_that_a_row_goes(table: HostileTable, name: str) -> None:
     from dagster_versioned.delta_tables.arrow import delete_from, merge_delta

@@ -34,10 +34,12 @@ def some(case: Case, which: int) -> range:
     return case.numbers[which * stride // 3 :: stride]
 
 
+@pytest.mark.every(2)
 def test_killed_at_some_calls(case: Case, killer: Undertaker) -> None:
     killed_at(case, killer, some(case, 0))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("fault", [pytest.param(Fault.BEFORE, marks=pytest.mark.slow), Fault.LOST_ANSWER])
 def test_failed_at_some_calls(case: Case, fault: Fault) -> None:
     failed_at(case, fault, some(case, 1 if fault is Fault.BEFORE else 2))

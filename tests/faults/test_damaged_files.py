@@ -149,6 +149,7 @@ DERIVED = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("document", DERIVED)
 def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: str, flips: int) -> None:
     before = contents(LocalStore(root))
@@ -169,6 +170,7 @@ def test_a_damaged_derived_document_never_changes_a_row(root: Path, document: st
         assert contents(LocalStore(root)) == before
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("document", DERIVED)
 def test_a_write_over_a_damaged_derived_document_succeeds(whole: Path, document: str, monkeypatch) -> None:
     monkeypatch.setattr(publish, "CHECKPOINT_INTERVAL", CHECKPOINT_AT)

@@ -86,6 +86,7 @@ def attempt(step: Step, table: VersionedTable, acknowledged: set[tuple[int, str]
         acknowledged.add((result.version.log_version, result.version.metadata_sha))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("first", "second"), PAIRS, ids=[f"{a}, {b}" for a, b in PAIRS])
 def test_stopped_before_some_changes(first: str, second: str, base: Path) -> None:
     """Before each where that once found a bug; else before every tenth, beginning at another for each pair."""

@@ -87,6 +87,7 @@ def put_back(base: Path, world: World) -> None:
     shutil.copytree(base, world.root)
 
 
+@pytest.mark.every(3)
 def test_killed_now_and_then(case: Case, killer: Bailiff) -> None:
     for number in range(EVERY // 2, case.calls + 1, EVERY):
         dies_and_is_taken_over(case, killer, number)

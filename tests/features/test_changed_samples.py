@@ -97,6 +97,7 @@ def test_all_samples_are_compared_where_it_is_not_known_what_they_were_computed_
         assert counted(resolved.increment) == expected.get(why, (0, 1, 0, 2))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "seed", [seed if seed < 3 else pytest.param(seed, marks=pytest.mark.slow) for seed in range(12)]
 )

@@ -174,6 +174,7 @@ def test_nothing_with_ids_of_other_names_takes_the_place_of_all(tables, chain):
     assert tables.table("below").read().num_rows == 0
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [".id", ".", "[0]", "a.b", "a`b", 'a"b', "é"])
 def test_ids_may_have_any_name(either: Tables, name):
     grouped = FeatureDep("root", lineage=Lineage.aggregation([name]))

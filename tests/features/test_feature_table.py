@@ -115,6 +115,7 @@ def test_content_versions_of_the_body_stop_the_wave(either):
     assert stored[1][DATA_VERSION] != stored[1][PROVENANCE]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     "ids",
     [

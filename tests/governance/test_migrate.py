@@ -123,6 +123,7 @@ def assert_still_there(governed: Governed, before: dict[str, object]) -> None:
 # --- the whole way
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("source", "target", "verify"),
     [
@@ -252,6 +253,7 @@ def sleeper(governed: Governed, verb: Verb, ending: str, meanwhile: Callable[[],
     )
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("ending", "change"),
     [
@@ -704,6 +706,7 @@ def test_two_developers_who_move_it_to_one_place(governed: Governed, other: Regi
     assert len([subject for subject in log() if subject.startswith("Migrat")]) == 2
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(
     ("where", "verb", "ending"),
     [
@@ -775,6 +778,7 @@ def test_a_move_that_failed_goes_on_where_it_was(governed: Governed, new: Locati
     assert len([subject for subject in log() if subject.startswith("Migrat")]) == 2
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("stage", [2, 6, 30, "fenced"])
 def test_a_move_that_failed_can_be_called_off(governed: Governed, new: Location, stage: int | str, log: Log) -> None:
     before = facts(governed.at(governed.home))
@@ -816,6 +820,7 @@ def test_a_move_that_has_switched_cannot_be_called_off(governed: Governed, new: 
     assert_moved(governed, new, before)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("step", ["copying", "fencing", "finishing the copy", "verifying", "switching"])
 def test_a_move_that_is_called_off_while_it_runs_ends_without_switching(
     governed: Governed, other: Registry, new: Location, step: str
@@ -834,6 +839,7 @@ def test_a_move_that_is_called_off_while_it_runs_ends_without_switching(
     assert_still_there(governed, before)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("step", ["fencing", "switching"])
 def test_a_run_that_wakes_up_when_the_project_has_been_elsewhere_and_is_back_changes_nothing(
     governed: Governed, other: Registry, new: Location, tmp_path: Path, step: str

@@ -204,6 +204,7 @@ def spoil(store: ObjectStore, name: str, how: str) -> str:
     return reason
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", NAMES[:3])
 @pytest.mark.parametrize("how", ["empty", "cut", "binary", "another shape", "newer", "oversized", "deep"])
 def test_a_spoiled_document_is_named_with_the_reason_and_published_anew(

@@ -375,6 +375,7 @@ SPOILED: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("how", SPOILED)
 def test_a_spoiled_document_is_named_with_the_reason_and_the_rest_goes_on(
     registry: Registry, by_hand: ByHand, how: str

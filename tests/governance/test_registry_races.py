@@ -53,6 +53,7 @@ def test_many_who_register_different_projects_all_do(clones: list[Path], registr
     assert len(log()) == 1 + len(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize(
     "when", [pytest.param("before", marks=pytest.mark.slow), "during", pytest.param("after", marks=pytest.mark.slow)]

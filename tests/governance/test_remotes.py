@@ -95,6 +95,7 @@ def wait_until_gone(text: str) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("kind", ["folder", "file", "http", "https", "ssh", "scp"])
 def test_every_kind_of_remote_works_the_same(
     kind: str, bare: Path, certificate: Path, tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch

@@ -69,6 +69,7 @@ def test_batching_and_slicing_do_not_matter(digest: Digest, table: Table, data: 
     assert digest(*pieces) == digest(batch_of(columns, rows))
 
 
+@pytest.mark.every(2)
 @both
 @given(table=tables(), data=st.data())
 def test_what_is_under_a_null_does_not_matter(digest: Digest, table: Table, data: st.DataObject) -> None:
@@ -134,6 +135,7 @@ NARROW: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+@pytest.mark.every(3)
 @both
 @pytest.mark.parametrize(("kind", "variant"), [(kind, one) for kind, many in VARIANTS.items() for one in many])
 @given(data=st.data())

@@ -87,6 +87,7 @@ def test_where_the_columns_are_known_nothing_has_them(house, kind):
     assert house.parents("balance", FIRST) == house.parents("balance", "2026-11-05") == []
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("known", [False, True], ids=["no table", "a table"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_where_the_annotation_allows_none_nothing_is_none(house, kind, known):

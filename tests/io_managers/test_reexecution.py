@@ -201,6 +201,7 @@ def versions(table):
 TABLES = {"orders": "orders", "merged": "merged", "log": "log", "samples": "samples", "both": "left", "graph": "graph"}
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("strategy", [ReexecutionStrategy.FROM_FAILURE, ReexecutionStrategy.ALL_STEPS])
 def test_a_run_that_failed_after_its_commit_commits_nothing_when_it_is_executed_again(runs, name, strategy):

@@ -279,6 +279,7 @@ except VersionedError as error:
     assert re.match(r"Spark needs Java \d+ or newer, and no Java was found in JAVA_HOME", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_server_of_connect_that_is_not_there_is_named_at_once(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -249,6 +249,7 @@ def test_checks_are_not_waited_for_where_that_is_switched_off(daemon):
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_what_an_asset_was_already_built_from_is_asked_after_as_well_when_it_runs_again(daemon, line):
     @dg.asset
     def both(up: pa.Table, other: pa.Table) -> pa.Table:
@@ -324,6 +325,7 @@ def test_the_condition_waits_for_checks_as_well(daemon):
 # Partitions
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("check_partitions", [None, pytest.param(ABC, marks=has_partitioned_checks)])
 def test_each_partition_is_judged_by_itself(daemon, check_partitions):
     line = Up(ABC, check_partitions).deploy(daemon)
@@ -363,6 +365,7 @@ def test_a_check_of_the_whole_table_judges_every_partition_that_was_there(daemon
     assert sorted(daemon.settle()) == [("down", "a"), ("down", "b")]
 
 
+@pytest.mark.slow
 def test_what_reads_all_partitions_waits_for_each(daemon):
     line = Up(ABC)
     line.project = daemon.project

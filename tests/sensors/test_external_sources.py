@@ -78,6 +78,7 @@ def recorded(daemon, lake):
     return parent(daemon) == ExternalTable(lake, "rates").upstream()[0].parent
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("as_type", [pa.Table, pd.DataFrame, pl.DataFrame], ids=["arrow", "pandas", "polars"])
 def test_it_is_waited_for_then_every_commit_makes_stale_what_loads_it(daemon, lake, as_type):
     target = loading(as_type)

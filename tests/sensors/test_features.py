@@ -85,6 +85,7 @@ def test_exactly_the_features_of_the_field_that_changed_run(daemon, videos):
     assert daemon.tick() == []
 
 
+@pytest.mark.slow
 def test_a_code_bump_runs_exactly_what_depends_on_the_field(daemon, videos):
     videos.called.clear()
     videos.deploy(daemon, image="2")

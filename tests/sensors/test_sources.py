@@ -69,6 +69,7 @@ def test_a_source_that_is_not_loaded_is_waited_for_too(daemon):
     assert daemon.is_built("down", ("rates", None))
 
 
+@pytest.mark.slow
 def test_a_source_of_another_project_that_is_not_loaded_is_waited_for_and_makes_stale(daemon, other):
     project, manager = other
     source = versioned_source("rates", io_manager_key="elsewhere", partitions_def=ABC)

@@ -83,6 +83,7 @@ def test_a_target_without_a_version_waits_for_its_upstream_and_is_then_requested
     assert pipeline.ran == 1
 
 
+@pytest.mark.slow
 def test_an_unchanged_upstream_materialized_ten_times_requests_nothing(daemon, built):
     for _ in range(10):
         assert daemon.materialize("flights").success
@@ -223,6 +224,7 @@ def test_a_downstream_that_ends_and_an_upstream_that_changes_between_two_ticks(d
     assert daemon.is_built("delays", ("flights", None))
 
 
+@pytest.mark.slow
 def test_a_failed_downstream_is_not_requested_again_before_something_changes(daemon, built):
     built.fails = True
     daemon.write("flights", frame(1))

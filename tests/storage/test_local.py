@@ -367,6 +367,7 @@ def _put_for_ever(store: LocalStore, verb: str, ready) -> None:
 
 
 class TestCrashes:
+    @pytest.mark.every(2)
     @pytest.mark.faults
     @pytest.mark.parametrize("verb", ["put", "put_if_absent", "put_if_match", "copy"])
     def test_a_killed_writer_leaves_whole_objects(self, root: Path, verb: str):

@@ -115,6 +115,7 @@ def written(error: BaseException) -> str:
 class TestLostAnswers:
     """A conditional put whose answer was lost is never taken for somebody else's."""
 
+    @pytest.mark.every(3)
     @pytest.mark.parametrize("lost", [DROP_AFTER, FAIL_AFTER, NO_METADATA])
     @pytest.mark.parametrize("attempts", [1, 2])
     def test_a_create_that_landed_succeeds(
@@ -313,6 +314,7 @@ class TestErrors:
         file.write_bytes(b"data")
         return file
 
+    @pytest.mark.every(3)
     @pytest.mark.parametrize(
         ("fault", "kind"),
         [

@@ -49,6 +49,7 @@ def ends(request: pytest.FixtureRequest, made: Callable[[str], ObjectStore]) -> 
     return made(source), made(target)
 
 
+@pytest.mark.every(2)
 def test_every_object_arrives_with_its_bytes(ends: Ends) -> None:
     source, target = ends
     for key, data in {"a/empty": b"", "a/ü x": b"\0" * 9, "b": bytes(range(256)) * 4000}.items():
@@ -61,6 +62,7 @@ def test_every_object_arrives_with_its_bytes(ends: Ends) -> None:
     assert seen[-1] == CopyProgress(3, 3, copied.bytes, copied.bytes)
 
 
+@pytest.mark.every(2)
 def test_a_large_object_passes_in_pieces(ends: Ends) -> None:
     source, target = ends
     source.put("large", bytes(range(256)) * 4096 * 13)
@@ -70,6 +72,7 @@ def test_a_large_object_passes_in_pieces(ends: Ends) -> None:
     assert contents(target)["renamed"] == contents(source)["large"]
 
 
+@pytest.mark.every(2)
 def test_what_is_there_is_replaced(ends: Ends) -> None:
     source, target = ends
     source.put("a", b"new")

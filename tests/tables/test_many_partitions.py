@@ -46,6 +46,7 @@ def few_and_many(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return roots
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_the_plan_of_a_read_groups_files_once_and_parses_each_schema_once(
     few_and_many: list[Path], plan: Callable[[VersionedTable], Any]
@@ -145,6 +146,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize(("before", "run"), RUNS, ids=lambda one: one.__name__)
 def test_a_write_of_all_partitions_is_one_commit_and_takes_work_and_calls_in_proportion(
     tmp_path: Path, before: Callable[[VersionedTable, int], None], run: Callable[[VersionedTable, int], None]

@@ -57,6 +57,7 @@ def test_who_publishes_meanwhile_leaves_the_debt_of_a_repair(store: LocalStore) 
     table_in(store).verify().require_ok()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "overtake",
     [lambda table: table.write(rows(VERSIONS)), lambda table: table.expire(keep_last=2, dry_run=False)],
@@ -82,6 +83,7 @@ def test_a_repair_that_is_overtaken_at_some_call_leaves_the_newest_documents(
         table_in(copy).verify().require_ok()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", range(12))
 def test_what_a_writer_died_before_it_put_is_put_by_those_after_it(tmp_path: Path, number: int) -> None:
     store = LocalStore(tmp_path)

@@ -305,6 +305,7 @@ class TestDrop:
         abandon_promotion(project, "pr-1", dry_run=False)
         drop_environment(project, "pr-1")
 
+    @pytest.mark.every(4)
     @pytest.mark.parametrize("half", [None, "prepare", "commit"])
     @pytest.mark.parametrize(
         ("verb", "ending"),
@@ -356,6 +357,7 @@ PROMOTION = {
 
 
 class TestDocument:
+    @pytest.mark.every(3)
     @pytest.mark.parametrize(
         "changed",
         [

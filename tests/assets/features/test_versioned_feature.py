@@ -310,6 +310,7 @@ def test_an_ordinary_asset_can_be_an_upstream_and_read_what_a_feature_says(house
     assert house.parents("report") == [("words", None, house.head("words").metadata_sha)]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame, pl.LazyFrame, pa.Table], ids=str)
 def test_an_increment_has_frames_as_it_is_annotated(house, pipeline, kind):
     seen = []

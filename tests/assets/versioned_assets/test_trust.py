@@ -69,6 +69,7 @@ class TestDocuments:
         assert bench.run(assets()) == ["result"]
         assert bench.run(assets()) == []
 
+    @pytest.mark.every(2)
     @pytest.mark.parametrize(
         "text",
         [
