@@ -80,17 +80,17 @@ class LoadedStates:
         state = TableState(loaded.snapshot, load_history(loaded, commits))
         checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
         with self._lock:
-            if state.snapshot.num_files <= _SMALL:
+            if state.snapshot.files.nbytes <= _SMALL and all(segment.etags):
                 self._loaded[store.uri] = _Loaded(state, segment.etags, checkpoint)
             while len(self._loaded) > _KEPT_STATES:
                 self._loaded.popitem(last=False)
         return state
 
 
-_SMALL = 1_000
-"""Files in a table whose loaded state is kept."""
+_SMALL = 64 * 1024
+"""Bytes that the list of its files takes of a table whose loaded state is kept."""
 
-_KEPT_STATES = 256
+_KEPT_STATES = 64
 
 
 class StateCache:
