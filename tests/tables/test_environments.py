@@ -354,7 +354,7 @@ class TestRefused:
         like_a_write = {"drop_partitions", "record_domain", "release", "repartition", "commit_as_migration", "forget"}
         reading = {"choose", "diff", "diff_rows", "exists", "files", "files_of", "head", "history", "is_void"}
         reading |= {"partitions", "publisher", "read", "read_files", "replay", "resolve", "state", "upstream"}
-        reading |= {"computed", "kept", "constraints", "describe", "known_schema"}
+        reading |= {"computed", "kept", "constraints", "describe", "known_schema", "last_state"}
         reading |= {"upstream_of", "version", "asset_key", "name", "project", "store"}
         public = {name for name in vars(VersionedTable) if not name.startswith("_")}
         assert public == refused | tried | like_a_write | reading
