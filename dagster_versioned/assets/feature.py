@@ -170,14 +170,16 @@ class _Function:
 
 def _config_class(key: str, kind: Any) -> type[FeatureConfig]:
     """The user's config, with ours beside it."""
-    if (
-        not isinstance(kind, type)
-        or not issubclass(kind, dg.Config)
-        or FeatureConfig.model_fields.keys() & kind.model_fields
-    ):
+    if not isinstance(kind, type) or not issubclass(kind, dg.Config):
         raise InvalidInput(
             f"The parameter 'config' of feature {key!r} is annotated {kind!r:.100}. Nothing was defined; make it a "
             f"dagster.Config without {', '.join(FeatureConfig.model_fields)}, which every feature has."
+        )
+    taken = {name for field, info in kind.model_fields.items() for name in (field, info.alias)}
+    if clashing := [name for name in FeatureConfig.model_fields if name in taken]:
+        raise InvalidInput(
+            f"The config {kind.__name__} of feature {key!r} has {', '.join(map(repr, clashing))}, which is a name in "
+            "the run config of every feature and means something else there. Nothing was defined; rename it."
         )
     name: str = cast("Any", kind).__name__
     return type(name, (FeatureConfig, kind), {"__module__": kind.__module__})

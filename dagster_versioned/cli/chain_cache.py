@@ -49,10 +49,12 @@ def discard(
     found = datasets_of(opened.project, [remote_at(session, place) for place in source or ()])
     done = deleted(opened, found, default_session(), before=until, apply=apply)
     if session.json:
-        print_json({"table": str(opened.name), "applied": apply, "slices": _documents(done)})
+        slices, kept = _documents(done.slices), dict(done.kept)
+        print_json({"table": str(opened.name), "applied": apply, "slices": slices, "kept": kept})
         return
-    say(f"{opened.name}: {_counted(done)} {'discarded' if apply else 'can be discarded'}")
-    if done and not apply:
+    say(f"{opened.name}: {_counted(done.slices)} {'discarded' if apply else 'can be discarded'}")
+    say(*(f"  kept {key}: {reason}" for key, reason in done.kept.items()))
+    if done.slices and not apply:
         session.note("Nothing was deleted. Do it with --apply; `odf rebuild` brings them back.")
 
 

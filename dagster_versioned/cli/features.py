@@ -154,7 +154,7 @@ def delete(
                 "rows": done.rows,
                 "of": done.of,
                 "version": done.version.metadata_sha if done.version else None,
-                "purged": [each.metadata_sha for each in done.purged],
+                "purged": [each.metadata_sha or each.short for each in done.purged],
             }
         )
         return

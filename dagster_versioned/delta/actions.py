@@ -284,7 +284,8 @@ class Metadata:
 class Protocol:
     """What a program must implement to read or write the table. Protocol: *Protocol Evolution*.
 
-    A features list is ``None`` exactly where the version has none (reader below 3, writer below 7).
+    A features list is ``None`` exactly where the version has none (reader below 3, writer below 7). Reader version 3
+    needs writer version 7, and no feature is listed for readers alone.
     """
 
     NAME: ClassVar = "protocol"
@@ -305,6 +306,11 @@ class Protocol:
             raise members.wrong("readerFeatures", "is missing although minReaderVersion is 3")
         if protocol.min_writer_version == 7 and protocol.writer_features is None:
             raise members.wrong("writerFeatures", "is missing although minWriterVersion is 7")
+        if protocol.min_reader_version == 3 and protocol.min_writer_version < 7:
+            reason = f"is {protocol.min_writer_version} although minReaderVersion is 3, which needs 7"
+            raise members.wrong("minWriterVersion", reason)
+        if only := {*(protocol.reader_features or ())} - {*(protocol.writer_features or ())}:
+            raise members.wrong("readerFeatures", f"has {min(only)!r}, which writerFeatures has not")
         return protocol
 
     def to_json(self) -> dict[str, Any]:
@@ -371,7 +377,7 @@ class CommitInfo:
 
     @property
     def in_commit_timestamp(self) -> int | None:
-        """Milliseconds since the epoch, where the writer recorded them."""
+        """Milliseconds since the epoch, where the writer recorded them, as an integer."""
         value = self.value.get("inCommitTimestamp")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 

@@ -89,6 +89,14 @@ class Merge:
 
 Change = Delete | Update | Merge
 
+
+def conditions_of(change: Change) -> list[str]:
+    """Every condition, as the user gave it."""
+    if not isinstance(change, Merge):
+        return [] if change.where is None else [change.where]
+    return [change.on, *(clause.condition for clause in change.clauses if clause.condition is not None)]
+
+
 # --- what an engine answers ------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.maintenance.protection import kept_as
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
@@ -48,10 +49,10 @@ def delete_samples(
     """Delete the stored samples of a feature that satisfy a condition (SQL); of no condition all.
 
     Earlier versions keep them, unless ``hard``: then the rest is written anew, and every version that has one of them
-    is purged, which needs ``why``. Samples that still come from an
-    upstream are new to the feature, and are computed by its next run. Raises `InvalidInput` where all samples would go
-    and ``everything`` does not say so, for a table that is no feature's and a condition that cannot be evaluated, and
-    what `VersionedTable.write` and `purge` do.
+    is purged, what other programs committed too, which needs ``why``. Samples that still come from an upstream are new
+    to the feature, and are computed by its next run. Raises `InvalidInput` where all samples would go and
+    ``everything`` does not say so, for a table that is no feature's or that another program changed last, and a
+    condition that cannot be evaluated, and what `VersionedTable.write` and `purge` do.
     """
     key = key_text(feature)
     table = project.table(key.split("/"))
@@ -62,6 +63,11 @@ def delete_samples(
         raise InvalidInput(
             f"{key!r} has no samples{place} in {project.store.uri}. Nothing was deleted. Name a feature that was "
             "computed, by its key, and a partition where it has some."
+        )
+    if (foreign := table.state.history.unadopted) is not None:
+        raise InvalidInput(
+            f"Another program changed {table.name} with log version {foreign.log_version}, so nobody knows which rows "
+            "are samples of the feature. Nothing was deleted. Look at history(), then revert() to the version before."
         )
     if hard and not (why or "").strip():
         raise InvalidInput("A hard deletion needs a reason, which the log keeps: why='…'. Nothing was deleted.")
@@ -75,8 +81,10 @@ def delete_samples(
             "meant (everything=True, on the command line --yes)."
         )
     to_purge = _holders(table, partition, where) if hard else []
-    if earlier := [str(each.metadata_sha) for each in to_purge if each.metadata_sha != head.metadata_sha]:
-        table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)  # refuses what is pinned, beforehand
+    if to_purge:
+        table.operations.collector().refuse_protected(to_purge)  # the head, too, which is none any more by then
+    if earlier := [kept_as(each) for each in to_purge if each.metadata_sha != head.metadata_sha]:
+        table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)  # refuses, beforehand
     if dry_run:
         return DeletedSamples(gone.num_rows, count, None, tuple(to_purge))
     version = head
@@ -106,7 +114,7 @@ def delete_samples(
             update, partition=partition, parents=parents, code_version=head.identity.code_version, message=why
         ).version
     if to_purge:
-        table.purge([str(each.metadata_sha) for each in to_purge], why=why or "", dry_run=False, keep_shared=True)
+        table.purge([kept_as(each) for each in to_purge], why=why or "", dry_run=False, keep_shared=True)
     return DeletedSamples(gone.num_rows, count, version, tuple(to_purge))
 
 
@@ -123,14 +131,17 @@ def _columns(files: UpstreamFiles, where: str | None) -> frozenset[str]:
 
 
 def _holders(table: VersionedTable, partition: str | None, where: str | None) -> list[Version]:
-    """The versions that have a row that satisfies a condition, or a file with one, which a deletion vector hides."""
+    """The versions that have a row that satisfies a condition, or a file with one, which a deletion vector hides.
+
+    Those of other programs are among them, adopted or not: their claim keeps files as any other does.
+    """
     found: list[Version] = []
     files_of: dict[Version, frozenset[str]] = {}
     hiding: dict[Version, frozenset[str]] = {}
     for version in table.state.history.versions:
-        if version.partition != partition or version.gone is not None or version.is_drop or version.is_foreign:
+        if version.gone is not None or version.is_drop or (version.partition != partition and not version.is_foreign):
             continue
-        files = UpstreamFiles(table, table.files(version.metadata_sha, partition=partition))
+        files = UpstreamFiles(table, table.files(kept_as(version), partition=version.partition))
         files_of[version] = frozenset(file.key for file in files.files.scan.files)
         hiding[version] = frozenset(file.key for file in files.files.scan.files if file.deletion_vector is not None)
         try:

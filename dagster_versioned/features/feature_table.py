@@ -87,7 +87,7 @@ class FeatureTable:
                 each.renamed(given[each.name].schema.names), given[each.name].schema.fields, strict=True
             )
         }
-        with ExitStack() as pinned:
+        with way.rows.translated(self._conditions(stale_if, where)), ExitStack() as pinned:
             pin = way.pin(pinned)
             all_of_them = full or head is None or stale_if is not None
             narrowed = None if head is None or all_of_them else self._narrowed(head, given, digests, way, pin, types)
@@ -153,13 +153,17 @@ class FeatureTable:
             return way.rows.as_frame(found, as_type or way.frame_type)
 
         frame_type = as_type or way.frame_type
-        with ExitStack() as pinned:
+        with way.rows.translated(self._conditions(stale_if, None)), ExitStack() as pinned:
             changes = way.resolver.resolve_samples(self.plan, light, current, way.pin(pinned))
             return self._resolved(
                 changes, way, head, current, rows, frame_type, {}, partition, full, pinned.pop_all(), None, samples
             )
 
     # Inside
+
+    def _conditions(self, stale_if: str | None, where: Mapping[str, str] | None) -> list[str]:
+        filters = (each.filter for each in self.plan.upstreams)
+        return [one for one in (stale_if, *(where or {}).values(), *filters) if one is not None]
 
     def _resolved(
         self,

@@ -28,6 +28,10 @@ class SampleRows(Protocol):
         """A frame of the engine as a type that users asked for."""
         ...
 
+    def translated(self, conditions: Sequence[str]) -> AbstractContextManager[None]:
+        """Within it, that a condition fails on a row is `InvalidInput`."""
+        ...
+
     def pinned(self, frame: Any) -> AbstractContextManager[Any]:
         """The frame, computed at most once until the block ends."""
         ...

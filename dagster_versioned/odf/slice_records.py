@@ -36,6 +36,8 @@ class SliceRecords:
         self._first_time: int | None = None
         self._last_time = 0
         self._null_structs = False
+        self.takes_back = False
+        """Whether a record so far takes another one back."""
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Check more records."""
@@ -94,6 +96,7 @@ class SliceRecords:
                 raise IntegrityError(f"the correct-to at offset {first + at} does not follow a correct-from.")
             raise _half(first + at - 1)
         self._is_half = bool(opened[-1])
+        self.takes_back = self.takes_back or bool((opened | (kinds == Operation.RETRACT)).any())
 
     def _check_times(self, times: Values, first: int) -> None:
         if times.null_count:

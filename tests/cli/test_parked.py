@@ -1,9 +1,14 @@
 """`dagster-versioned parked`: what waits for its checks, and what became of it."""
 
+import json
+
 import pyarrow as pa
 
 from dagster_versioned.identity.version import Run
+from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.parked.park import park
+from dagster_versioned.tables.project import Project
+from support.command_line import in_process
 
 
 def test_from_parking_to_publishing_and_dropping(cli, project, flights):
@@ -25,3 +30,18 @@ def test_from_parking_to_publishing_and_dropping(cli, project, flights):
     assert cli("parked", "drop", second.id, "--apply").code == 2
     assert cli("parked", "show", "0000").code == 3
     assert "superseded" in cli("parked", "ls", ok=0).out
+
+
+def test_a_project_without_a_first_commit_lists_what_is_parked(tmp_path):
+    def listed(*flags):
+        outcome = in_process("--project", "P", "--location", tmp_path / "new", *flags, "parked", "ls")
+        assert outcome.exit_code == 0, outcome.stderr
+        return outcome
+
+    assert "No drafts" in listed().stderr
+    assert json.loads(listed("--json").stdout) == {"drafts": [], "unreadable": []}
+    table = Project("P", LocalStore(tmp_path / "new")).table("flights")
+    draft = park(table, {None: pa.table({"id": [7]})}, run=Run("run-1", "flights", 0)).draft
+    (one,) = json.loads(listed("--json").stdout)["drafts"]
+    assert (one["draft"], one["state"], one["versions"][0]["saw"]) == (draft.id, "parked", None)
+    assert draft.id[:8] in listed().stdout

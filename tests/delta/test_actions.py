@@ -71,7 +71,7 @@ actions = st.one_of(
     ),
     st.builds(Cdc, texts, maps, counts, st.booleans(), maybe(maps)),
     st.builds(Metadata, texts, texts, features, text_maps, maybe(texts), maybe(texts), maybe(longs), texts, text_maps),
-    st.builds(Protocol, st.just(3), st.just(7), features, features),
+    st.builds(lambda names, more: Protocol(3, 7, names, (*names, *more)), features, features),
     st.builds(Protocol, st.integers(1, 2), st.integers(1, 6)),
     st.builds(Txn, texts, longs, maybe(longs)),
     st.builds(DomainMetadata, texts, texts, st.booleans()),

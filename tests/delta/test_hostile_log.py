@@ -247,6 +247,20 @@ CASES: dict[str, tuple[Damage, type[VersionedError], str, str]] = {
         FIRST,
         "readerFeatures is missing",
     ),
+    "reader version 3 with an older writer version": (
+        lambda table: table.set(0, "protocol", minReaderVersion=3, minWriterVersion=2, readerFeatures=[]),
+        LogCorrupt,
+        FIRST,
+        "minWriterVersion is 2 although minReaderVersion is 3",
+    ),
+    "feature of readers alone": (
+        lambda table: table.set(
+            0, "protocol", minReaderVersion=3, minWriterVersion=7, readerFeatures=["v2Checkpoint"], writerFeatures=[]
+        ),
+        LogCorrupt,
+        FIRST,
+        "readerFeatures has 'v2Checkpoint', which writerFeatures has not",
+    ),
     "no protocol": (no("protocol"), LogCorrupt, "version 4", "no protocol"),
     "no metadata": (no("metaData"), LogCorrupt, "version 4", "no metaData"),
     "two metadata": (last(0, json.dumps(METADATA).encode()), LogCorrupt, FIRST, "metaData occurs twice"),

@@ -347,7 +347,10 @@ def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str)
         load_snapshot(store)
 
 
-@pytest.mark.parametrize("damage", [b"", b"\n", encode_action(CommitInfo({"operation": "WRITE"}))])
+NO_TIMES = [encode_action(CommitInfo({"inCommitTimestamp": value})) for value in ("1001", 1001.5, True, [1001], None)]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\n", encode_action(CommitInfo({"operation": "WRITE"})), *NO_TIMES])
 def test_a_commit_without_its_time_is_no_commit_where_the_table_asks_for_it(store: LocalStore, damage: bytes) -> None:
     put(store, 0, [PROTOCOL, METADATA, add("a")])
     put(store, 1, [add("b")])
@@ -357,3 +360,13 @@ def test_a_commit_without_its_time_is_no_commit_where_the_table_asks_for_it(stor
         load_snapshot(store)
     with pytest.raises(LogCorrupt, match="inCommitTimestamp"):
         before.advance(read_commits(store, 1, 1))
+
+
+@pytest.mark.parametrize("info", NO_TIMES)
+def test_a_time_that_is_no_integer_is_passed_over_where_the_table_asks_for_none(store: LocalStore, info: bytes) -> None:
+    put(store, 0, [PROTOCOL, Metadata("id", SCHEMA), add("a")])
+    before = load_snapshot(store, 0)
+    stored = store.put_if_absent(commit_key(1), info + b"\n" + encode_action(add("b")))
+    expected = int(stored.modified.timestamp() * 1000)
+    for snapshot in (load_snapshot(store), before.advance(read_commits(store, 1, 1))):
+        assert (snapshot.num_files, snapshot.timestamp_ms) == (2, expected)

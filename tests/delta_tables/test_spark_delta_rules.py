@@ -302,3 +302,57 @@ def test_files_that_spark_would_pass_over_and_statistics_that_lie_lose_no_row(sp
     done = on_spark.delete_from(spark, uri, "id < 3")
     assert (done.metrics["numDeletedRows"], done.metrics["numCopiedRows"]) == (3, 7)
     assert sorted(row["id"] for row in rows_of(uri)) == list(range(3, 10))
+
+
+def broken(_):
+    raise ValueError("no such word")
+
+
+CONDITIONS = {
+    "1 / target.id = 1": "Division by zero",
+    "target.word RLIKE concat('(', target.word)": "Unclosed group",
+    "from_json(target.word, 'a INT', map('mode', 'FAILFAST')).a = 1": "Malformed records",
+    "broken(target.word)": "a function in Python raises ValueError: no such word",
+}
+
+
+@pytest.mark.slow
+class TestAConditionThatFailsOnARow:
+    """Which Spark finds out in a task, as whatever the function at fault raises."""
+
+    @pytest.fixture
+    def uri(self, spark, tmp_path):
+        spark.udf.register("broken", broken, "boolean")
+        uri = str(tmp_path / "table")
+        arrow.write_delta(uri, pa.table({"id": [0, 1], "word": ["a", "b"]}))
+        return uri
+
+    @staticmethod
+    def refused(uri, condition, reason, change):
+        before = rows_of(uri), files_in(uri)
+        with pytest.raises(InvalidInput, match=rf"(?s)Spark refuses.*{reason}.*Nothing was written\. Correct ") as info:
+            change()
+        assert repr(condition) in str(info.value)
+        assert (rows_of(uri), files_in(uri)) == before
+
+    @pytest.mark.parametrize("condition", CONDITIONS)
+    def test_names_it(self, spark, uri, condition):
+        reason, sql = CONDITIONS[condition], condition.replace("target.", "")
+        self.refused(uri, sql, reason, lambda: on_spark.delete_from(spark, uri, sql))
+
+    @pytest.mark.parametrize("condition", [*CONDITIONS][::3])
+    def test_in_every_verb(self, spark, uri, condition):
+        reason, sql = CONDITIONS[condition], condition.replace("target.", "")
+        source = spark.createDataFrame([(0, "a"), (1, "b")], "id long, word string")
+
+        def merge(on, *clauses):
+            return lambda: on_spark.merge_delta(spark, uri, source, on, list(clauses))
+
+        on = f"source.id = target.id AND {condition}"
+        theirs = condition.replace("target.", "source.")
+        self.refused(uri, sql, reason, lambda: on_spark.update_delta(spark, uri, {"word": "'z'"}, sql))
+        self.refused(uri, sql, reason, lambda: on_spark.write_delta(spark, uri, source, mode="overwrite", where=sql))
+        self.refused(uri, on, reason, merge(on, WhenMatched("all")))
+        self.refused(uri, condition, reason, merge("source.id = target.id", WhenMatched("delete", condition)))
+        self.refused(uri, theirs, reason, merge("false", WhenNotMatched("all", theirs)))
+        self.refused(uri, condition, reason, merge("false", WhenNotMatchedBySource("delete", condition)))

@@ -15,11 +15,14 @@ import pytest
 from dagster_versioned.delta import Table
 from dagster_versioned.delta_tables.arrow import read_delta, write_delta
 from dagster_versioned.delta_tables.spark import register
-from dagster_versioned.errors import TableNotFound
+from dagster_versioned.errors import InvalidInput, TableNotFound
 from support import spark_stream_job
 from support.spark import needs_spark
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
+from pyspark.sql.types import LongType, StructField, StructType
+
+from dagster_versioned.delta_tables.spark.data_source_stream_write import stream_writer
 
 pytestmark = [pytest.mark.spark, needs_spark(4, 1, "data sources in Python that streams are written to by Arrow")]
 
@@ -109,6 +112,35 @@ def test_a_result_is_replaced_by_each_batch(session, places):
 
 
 @pytest.mark.slow
+class TestABatchWithoutTasks:
+    """Spark starts at least one for what it writes, of no rows too; its interface does not promise it."""
+
+    @staticmethod
+    def writer(table, *, overwrite=True, **options):
+        schema = StructType([StructField("id", LongType())])
+        return stream_writer({"path": table, **options}, schema, overwrite=overwrite)
+
+    def test_replaces_every_row_by_none_once(self, places):
+        table = places[1]
+        write_delta(table, pa.table({"id": [1, 2]}))
+        for _ in range(2):
+            self.writer(table, txnAppId="a stream").commit([], 7)
+            assert (ids(table), Table(table).version, Table(table).app_version("a stream")) == ([], 1, 7)
+
+    def test_of_a_query_that_nobody_named_is_refused(self, places):
+        table = places[1]
+        write_delta(table, pa.table({"id": [1, 2]}))
+        with pytest.raises(InvalidInput, match=r"which query.*Nothing was committed.*txnAppId"):
+            self.writer(table).commit([None], 7)
+        assert ids(table) == [1, 2]
+
+    def test_appends_nothing(self, places):
+        table = places[1]
+        write_delta(table, pa.table({"id": [1, 2]}))
+        self.writer(table, overwrite=False).commit([], 7)
+        assert (ids(table), Table(table).version) == ([1, 2], 0)
+
+
 def test_a_batch_that_breaks_a_rule_leaves_no_file(session, places):
     source, table, _ = places
     write_delta(table, pa.table({"id": [0]}), properties={"delta.constraints.small": "id < 5"})

@@ -9,6 +9,7 @@ import pytest
 from dagster_versioned import Project, TableOptions, delete_samples, resolve_update
 from dagster_versioned.errors import ExpiredVersion, InvalidInput
 from dagster_versioned.tables.feature_record import FeatureRecord
+from support.crashes import append_as_another_program
 from support.feature_tables import BASE, counted, graph_of, loud, videos, words
 
 GRAPH = graph_of(words())
@@ -135,6 +136,15 @@ def test_a_pinned_version_keeps_its_samples(project):
     assert ids(project) == [1, 2, 3]
 
 
+def test_a_tag_on_the_current_version_keeps_it_before_anything_is_written(project):
+    head = project.table("words").version()
+    project.tag("release")
+    with pytest.raises(InvalidInput, match=r"what the tag 'release' names\. Nothing was deleted\. Drop that tag first"):
+        delete_samples(project, "words", "id = 2", hard=True, why="a request", dry_run=False)
+    assert project.table("words").version() == head
+    assert ids(project) == [1, 2, 3]
+
+
 def test_a_hard_deletion_goes_on_after_a_soft_one(project):
     first = project.table("words").version()
     delete_samples(project, "words", "id = 1", dry_run=False)
@@ -153,6 +163,41 @@ def test_a_hard_deletion_after_a_revert_takes_the_version_that_is_the_head_twice
     assert (done.rows, ids(project)) == (1, [1, 3])
     assert first.metadata_sha in {each.metadata_sha for each in done.purged}
     assert not any(2 in rows["id"].to_pylist() for rows in stored(project))
+
+
+class TestAfterACommitOfAnotherProgram:
+    """Which has a file of its own with the sample, and keeps the one that was there before."""
+
+    @pytest.fixture
+    def written_over(self, project):
+        table, first = project.table("words"), project.table("words").version()
+        append_as_another_program(table, table.read().slice(0, 2))
+        table.revert(first.metadata_sha)
+        return table
+
+    def test_its_version_is_purged_as_the_others_are(self, project, written_over):
+        foreign = written_over.history()[1]
+        assert foreign.is_foreign
+        done = delete_samples(project, "words", "id = 2", hard=True, why="a request", dry_run=False)
+        assert "@1" in [each.short for each in done.purged]
+        assert ids(project) == [1, 3]
+        assert not any(2 in rows["id"].to_pylist() for rows in stored(project))
+        assert written_over.history()[2].gone == "purge"
+        assert written_over.verify().ok
+
+    def test_it_stays_where_it_has_none_of_them(self, project, written_over):
+        done = delete_samples(project, "words", "id = 99", hard=True, why="a request", dry_run=False)
+        assert done.purged == ()
+        assert written_over.read("@1").num_rows == 5
+
+    @pytest.mark.parametrize("hard", [True, False])
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_nothing_is_deleted_where_it_is_the_last(self, project, hard, dry_run):
+        table = project.table("words")
+        append_as_another_program(table, table.read().slice(0, 2))
+        with pytest.raises(InvalidInput, match=r"with log version 1.*Nothing was deleted.*revert"):
+            delete_samples(project, "words", "id = 2", hard=hard, why="a request", dry_run=dry_run)
+        assert sorted(rows.num_rows for rows in stored(project)) == [2, 3]
 
 
 @pytest.mark.parametrize("where", [None, "id > 0", "1 = 1"])

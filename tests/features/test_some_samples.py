@@ -120,6 +120,24 @@ def test_conditions_that_cannot_be_are_refused(either):
         resolve_update(either.project, graph, "video", samples=videos(*BASE), where={"x": "y"})
 
 
+@pytest.mark.parametrize("how", ["stale_if", "where"])
+def test_a_condition_that_fails_on_a_row_is_named(either, how):
+    graph = graph_of(words())
+    either.write_plain("video", videos((1, "a", "1"), (2, "b", "2"), (3, "c", "x")))
+    if how == "stale_if":
+        either.step(graph, "words", loud)
+    before = either.project.table("words").state.log_version if how == "stale_if" else None
+    condition = "CAST(text AS INT) > 1" if how == "stale_if" else "CAST(sound AS INT) > 1"
+    given = {"stale_if": condition} if how == "stale_if" else {"where": {"video": condition}}
+    with pytest.raises(InvalidInput, match=r"(?s)INT.*Nothing was (computed or )?written") as info:
+        either.step(graph, "words", loud, **given)
+    assert condition in str(info.value)
+    if before is not None:
+        assert either.project.table("words").state.log_version == before
+    else:
+        assert not either.project.table("words").exists()
+
+
 # --- fields of all upstreams -----------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """What parked rows become: the versions that a direct write makes, from frames of both engines."""
 
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -8,10 +9,13 @@ import pytest
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.park import park
+from dagster_versioned.tables.parked.write import Superseded
 from dagster_versioned.tables.project import Project
 from support.call_log import CallLog
+from support.interleaving import Stepped
 from support.spark import spark
 
 __all__ = ["spark"]
@@ -95,3 +99,24 @@ def test_a_frame_of_spark_that_breaks_a_constraint_is_not_parked(project, spark)
     with pytest.raises(InvalidInput, match="positive"):
         parked(project, spark.createDataFrame(rows(0).to_pandas()), options=options)
     assert project.parked() == []
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_parts_that_a_collection_takes_while_they_are_parked_are_missed_by_name(project, tmp_path, mode):
+    """The parts are in their places, the document that keeps them is not there yet."""
+    taken: list[str] = []
+
+    def collecting(call: Call) -> None:
+        if call.verb == "head" and call.key.endswith(".parquet") and not taken:
+            taken.append(call.key)
+            table = Project("P", LocalStore(tmp_path / "store")).table("raw")
+            assert len(table.vacuum(dry_run=False, min_age=timedelta(0)).keys) == 1
+
+    hindered = Project("P", Stepped(project.store, collecting))
+    with pytest.raises(Superseded, match=r"parquet of raw, which the draft needs, was collected.*Run its step again"):
+        parked(hindered, rows(3, 4), options=MODES[mode])
+    assert taken
+    assert (numbers(project), project.parked()) == ([1, 2], [])
+    parked(project, rows(3, 4), options=MODES[mode])
+    published(project)
+    assert numbers(project) == [1, 2, 3, 4]

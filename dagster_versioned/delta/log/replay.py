@@ -77,7 +77,7 @@ class Header:
     @classmethod
     def of(cls, commit: Commit) -> "Header":
         few = tuple(action for action in commit.actions if not isinstance(action, Add | Remove | Cdc | CommitInfo))
-        stamped = commit.commit_info is not None and "inCommitTimestamp" in commit.commit_info
+        stamped = CommitInfo(commit.commit_info or {}).in_commit_timestamp is not None
         return cls(commit.version, commit.timestamp_ms, stamped, commit.sha256, few, commit.version)
 
 
@@ -253,7 +253,7 @@ def _header(versions: range, few: list[Action], data: bytes, info: ObjectInfo | 
     return Header(
         versions[-1],
         file_time if stamp is None else stamp,
-        provenance is not None and "inCommitTimestamp" in provenance.value,
+        stamp is not None,
         None if info is None else hashlib.sha256(data).hexdigest(),
         kept,
         versions[0],

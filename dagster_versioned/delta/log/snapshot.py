@@ -329,8 +329,8 @@ def _require_timestamps(base: _State, changes: Changes) -> None:
         metadata = next((action for action in header.actions if isinstance(action, Metadata)), metadata)
         if metadata is not None and metadata.is_set("delta.enableInCommitTimestamps") and not header.stamped:
             raise LogCorrupt(
-                f"{commit_key(header.version)}: it holds no commitInfo with an inCommitTimestamp, which the table's"
-                " property delta.enableInCommitTimestamps requires of every commit. Nothing was read."
+                f"{commit_key(header.version)}: it holds no commitInfo with an inCommitTimestamp that is an integer,"
+                " which the table's property delta.enableInCommitTimestamps requires of every commit. Nothing was read."
             )
 
 

@@ -49,14 +49,15 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not adds and self.job["mode"] == "append":
             return  # a batch without rows needs no commit
         job = here.WriteJob(**self.job)
-        job = replace(job, app_id=job.app_id or given[0].query, version=batchId)
+        job = replace(job, app_id=job.app_id or (given[0].query if given else None), version=batchId)
         if job.app_id is None:
             raise errors.InvalidInput(
                 "Spark does not say which query the batch is of, by which it is known again after a restart. Nothing"
                 " was committed. Name the application in the option txnAppId."
             )
         try:
-            if not job.commit(adds, given[0].planned):
+            planned = given[0].planned if given else here.terms(job.target())  # no task wrote: nothing replaces all
+            if not job.commit(adds, planned):
                 self.abort(messages, batchId)
         except errors.StorageError:
             raise  # It may have landed, so the files may be the table's.

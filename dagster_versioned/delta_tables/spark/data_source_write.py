@@ -137,7 +137,7 @@ class _Given:
         return self._schema
 
     def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
-        if _terms(target) != self._planned:
+        if terms(target) != self._planned:
             raise CommitConflict(
                 f"The schema or the properties of {target.store.uri} were changed while its rows were written. Nothing"
                 " was committed. Write again."
@@ -148,7 +148,7 @@ class _Given:
         return FileChanges(tuple(self._adds), metrics={"numOutputRows": rows_written})
 
 
-def _terms(target: Target) -> str:
+def terms(target: Target) -> str:
     """What files depend on."""
     snapshot = target.snapshot
     return repr((snapshot.schema.json(), snapshot.partition_columns, sorted(snapshot.metadata.configuration.items())))
@@ -181,7 +181,7 @@ class TableWriter(DataSourceArrowWriter):
 
     def __init__(self, job: WriteJob, target: Target) -> None:
         self.job = asdict(job)
-        self.planned = _terms(target)
+        self.planned = terms(target)
         self.write_id = target.write_id
         self.target: Target | None = target
 
@@ -221,7 +221,7 @@ def written_by_task(target: Target, iterator: Iterator[pa.RecordBatch]) -> Write
     message: Any = WriterCommitMessage()
     # Built-in types only: the message is read by another process than the one that this code came from.
     message.adds = []
-    message.planned = _terms(target)
+    message.planned = terms(target)
     message.query = context.getLocalProperty(_QUERY)
     first = next((batch for batch in iterator if batch.num_rows), None)
     if first is not None:

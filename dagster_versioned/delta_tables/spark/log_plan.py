@@ -31,8 +31,8 @@ from dagster_versioned.delta.log.replay import Header, read_changes
 from dagster_versioned.delta.log.snapshot import Snapshot, snapshot_head
 from dagster_versioned.delta.paths import Column
 from dagster_versioned.delta_tables.change_feed import place
-from dagster_versioned.delta_tables.spark.write import translate_spark_errors
 from dagster_versioned.engines.spark.by_value import self_contained
+from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 from dagster_versioned.engines.spark.releases import to_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt, ObjectNotFound, VersionedError
 from dagster_versioned.storage.object_store import ObjectStore

@@ -10,7 +10,7 @@ from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.commit.transaction import now_ms
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.schema.types import StructType
-from dagster_versioned.delta_tables.dml import Change, FileChanges, Target
+from dagster_versioned.delta_tables.dml import Change, FileChanges, Target, conditions_of
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import FILE, ROW
 from dagster_versioned.delta_tables.spark.rules import (
@@ -20,6 +20,7 @@ from dagster_versioned.delta_tables.spark.rules import (
     default_of,
 )
 from dagster_versioned.engines.spark.assignment import Assignment, quoted
+from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
 
@@ -34,7 +35,6 @@ from dagster_versioned.delta_tables.spark.write import (
     refuse_identity,
     require_all,
     row_counts,
-    translate_spark_errors,
 )
 
 
@@ -47,7 +47,7 @@ class SparkRowEngine(SparkWrites):
     def write(self, target: Target, rows: Any, *, within: str | None = None, changes: bool = False) -> FileChanges:
         from pyspark.sql import functions as sf
 
-        with translate_spark_errors():
+        with translate_spark_errors([] if within is None else [within]):
             positions = places_of(rows.columns, target.snapshot.schema)
             refuse_identity(target, positions)
             wanted = spark_schema(target.snapshot.schema)
@@ -74,7 +74,7 @@ class SparkRowEngine(SparkWrites):
             )
 
     def change(self, target: Target, files: Sequence[Add], change: Change) -> FileChanges:
-        with translate_spark_errors():
+        with translate_spark_errors(conditions_of(change)):
             return changed(self, target, files, change)
 
     def rewrite(self, target: Target, groups: Sequence[Sequence[Add]], order: Sequence[str] = ()) -> FileChanges:
@@ -98,6 +98,6 @@ class SparkRowEngine(SparkWrites):
     def violations(self, target: Target, check: str) -> int:
         from pyspark.sql import functions as sf
 
-        with translate_spark_errors():
+        with translate_spark_errors([check]):
             rows = self.located(target, to_adds(target.snapshot.files))
             return rows.where(~sf.coalesce(sf.expr(check), sf.lit(False))).count()

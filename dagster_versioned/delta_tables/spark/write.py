@@ -3,10 +3,8 @@
 Rows never pass through the driver. It gets reports: which files were written, which rows of which files are gone.
 """
 
-import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,17 +30,14 @@ from dagster_versioned.delta_tables.spark.rules import (
     refuse_broken,
 )
 from dagster_versioned.delta_tables.spark.task import REPORT_SCHEMA, DeltaTask, Positions, Report, packed
-from dagster_versioned.engines.spark.assignment import WITHOUT_LOSS, quoted
+from dagster_versioned.engines.spark.assignment import quoted
 from dagster_versioned.engines.spark.by_value import self_contained
-from dagster_versioned.engines.spark.catalyst import spark_errors
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
-from dagster_versioned.engines.spark.task_errors import as_raised, own_error
 from dagster_versioned.errors import (
     IntegrityError,
     InvalidInput,
     ObjectNotFound,
     StorageError,
-    UnsupportedType,
 )
 
 if TYPE_CHECKING:
@@ -222,39 +217,3 @@ def _key(action: Add | Cdc) -> str:
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def translate_spark_errors() -> Generator[None]:
-    """Within it, what Spark raises about SQL or values becomes `InvalidInput`, and our own errors what they were."""
-    try:
-        yield
-    except spark_errors() as error:
-        ours = own_error(error) or _refusal(error)
-        if ours is None:
-            raise
-        raise ours from error
-
-
-_OF_VALUES = (
-    "AnalysisException",
-    "ParseException",
-    "ArithmeticException",
-    "ArrayIndexOutOfBoundsException",
-    "DateTimeException",
-    "IllegalArgumentException",
-    "NumberFormatException",
-    "RuntimeException",
-)
-
-
-def _refusal(error: Exception) -> InvalidInput | None:
-    kind, text = as_raised(error)
-    if kind.removeprefix("Spark") not in _OF_VALUES:
-        return None
-    # PySpark 3.5 has no name for what `raise_error` raises.
-    begin = "" if kind == "RuntimeException" else r".*\[USER_RAISED_EXCEPTION\] "
-    if raised := re.match(rf"{begin}(.*?Nothing was written\.)", text, re.DOTALL):
-        return (UnsupportedType if WITHOUT_LOSS in raised[1] else InvalidInput)(raised[1])
-    reason = text.splitlines()[0][:500].rstrip(" ;.")
-    return InvalidInput(f"Spark refuses the expression or a value: {reason}. Nothing was written.")

@@ -55,6 +55,11 @@ def as_frame(rows: pa.Table, frame_type: type) -> Any:
     return to_frame(rows, frame_type)
 
 
+def translated(conditions: Sequence[str]) -> AbstractContextManager[None]:
+    """What evaluates conditions here says it by itself."""
+    return nullcontext()
+
+
 def pinned(frame: pa.Table) -> AbstractContextManager[pa.Table]:
     """The table itself: it is computed already."""
     return nullcontext(frame)

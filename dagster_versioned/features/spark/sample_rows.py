@@ -32,6 +32,7 @@ from dagster_versioned.engines.samples import (
     require_types,
 )
 from dagster_versioned.engines.spark.engine import SparkEngine
+from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 from dagster_versioned.engines.spark.releases import from_arrow
 from dagster_versioned.engines.spark.samples import any_null, column, hashed, require_ids, with_provenance
 from dagster_versioned.engines.spark.types import spark_schema
@@ -64,6 +65,11 @@ def own(frame: Any, like: "DataFrame | None") -> "DataFrame":
 def as_frame(rows: "DataFrame", frame_type: type) -> "DataFrame":
     """The frame itself."""
     return rows
+
+
+def translated(conditions: Sequence[str]) -> AbstractContextManager[None]:
+    """What Spark raises about conditions and values is `InvalidInput`."""
+    return translate_spark_errors(conditions, "Nothing was computed or written.")
 
 
 def pinned(frame: "DataFrame") -> "AbstractContextManager[DataFrame]":

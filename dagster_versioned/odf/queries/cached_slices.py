@@ -3,7 +3,7 @@
 Source: seed 002 ("Derivative Transformations", "Dataset Validation").
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -36,6 +36,14 @@ class CachedSlice:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class DiscardReport:
+    """The slices that were discarded, or (``apply=False``) would be; ``kept`` says of each key that stays, why."""
+
+    slices: tuple[CachedSlice, ...]
+    kept: Mapping[str, str]
+
+
 def rebuild(table: VersionedTable, inputs: Inputs, session: "SparkSession") -> Iterator[CachedSlice]:
     """Make the slices again that a derived history lacks, the oldest first, by doing their runs again.
 
@@ -57,24 +65,36 @@ def rebuild(table: VersionedTable, inputs: Inputs, session: "SparkSession") -> I
 
 def discard(
     table: VersionedTable, inputs: Inputs, session: "SparkSession", *, before: datetime, apply: bool
-) -> Sequence[CachedSlice]:
+) -> DiscardReport:
     """Delete the slices of a derived history of runs before a time; with ``apply=False`` only say which.
 
-    Every run is done again first, and where one does not give its slice byte for byte, nothing is deleted: raises what
-    `rebuilt_slice` does then, and `InvalidInput` for a dataset that no query computes. Until `rebuild`, the table
-    cannot be read as a whole, nor can what takes from it be repeated.
+    Those of versions that are pinned, tagged, or what an environment began with stay. Every run of the others is done
+    again first, and where one does not give its slice byte for byte, nothing is deleted: raises what `rebuilt_slice`
+    does then, and `InvalidInput` for a dataset that no query computes. Until `rebuild`, the table cannot be read as a
+    whole, nor can what takes from it be repeated.
     """
     _check(table, "discarded")
-    found: list[CachedSlice] = []
+    protected, kept, found = _protected(table), dict[str, str](), list[CachedSlice]()
     for block, data in _runs(table):
         one = _cached(block, data)
-        if block.system_time.to_datetime() < before and _is_there(table, one):
-            with TemporaryFolder() as folder:
-                rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
-            found.append(one)
-    if apply:
+        if block.system_time.to_datetime() >= before or not _is_there(table, one):
+            continue
+        if one.key in protected:
+            kept[one.key] = protected[one.key]
+            continue
+        with TemporaryFolder() as folder:
+            rebuilt_slice(RemoteDataset(table.store), block, inputs, session, folder)
+        found.append(one)
+    if apply and found:
+        protected = _protected(table)  # the runs may have taken long
+        kept.update((one.key, protected[one.key]) for one in found if one.key in protected)
+        found = [one for one in found if one.key not in kept]
         table.store.delete([one.key for one in found])
-    return found
+    return DiscardReport(tuple(found), kept)
+
+
+def _protected(table: VersionedTable) -> Mapping[str, str]:
+    return table.operations.collector().protected()
 
 
 def _check(table: VersionedTable, what: str) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,7 @@ from dagster_versioned.odf.sharing.remote import RemoteDataset, StoredFile, file
 from dagster_versioned.odf.slice_file import table_columns
 from dagster_versioned.odf.slice_records import SliceRecords, SystemTimes
 from dagster_versioned.odf.verification.report import ChainFinding, Subject
+from dagster_versioned.odf.verification.taken_back import taken_back_in_vain
 from dagster_versioned.storage.temporary import TemporaryFolder
 from dagster_versioned.tables.parts import SLICES
 
@@ -73,7 +75,7 @@ def check_files(
     done, total = 0, sum(file.size for _, file in files)
     findings: list[ChainFinding] = []
     unchecked: list[str] = []
-    slices: list[tuple[Link, StoredFile, tuple[int, int]]] = []
+    slices: list[tuple[Link, StoredFile, tuple[int, int], bool]] = []
 
     def check(entry: tuple[Link, StoredFile]) -> _Checked:
         link, file = entry
@@ -90,14 +92,42 @@ def check_files(
                 match = checked.records_match
                 findings.append(finding_of(subject, link, file.key, checked.problem, records_match=match))
             elif checked.times is not None:
-                slices.append((link, file, checked.times))
+                slices.append((link, file, checked.times, checked.takes_back))
+    slices.reverse()
     times = SystemTimes()
-    for link, file, own in reversed(slices):
+    for link, file, own, _ in slices:
         try:
             times.follow(own)
         except IntegrityError as error:
             findings.append(finding_of("slice", link, file.key, str(error).rstrip(".")))
+    state = states.get(slices[-1][0].name) if slices else None
+    if state is not None and len(slices) == sum(slice_in(link, file) is not None for link, file in files):
+        findings += _check_taken_back(dataset, [(link, file, gone) for link, file, _, gone in slices], state)
     return findings, unchecked
+
+
+def _check_taken_back(
+    dataset: RemoteDataset, slices: Sequence[tuple[Link, StoredFile, bool]], state: ChainState
+) -> Iterator[ChainFinding]:
+    """Whether what the slices of a history, all of them, take back was there."""
+    schema = state.arrow_schema()
+    if schema is None or not any(takes_back for _, _, takes_back in slices):
+        return
+    read = [(partial(_batches, dataset, file), takes_back) for _, file, takes_back in slices]
+    for place, offset in taken_back_in_vain(read, schema, columns_of(state)).items():
+        link, file, _ = slices[place]
+        problem = f"the record at offset {offset} takes back a row that is not there"
+        yield finding_of("slice", link, file.key, problem)
+
+
+def _batches(dataset: RemoteDataset, file: StoredFile) -> Iterator[pa.RecordBatch]:
+    with TemporaryFolder() as folder:
+        path = dataset.store.local_path(file.key)
+        if path is None:
+            path = folder / "slice"
+            _fetch(dataset, file, path)
+        with pq.ParquetFile(path) as opened:
+            yield from opened.iter_batches()
 
 
 def slice_in(link: Link, file: StoredFile) -> DataSlice | None:
@@ -117,6 +147,7 @@ class _Checked:
     records_match: bool = False
     unchecked: str | None = None
     times: tuple[int, int] | None = None
+    takes_back: bool = False
 
 
 def _check_file(
@@ -146,8 +177,8 @@ def _check_file(
                     records.update(batch)
             if records.finish() is None:
                 unproven = "structs in them are null, and then their logical hash proves nothing"
-                return _Checked(unchecked=unproven, times=records.times)
-            return _Checked(times=records.times)
+                return _Checked(unchecked=unproven, times=records.times, takes_back=records.takes_back)
+            return _Checked(times=records.times, takes_back=records.takes_back)
         except UnsupportedType as error:
             return _Checked(unchecked=str(error))
         except IntegrityError as error:

@@ -283,6 +283,25 @@ class Collector:
         uploads = [write for write in self._store.unfinished() if write.key is not None and write.begun < before]
         return self._discard(report, staged, uploads)
 
+    def refuse_protected(self, versions: Iterable[Version]) -> None:
+        """Raise `InvalidInput` where one of these is pinned, tagged, or what an environment began with."""
+        kept = self._protectors.kept(self._cache.require().history)
+        for version in versions:
+            if (reason := kept.get(kept_as(version))) is not None:
+                first = "Unpin it" if reason.kind == "pin" else f"Drop that {reason.kind}"
+                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. {first} first.")
+
+    def protected(self) -> dict[str, str]:
+        """The keys that pinned and tagged versions need, and those that an environment began with, each with why."""
+        state = self._cache.require()
+        kept = self._protectors.kept(state.history)
+        found: dict[str, str] = {}
+        for version in state.history.versions:
+            if (reason := kept.get(kept_as(version))) is not None and version.gone is None:
+                text = f"version {version.short} is {reason.text}"
+                found.update(dict.fromkeys(self._claims(state).of([version]) - found.keys(), text))
+        return found
+
     def settle(self, collection: Collection) -> None:
         """Wait for an open collection to end, or end it where its owner is gone and collect its paths anew.
 
@@ -451,18 +470,14 @@ class Collector:
 
     def _purged(self, state: TableState, chosen: Sequence[Version], keep_shared: bool) -> _Plan:
         heads = set(state.history.heads.values())
-        kept = self._protectors.kept(state.history)
         staying = [v for v in chosen if v.gone is None]
+        self.refuse_protected(staying)
         for version in staying:
             if version in heads:
                 raise InvalidInput(
                     f"Version {version.short} is the head, so purging it would leave a table that cannot be read. "
                     "Nothing was deleted. Write a version without the data first."
                 )
-            reason = kept.get(kept_as(version))
-            if reason is not None:
-                first = "Unpin it" if reason.kind == "pin" else f"Drop that {reason.kind}"
-                raise InvalidInput(f"Version {version.short} is {reason.text}. Nothing was deleted. {first} first.")
         claims = self._claims(state)
         wanted = claims.of(staying)
         leaving = set(staying)

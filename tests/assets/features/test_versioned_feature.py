@@ -7,6 +7,7 @@ import dagster as dg
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pydantic
 import pytest
 
 from dagster_versioned import TableOptions
@@ -631,12 +632,16 @@ def other_words(video):
     return versioned_feature(name="words", id_columns=["id"], fields=["text"], deps=[other])(lambda increment: None)
 
 
-class Full(dg.Config):
-    full: str
+def configured(kind):
+    def words(increment, config):
+        return increment.changed
+
+    words.__annotations__["config"] = kind
+    return words
 
 
-def full(increment, config: Full):
-    return increment.changed
+def config_with(name, **more):
+    return type("Mine", (dg.Config,), {"__annotations__": {name: str}, **more})
 
 
 REFUSED = {
@@ -686,8 +691,23 @@ REFUSED = {
         ),
         "depends on 'nowhere', which is not in the graph",
     ),
-    "config of its own names": (
-        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(full),
+    **{
+        f"config with a field {name}": (
+            lambda video, name=name: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(
+                configured(config_with(name))
+            ),
+            f"The config Mine of feature 'f' has '{name}', which .* Nothing was defined; rename it",
+        )
+        for name in ("full", "dry_run", "stale_if", "where")
+    },
+    "config with a field that run config calls where": (
+        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(
+            configured(config_with("place", place=pydantic.Field(alias="where")))
+        ),
+        "The config Mine of feature 'f' has 'where'",
+    ),
+    "config that is none": (
+        lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(configured(dict)),
         "make it a dagster.Config without full, dry_run, stale_if, where",
     ),
     "an upstream of some columns": (

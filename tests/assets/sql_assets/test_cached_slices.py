@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.odf.queries.cached_slices import discard, rebuild
 from dagster_versioned.odf.verification.verify import verify
+from dagster_versioned.tables.environments import create_environment
 from dagster_versioned.tables.options import TableOptions
 from support.command_line import in_process
 from support.derived import House
@@ -56,10 +57,10 @@ def test_a_lost_slice_is_rebuilt_byte_for_byte(spark, house):
 def test_only_what_can_be_rebuilt_is_discarded(spark, house):
     table, before = house.project.table("counts"), slices(house, "counts")
     would = discard(table, house.by_id, spark, before=LATER, apply=False)
-    assert {one.key for one in would} == {*before}
+    assert {one.key for one in would.slices} == {*before}
     assert slices(house, "counts") == before
     second = house.chain("counts")[-1][1].system_time.to_datetime()
-    (gone,) = discard(table, house.by_id, spark, before=second, apply=True)
+    (gone,) = discard(table, house.by_id, spark, before=second, apply=True).slices
     assert slices(house, "counts") == {key: data for key, data in before.items() if key != gone.key}
     list(rebuild(table, house.by_id, spark))
     assert slices(house, "counts") == before
@@ -68,6 +69,48 @@ def test_only_what_can_be_rebuilt_is_discarded(spark, house):
     flights.store.delete([lost])
     with pytest.raises((IntegrityError, ObjectNotFound)):
         discard(table, house.by_id, spark, before=LATER, apply=True)
+    assert slices(house, "counts") == before
+
+
+def test_what_a_pin_a_tag_or_an_environment_keeps_is_not_discarded(spark, house, tmp_path):
+    """A version needs every slice up to its own, so that of the first keeps one, and that of the second all."""
+    table, before = house.project.table("counts"), slices(house, "counts")
+    second, first = table.history()
+    (key_of_first,) = (file.key for file in table.files(first.metadata_sha).scan.files)
+    assert key_of_first in before
+
+    def kept(**protected):
+        report = discard(table, house.by_id, spark, before=LATER, apply=False)
+        assert {one.key for one in report.slices} == before.keys() - report.kept.keys()
+        return report.kept
+
+    house.project.pin("paper", "counts", first.metadata_sha)
+    assert kept() == {key_of_first: f"version {first.short} is pinned as 'paper'"}
+    where = ("--project", "flying", "--location", tmp_path)
+    outcome = in_process(*where, "odf", "discard", "counts", "--before", "2100-01-01")
+    assert f"  kept {key_of_first}: version {first.short} is pinned as 'paper'" in outcome.stdout
+    house.project.unpin("paper")
+
+    house.project.tag("release")
+    assert kept() == dict.fromkeys(before, f"version {second.short} is what the tag 'release' names")
+    house.project.drop_tag("release")
+
+    create_environment(house.project, "pr-1")
+    report = discard(table, house.by_id, spark, before=LATER, apply=True)
+    assert report.slices == ()
+    assert report.kept == dict.fromkeys(before, f"version {second.short} is what the environment 'pr-1' began with")
+    assert house.project.in_environment("pr-1").table("counts").read() == table.read()
+
+
+def test_a_pin_that_comes_while_the_runs_are_done_again_counts(spark, house):
+    table, before = house.project.table("counts"), slices(house, "counts")
+
+    def pinning(dataset_id):
+        house.project.pin("paper", "counts")
+        return house.by_id(dataset_id)
+
+    report = discard(table, pinning, spark, before=LATER, apply=True)
+    assert (report.slices, report.kept.keys()) == ((), before.keys())
     assert slices(house, "counts") == before
 
 
