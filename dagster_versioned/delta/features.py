@@ -219,18 +219,18 @@ def require_write(protocol: Protocol, metadata: Metadata) -> None:
     refuse(writer_features(protocol) - _WRITER_FEATURES, "written")
 
 
-def refuse_row_rules(protocol: Protocol, metadata: Metadata, obeyed: Collection[str] = ()) -> None:
-    """Raise `UnsupportedFeature`, by name, where the table asks more of a writer than to add and remove plain files.
+def row_rules(protocol: Protocol, metadata: Metadata) -> set[str]:
+    """The features by which a table asks more of a writer than to add and remove plain files.
 
-    For writers that do not apply all of `write_rules.WriteRules`, but the features ``obeyed``; deletion vectors are
-    theirs to judge, by the files.
+    For writers that do not apply all of `write_rules.WriteRules`; deletion vectors are theirs to judge, by the files.
+    Raises `UnsupportedFeature` as `require_write`.
     """
     require_write(protocol, metadata)
     schema = parse_schema(metadata.schema_string)
     used = {name for name in writer_features(protocol) & _ROW_RULES.keys() if _ROW_RULES[name](metadata, schema)}
     if column_mapping(protocol, metadata) != "none":
         used.add("columnMapping")
-    refuse(used - set(obeyed), "written")
+    return used
 
 
 def protected_version(protocol: Protocol, metadata: Metadata) -> int:

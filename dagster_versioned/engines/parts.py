@@ -90,7 +90,8 @@ class WriteOptions:
     order. ``sort_rows`` orders the rows by these columns and makes the order significant. ``partition`` is the key of
     the Dagster partition the parts belong to; it and the ordinals, counted from ``first_ordinal``, are part of their
     bytes. ``partition_columns`` are those by whose values rows are grouped: each combination has parts of its own,
-    each time numbered from ``first_ordinal``. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
+    each time numbered from ``first_ordinal``. Rows without an order are sorted by ``cluster_by``, so that each part has
+    few values of these. ``row_group_bytes`` counts bytes in memory, ``target_part_bytes`` bytes
     as encoded. ``deletion_vectors`` says that rows may be taken out of a file without writing it anew, ``change_feed``
     that a merge is to be able to tell what it changed. Raises `InvalidInput`.
     """
@@ -104,6 +105,7 @@ class WriteOptions:
     target_part_bytes: int = 256 * MEBIBYTE
     row_group_bytes: int = 128 * MEBIBYTE
     partition_columns: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
     compression: str = "zstd"
     allow_empty: bool = False
     first_ordinal: int = 0

@@ -1,10 +1,11 @@
 """What a table says of itself beside its schema: properties, and constraints that its rows satisfy."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.properties import CHANGE_FEED, require_values
+from dagster_versioned.errors import UnsupportedFeature
 
 if TYPE_CHECKING:
     from dagster_versioned.delta.actions import Metadata
@@ -29,6 +30,7 @@ DELETION_VECTORS = "delta.enableDeletionVectors"
 SETTABLE = frozenset(
     {
         APPEND_ONLY,
+        "delta.checkpointPolicy",
         "delta.dataSkippingNumIndexedCols",
         "delta.dataSkippingStatsColumns",
         DELETION_VECTORS,
@@ -36,6 +38,51 @@ SETTABLE = frozenset(
     }
 )
 """Properties of the protocol that a user may set; those of other prefixes are all the user's."""
+
+
+_ANOTHER = "Write it under another asset key, or take the feature away with the program that added it."
+
+_WIDENS = "columns of versions widen without it, for readers who do not know it"
+_VARIANT = "the digest of rows has no canonical form of a variant"
+
+WITHOUT_VERSIONS = {
+    "checkpointProtection": "versions have checkpoints wherever they are due, also where it forbids them",
+    "columnMapping": "parts hold columns by their names in the table, for readers who open them alone, and are what a "
+    "version is; a write renames columns and drops them",
+    "rowTracking": "a row that is moved would keep its id in its part, and equal rows would be other versions",
+    "typeWidening": _WIDENS,
+    "typeWidening-preview": _WIDENS,
+    "icebergCompatV1": "it asks for columnMapping",
+    "icebergCompatV2": "it asks for columnMapping",
+    "identityColumns": "numbers that a table gives its rows are part of them, and equal rows would be other versions",
+    "materializePartitionColumns": "parts hold no partition columns",
+    "variantType": _VARIANT,
+    "variantType-preview": _VARIANT,
+}
+"""Features of Delta that no versioned table has, and why."""
+
+_TURNED_ON_BY = {
+    "delta.columnMapping.mode": "columnMapping",
+    "delta.enableRowTracking": "rowTracking",
+    "delta.enableTypeWidening": "typeWidening",
+}
+
+
+def why_not_settable(key: str) -> str:
+    """Why a property of the protocol cannot be set on a versioned table, and which can."""
+    feature = _TURNED_ON_BY.get(key)
+    why = f" ({feature}: {WITHOUT_VERSIONS[feature]})" if feature is not None else ""
+    return f"{key} cannot be set on a versioned table{why}; of Delta's can {', '.join(sorted(SETTABLE))}"
+
+
+def refuse_features(features: Collection[str]) -> None:
+    """Raise `UnsupportedFeature` for features, if there are any, that a table with versions cannot have."""
+    if features:
+        whys = [f" {name}: {WITHOUT_VERSIONS[name]}." for name in sorted(features) if name in WITHOUT_VERSIONS]
+        raise UnsupportedFeature(
+            f"The table uses {', '.join(sorted(features))}, by another program, with which it takes no versions."
+            f"{''.join(whys)} Nothing was read or written. {_ANOTHER}"
+        )
 
 
 def configuration(

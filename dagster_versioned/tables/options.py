@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import RowOrder
-from dagster_versioned.tables.configuration import SETTABLE
+from dagster_versioned.tables.configuration import SETTABLE, why_not_settable
 from dagster_versioned.tables.event_history import EventHistory
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class TableOptions(BaseModel):
 
     Readers that ask for other values pass over these files; such a table has no order of rows.
     """
+    cluster_by: tuple[str, ...] | None = None
+    """Columns by which the rows of each write are sorted, so that readers that ask for few values pass over files.
+
+    Such a table has no order of rows. ``None`` leaves the columns that the table has, ``()`` takes them away.
+    """
     constraints: Mapping[str, str] | None = None
     """Conditions in Spark's SQL, by name, that every row satisfies.
 
@@ -81,10 +86,8 @@ class TableOptions(BaseModel):
     def _fits_the_mode(self) -> Self:
         if (self.mode == "merge") != bool(self.merge_key):
             raise ValueError("mode='merge' goes with a merge_key, and no other mode does")
-        if len(set(self.merge_key)) < len(self.merge_key):
-            raise ValueError(f"merge_key names a column twice: {list(self.merge_key)}")
-        if len(set(self.partition_columns)) < len(self.partition_columns):
-            raise ValueError(f"partition_columns names a column twice: {list(self.partition_columns)}")
+        if self.partition_columns and self.cluster_by:
+            raise ValueError("no table has both partition_columns and cluster_by")
         if self.history is not None:
             for name in (
                 "mode",
@@ -93,17 +96,26 @@ class TableOptions(BaseModel):
                 "sort_rows",
                 "single_part",
                 "partition_columns",
+                "cluster_by",
                 "constraints",
             ):
                 if (value := getattr(self, name)) != type(self).model_fields[name].default:
                     raise ValueError(f"history makes events of rows, one slice a write: leave out {name}={value!r}")
         if self._is_a_set:
-            what = "partition_columns" if self.partition_columns else f"mode={self.mode!r}"
+            layouts = [name for name in ("partition_columns", "cluster_by") if getattr(self, name)]
+            what = layouts[0] if layouts else f"mode={self.mode!r}"
             if self.row_order == "significant" or self.sort_rows:
                 raise ValueError(f"{what} makes a set of rows: leave out row_order and sort_rows")
-            if self.single_part:
+            if self.single_part and (self.mode != "replace" or self.partition_columns):
                 raise ValueError(f"{what} makes several parts, so single_part cannot be kept")
         return self
+
+    @field_validator("merge_key", "partition_columns", "cluster_by")
+    @classmethod
+    def _each_once(cls, columns: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if len(set(columns or ())) < len(columns or ()):
+            raise ValueError(f"{info.field_name} names a column twice: {list(columns or ())}")
+        return columns
 
     @field_validator("constraints")
     @classmethod
@@ -118,14 +130,12 @@ class TableOptions(BaseModel):
     def _settable(cls, properties: Mapping[str, str]) -> Mapping[str, str]:
         for key in properties:
             if key.startswith("delta.") and key not in SETTABLE:
-                raise ValueError(
-                    f"{key} cannot be set on a versioned table; of Delta's can {', '.join(sorted(SETTABLE))}"
-                )
+                raise ValueError(why_not_settable(key))
         return properties
 
     @property
     def _is_a_set(self) -> bool:
-        return self.mode != "replace" or bool(self.partition_columns)
+        return self.mode != "replace" or bool(self.partition_columns or self.cluster_by)
 
     def as_metadata(self) -> dict[str, Any]:
         """The options as asset metadata: ``@asset(metadata=TableOptions(...).as_metadata())``."""
@@ -154,6 +164,7 @@ class TableOptions(BaseModel):
         return WriteOptions(
             row_order="ignored" if self._is_a_set else self.row_order,
             partition_columns=self.partition_columns,
+            cluster_by=self.cluster_by or (),
             sort_columns=self.sort_columns,
             sort_rows=self.sort_rows,
             single_part=self.single_part,

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.delta.actions import Add, Cdc, Remove
-from dagster_versioned.delta.features import refuse
 from dagster_versioned.delta.files.deletion_vectors import vector_key
 from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.log.commits import Commit
@@ -22,6 +21,7 @@ from dagster_versioned.engines.parts import Part
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, UnsupportedFeature
 from dagster_versioned.storage.keys import is_key
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import refuse_features
 
 _HEADS_AT_ONCE = 16
 _CHUNK = 8 * 1024 * 1024
@@ -73,7 +73,7 @@ def refuse_foreign_features(snapshot: Snapshot) -> None:
     """Raise `UnsupportedFeature` where another program gave the table what its versions cannot have: the SHA-256 of a
     part says nothing of columns that have other names in it."""
     if snapshot.column_mapping != "none":
-        refuse({"columnMapping"}, "read as versions")
+        refuse_features({"columnMapping"})
 
 
 def vector_sha_of(add: Add) -> str | None:

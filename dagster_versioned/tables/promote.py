@@ -35,6 +35,7 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import parts_of
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.write.clustering import clustering_of
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.promotion import (
     LeftToProduction,
@@ -336,11 +337,7 @@ class PromotedTable:
             self._there.operations.resolve()  # whoever committed them may have died before the head named them
             return
         renew(timedelta(0))
-        settings = self._state.snapshot.metadata.configuration
-        constraints = constraints_of(settings)
-        others = {
-            key: value for key, value in settings.items() if not key.startswith(CONSTRAINT) and OWN.get(key) != value
-        }
+        constraints = constraints_of(self._state.snapshot.metadata.configuration)
         store = self._there.store
         with staging_folder(store) as staging:
             pending: list[PromotedWrite] = []
@@ -362,7 +359,7 @@ class PromotedTable:
                     staging,
                     pending,
                     WRITER,
-                    TableOptions(properties=others, constraints=constraints) if state is None else TableOptions(),
+                    self._settings() if state is None else TableOptions(),
                     constraints,
                     author=by,
                     partitioning=TableRecord.of(self._state.snapshot).partitioning,
@@ -373,6 +370,16 @@ class PromotedTable:
             if self._forked_at < 0:
                 self._there.operations.check_name_is_free()
             self._there.operations.change(drafted)
+
+    def _settings(self) -> TableOptions:
+        """What the environment's table says of itself beside its rows, for one that production has not."""
+        snapshot = self._state.snapshot
+        known = snapshot.metadata.configuration
+        return TableOptions(
+            properties={k: v for k, v in known.items() if not k.startswith(CONSTRAINT) and OWN.get(k) != v},
+            constraints=constraints_of(known),
+            cluster_by=tuple(".".join(path) for path in clustering_of(snapshot)) or None,
+        )
 
     def _pending(self, version: Version, staging: Staging, constraints: Mapping[str, str]) -> PromotedWrite:
         adds = parts_of(self._state.snapshot, version.partition)
@@ -395,9 +402,11 @@ class PromotedTable:
             return "it has partition columns"
         if (why := self._is_another(base)) is not None or fork < 0:
             return why
-        before = self._here.operations.cache.older(fork).metadata.configuration
-        if before != state.snapshot.metadata.configuration:
+        before = self._here.operations.cache.older(fork)
+        if before.metadata.configuration != state.snapshot.metadata.configuration:
             return "its properties or constraints were changed in the environment"
+        if clustering_of(before) != clustering_of(state.snapshot):
+            return "the columns that it is clustered by were changed in the environment"
         return None
 
     def _is_another(self, base: TableState | None) -> str | None:

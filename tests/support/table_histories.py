@@ -149,6 +149,14 @@ def shrinks_to_one_part(history: TableHistory) -> None:
     history.write(numbered(6))
 
 
+def clustered(history: TableHistory) -> None:
+    """By other columns each time, without ones that the rows lack, and as it was."""
+    history.write(numbered(500), options=SMALL_PARTS.model_copy(update={"cluster_by": ("text", "n")}))
+    history.write(numbered(700), options=SMALL_PARTS.model_copy(update={"cluster_by": ("n",)}))
+    history.write(numbered(600).drop_columns("n"), options=SMALL_PARTS)
+    history.revert(1)
+
+
 def long(history: TableHistory) -> None:
     for commit in range(103):
         history.write(numbered(1 + commit % 7, commit))
@@ -171,6 +179,7 @@ FROM_ARROW: dict[str, Callable[[TableHistory], None]] = {
         no_rows,
         grows_to_many_parts,
         shrinks_to_one_part,
+        clustered,
         long,
     )
 }

@@ -1,6 +1,8 @@
 """Rules for rows that another program gave to a versioned table: obeyed, or refused by name."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
 import pyarrow as pa
@@ -10,11 +12,15 @@ from dagster_versioned.delta.actions import Protocol
 from dagster_versioned.delta.commit.conflicts import NOTHING
 from dagster_versioned.delta.commit.row_tracking import backfill, new_columns
 from dagster_versioned.delta.commit.transaction import Transaction, commit
-from dagster_versioned.delta.features import merge_protocol
-from dagster_versioned.delta_tables.arrow import read_changes
+from dagster_versioned.delta.features import implemented_features, merge_protocol
+from dagster_versioned.delta.schema.types import StructField, StructType
+from dagster_versioned.delta_tables.arrow import create_delta, read_changes, read_delta, write_delta
 from dagster_versioned.errors import InvalidInput, UnsupportedFeature
+from dagster_versioned.tables.configuration import WITHOUT_VERSIONS, refuse_features
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.write.commit import OBEYED
 
 IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 
@@ -22,12 +28,8 @@ IDENTITY = {"delta.identity.start": 1, "delta.identity.step": 1}
 @pytest.mark.parametrize(
     ("feature", "properties", "of_column"),
     [
-        ("invariants", {}, {"delta.invariants": '{"expression":{"expression":"delay > 0"}}'}),
-        ("generatedColumns", {}, {"delta.generationExpression": "1"}),
         ("identityColumns", {}, IDENTITY),
-        ("allowColumnDefaults", {}, {"CURRENT_DEFAULT": "1"}),
         ("rowTracking", {"delta.enableRowTracking": "true", **new_columns()}, {}),
-        ("clustering", {}, {}),
         ("typeWidening", {}, {}),
         ("checkpointProtection", {}, {}),
     ],
@@ -54,8 +56,12 @@ def test_rules_are_refused_by_name(
     again = backfill(snapshot) if feature == "rowTracking" else []
     commit(table.store, snapshot, lambda read: Transaction(read, [protocol, metadata, *again], "SET", NOTHING))
     fresh = table.project.table("flights")
-    with pytest.raises(UnsupportedFeature, match=feature):
-        fresh.write(more)
+    for change in (
+        lambda: fresh.write(more),
+        lambda: fresh.write(pa.table({"carrier": ["AA"]})),  # in which no column has the rule
+    ):
+        with pytest.raises(UnsupportedFeature, match=rf"uses {feature}, by another program, with which it takes no"):
+            change()
     assert fresh.state.log_version == 1
     assert fresh.read().num_rows == 3
 
@@ -89,3 +95,49 @@ def test_a_constraint_of_another_program_is_obeyed(table: VersionedTable, rows: 
     with pytest.raises(InvalidInput, match=r"'c' \(delay > -3\) is false or null for 1 rows"):
         fresh.write(late)
     assert fresh.write(more).change == "full"
+
+
+WHYS = {
+    "columnMapping": ({"delta.columnMapping.mode": "name"}, "readers who open them alone"),
+    "rowTracking": ({"delta.enableRowTracking": "true"}, "equal rows would be other versions"),
+    "typeWidening": ({"delta.enableTypeWidening": "true"}, "widen without it"),
+}
+
+
+@pytest.mark.parametrize("feature", WHYS)
+def test_what_no_versioned_table_has_is_refused_with_the_reason(project: Project, feature: str) -> None:
+    properties, why = WHYS[feature]
+    with pytest.raises(
+        ValueError, match=rf"cannot be set on a versioned table \({feature}: .*{why}.*\); of Delta's can"
+    ):
+        TableOptions(properties=properties)
+    place = project.data.local_path("theirs")
+    schema = StructType([StructField("n", "long")])
+    stamped = {"delta.enableInCommitTimestamps": "true"}
+    create_delta(str(place), schema, properties={**properties, **stamped})
+    write_delta(str(place), pa.table({"n": [1]}))
+    theirs = project.table("theirs")
+    with pytest.raises(UnsupportedFeature, match=rf"uses {feature}, by another.* {why}.*read or written\. Write it"):
+        theirs.adopt()
+    assert read_delta(str(place)).num_rows == 1
+    for file in place.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(UnsupportedFeature, match=feature):  # for which no row need be read
+        theirs.adopt()
+
+
+def test_the_page_says_what_versioned_tables_have() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/delta.md").read_text("utf-8")
+    (section,) = re.findall(r"^## Versioned tables\n(.*?)^## ", page, re.M | re.S)
+    lines = re.findall(r"^\| (.*?) \| yes \| (yes|obeyed|no) \| (.*?) ?\|$", section, re.M)
+    said = {name: (how, why) for names, how, why in lines for name in re.findall("`(.*?)`", names)}
+    assert {name for name, (how, why) in said.items() if how == "no" and why} == WITHOUT_VERSIONS.keys()
+    assert {name for name, (how, _) in said.items() if how != "no"} >= OBEYED
+    assert said.keys() <= implemented_features()
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_VERSIONS))
+def test_none_of_them_is_obeyed(name: str) -> None:
+    assert name not in OBEYED
+    with pytest.raises(UnsupportedFeature, match=re.escape(f"{name}: {WITHOUT_VERSIONS[name]}")):
+        refuse_features({name})

@@ -61,6 +61,8 @@ def test_options_that_change_the_table_are_committed(table: VersionedTable) -> N
     (result,) = table.write_partitions({None: found(table)}, options=appended)
     assert (result.change, table.state.log_version) == ("none", 1)
     assert table.state.snapshot.metadata.configuration["user.note"] == "kept"
+    (result,) = table.write_partitions({None: found(table)}, options=TableOptions(cluster_by=("value",)))
+    assert (result.change, table.state.log_version) == ("none", 2)
     constrained = TableOptions(constraints={"positive": "value > 1"})
     with pytest.raises(InvalidInput, match="positive"):
         table.write_partitions({None: found(table)}, options=constrained)

@@ -163,9 +163,7 @@ INVARIANT = orjson.dumps({"expression": {"expression": "n > 0"}}).decode()
 @pytest.mark.parametrize(
     ("metadata", "feature"),
     [
-        ({"delta.generationExpression": "length(word)"}, "generatedColumns"),
         ({"delta.identity.start": 1, "delta.identity.step": 1}, "identityColumns"),
-        ({"delta.invariants": INVARIANT}, "invariants"),
     ],
 )
 def test_a_table_whose_rules_versions_cannot_obey_is_not_taken_over(theirs, place, metadata, feature):

@@ -59,14 +59,20 @@ def checkpoint_key(version: int) -> str:
 
 
 def write_checkpoint(
-    store: ObjectStore, snapshot: Snapshot, notes: Mapping[str, str] | None = None, *, is_newest: bool = False
+    store: ObjectStore,
+    snapshot: Snapshot,
+    notes: Mapping[str, str] | None = None,
+    *,
+    is_newest: bool = False,
+    in_one_file: bool = False,
 ) -> None:
     """Write the checkpoint of a snapshot, then ``_last_checkpoint`` unless that names a newer one.
 
     With ``is_newest`` that is not looked at: it is a hint, and an older one costs a longer listing. Of the V2
-    spec where the table's property ``delta.checkpointPolicy`` asks for it, else as `checkpoint_bytes`.
+    spec where the table's property ``delta.checkpointPolicy`` asks for it, unless ``in_one_file`` does; else as
+    `checkpoint_bytes`.
     """
-    if _is_v2(snapshot):
+    if _is_v2(snapshot) and not in_one_file:
         last = _write_v2(store, snapshot)
     else:
         data, last = checkpoint_bytes(snapshot, notes)
@@ -77,18 +83,23 @@ def write_checkpoint(
 
 
 def checkpoint_bytes(snapshot: Snapshot, notes: Mapping[str, str] | None = None) -> tuple[bytes, bytes]:
-    """The bytes of a snapshot's classic V1 checkpoint, and of the ``_last_checkpoint`` that names it.
+    """The bytes of a snapshot's checkpoint of the classic name, and of the ``_last_checkpoint`` that names it.
 
+    It is of the V2 spec, without sidecars, where the table asks for that, else of the V1 spec.
     They depend on the log, on the ``notes`` for its Parquet footer, and on the release of pyarrow, alone: rows are
     sorted, and tombstones expire by the snapshot's own timestamp, not by a clock.
     """
     form = _Form.of(snapshot)
-    data, rows = _encode(_few(snapshot) + list(_file_actions(snapshot, form)), form, notes=notes)
-    return data, _last_checkpoint(snapshot, rows, len(data))
+    blocks = [*_few(snapshot), *_file_actions(snapshot, form)]
+    if not _is_v2(snapshot):
+        data, rows = _encode(blocks, form, notes=notes)
+        return data, _last_checkpoint(snapshot, rows, len(data))
+    data, rows = _encode([_spec(snapshot), *blocks], form, notes=notes)
+    return data, _last_checkpoint(snapshot, rows, len(data), _v2_tags(checkpoint_key(snapshot.version)))
 
 
 def same_rows(checkpoint: bytes, other: bytes) -> bool:
-    """Whether two V1 checkpoints differ in nothing but how some release of pyarrow encoded them."""
+    """Whether two checkpoints without sidecars differ in nothing but how some release of pyarrow encoded them."""
     try:
         return _decoded(checkpoint) == _decoded(other)
     except (pa.ArrowException, OSError):
@@ -133,7 +144,6 @@ def _is_v2(snapshot: Snapshot) -> bool:
 def _write_v2(store: ObjectStore, snapshot: Snapshot) -> bytes:
     """Write sidecars, then the checkpoint that names them; the ``_last_checkpoint`` for it."""
     form = _Form.of(snapshot)
-    spec = [("checkpointMetadata", pa.array([{"version": snapshot.version, "tags": None}], _CHECKPOINT_METADATA))]
     blocks, size, rows = _few(snapshot), 0, 0
     sidecars: list[dict[str, Any]] = []
     if snapshot.num_files + snapshot.tombstones.num_rows <= _INLINE:
@@ -145,13 +155,21 @@ def _write_v2(store: ObjectStore, snapshot: Snapshot) -> bytes:
             store.put(SIDECARS + name, data)
             sidecars.append({"path": name, "sizeInBytes": len(data), "modificationTime": snapshot.timestamp_ms})
             size, rows = size + len(data), rows + count
-    data, count = _encode([*spec, *blocks, ("sidecar", pa.array(sidecars, _SIDECAR))], form)
+    data, count = _encode([_spec(snapshot), *blocks, ("sidecar", pa.array(sidecars, _SIDECAR))], form)
     key = checkpoint_key(snapshot.version)
     if snapshot.version % _CLASSIC_EVERY:
         key = f"{LOG_FOLDER}{snapshot.version:020d}.checkpoint.{_uuid(data)}.parquet"
     store.put(key, data)
-    tags = {"spec": "v2", "path": key.removeprefix(LOG_FOLDER)}
-    return _last_checkpoint(snapshot, rows + count, size + len(data), tags)
+    return _last_checkpoint(snapshot, rows + count, size + len(data), _v2_tags(key))
+
+
+def _v2_tags(key: str) -> dict[str, str]:
+    return {"spec": "v2", "path": key.removeprefix(LOG_FOLDER)}
+
+
+def _spec(snapshot: Snapshot) -> Block:
+    """The action by which readers know the V2 spec."""
+    return "checkpointMetadata", pa.array([{"version": snapshot.version, "tags": None}], _CHECKPOINT_METADATA)
 
 
 def _in_parts(blocks: Iterable[Block]) -> Iterator[list[Block]]:

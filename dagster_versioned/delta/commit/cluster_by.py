@@ -19,7 +19,8 @@ from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.statistics import known, null_count, of_column, to_json, with_column
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.schema.clustering import DOMAIN, clustering_columns, clustering_domain, is_clusterable
-from dagster_versioned.delta.schema.column_mapping import physical_path, stored_leaf
+from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_path, stored_leaf
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.errors import IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -54,27 +55,33 @@ def cluster_by(read: Snapshot, store: ObjectStore, columns: Sequence[Column]) ->
         domain = clustering_domain(paths, read.schema, read.column_mapping)
     except KeyError as error:
         raise InvalidInput(f"The table cannot be clustered by {error}: it is inside of a list or map.") from error
-    return altered(read, "CLUSTER BY", parameters, asked=asked, also=[domain, *_restated(read, store, paths)])
+    again = with_statistics(store, read.schema, read.column_mapping, paths, to_adds(read.files))
+    also = [domain, *(replace(add, data_change=False) for add in again)]
+    return altered(read, "CLUSTER BY", parameters, asked=asked, also=also)
 
 
-def _restated(read: Snapshot, store: ObjectStore, paths: Sequence[Path]) -> list[Add]:
-    """The files without statistics of all these columns, with them."""
-    physical = [physical_path(read.schema, path, read.column_mapping) for path in paths]
-    statistics = [known(text) for text in read.files["stats"].to_pylist()]
-    lacking = [any(null_count(one, path) is None for path in physical) for one in statistics]
-    adds = to_adds(read.files.filter(pa.array(lacking, pa.bool_())))
+def with_statistics(
+    store: ObjectStore, schema: StructType, mapping: ColumnMapping, paths: Sequence[Path], adds: Sequence[Add]
+) -> list[Add]:
+    """Those of the files that lack statistics of some of these columns, with what their footers say.
+
+    Raises `InvalidInput` where a footer does not say it either, and `IntegrityError` for a file that cannot be read.
+    """
+    physical = [physical_path(schema, path, mapping) for path in paths]
+    lacking = [add for add in adds if any(null_count(known(add.stats), path) is None for path in physical)]
     with ThreadPoolExecutor(_READERS) as pool:
-        return list(pool.map(partial(_with_statistics, read, store, paths), adds))
+        return list(pool.map(partial(_with_statistics, store, schema, mapping, paths), lacking))
 
 
-def _with_statistics(read: Snapshot, store: ObjectStore, paths: Sequence[Path], add: Add) -> Add:
+def _with_statistics(
+    store: ObjectStore, schema: StructType, mapping: ColumnMapping, paths: Sequence[Path], add: Add
+) -> Add:
     footer = _footer(store, add)
     statistics = known(add.stats)
     for path in paths:
-        physical = physical_path(read.schema, path, read.column_mapping)
-        kind = type_at(read.schema, path)
-        column = stored_leaf(read.schema, path, footer.schema.to_arrow_schema(), read.column_mapping)
-        found = of_column(footer, physical, str(kind), column)
+        physical = physical_path(schema, path, mapping)
+        column = stored_leaf(schema, path, footer.schema.to_arrow_schema(), mapping)
+        found = of_column(footer, physical, str(type_at(schema, path)), column)
         if null_count(found, physical) is None:
             raise InvalidInput(
                 f"The table cannot be clustered by {'.'.join(path)!r}: neither the log nor the footer of {add.path!r}"
@@ -85,7 +92,7 @@ def _with_statistics(read: Snapshot, store: ObjectStore, paths: Sequence[Path], 
             statistics = with_column(statistics, found, physical)
     if add.deletion_vector is not None:  # a footer counts the rows that are deleted, too
         statistics["tightBounds"] = False
-    return replace(add, stats=to_json(statistics), data_change=False)
+    return replace(add, stats=to_json(statistics))
 
 
 def _footer(store: ObjectStore, add: Add) -> pq.FileMetaData:

@@ -7,9 +7,16 @@ from typing import Any, cast
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, logical_path, physical_path
 from dagster_versioned.delta.schema.types import DataType, StructType
-from dagster_versioned.errors import LogCorrupt
+from dagster_versioned.errors import InvalidInput, LogCorrupt
 
 DOMAIN = "delta.clustering"
+
+PROVIDER = "dagster-versioned"
+"""What a file that this package sorted names as its ``clusteringProvider``."""
+
+CLUSTERED_BY = "dagster-versioned.clusteredBy"
+"""The tag of such a file with the columns that it is sorted by, by their physical names."""
+
 _COLUMNS = "clusteringColumns"
 
 Path = tuple[str, ...]
@@ -40,9 +47,29 @@ def clustering_domain(columns: Sequence[Path], schema: StructType, mapping: Colu
     return DomainMetadata(DOMAIN, json.dumps({_COLUMNS: paths}, ensure_ascii=False, separators=(",", ":")))
 
 
+def clustering_tag(columns: Sequence[Path]) -> str:
+    """The value of `CLUSTERED_BY` for columns by their physical paths."""
+    return json.dumps(columns, ensure_ascii=False, separators=(",", ":"))
+
+
 def is_clusterable(kind: DataType) -> bool:
     """Whether files can have the bounds of a column, which the protocol asks of those that a table is clustered by."""
     return isinstance(kind, str) and kind not in ("binary", "variant")
+
+
+def require_clusterable(schema: StructType, names: Sequence[str]) -> None:
+    """Raise `InvalidInput` unless rows with a schema can be clustered by these columns."""
+    for name in names:
+        if name not in schema.names:
+            raise InvalidInput(
+                f"cluster_by names {name!r}, which is no column. Nothing was written. The columns are: "
+                f"{', '.join(map(repr, schema.names))}."
+            )
+        if not is_clusterable(schema.field(name).type):
+            raise InvalidInput(
+                f"cluster_by names {name!r}, whose type {schema.field(name).type!s:.100} has no bounds. Nothing was"
+                " written. Choose columns that are neither nested nor binary."
+            )
 
 
 def _path(column: object) -> Path:

@@ -244,7 +244,7 @@ def _parse_type(value: object, path: tuple[str, ...]) -> DataType:
             # Spark's user-defined types are stored as the SQL type they are made of.
             return _parse_type(members.get("sqlType"), (*path, "sqlType"))
         case other:
-            raise UnsupportedType(f"Column {_dotted(path)} has the type {other!r:.100}, which is not known here.")
+            raise _unknown(other, path)
 
 
 def _parse_field(value: object, path: tuple[str, ...]) -> StructField:
@@ -275,7 +275,15 @@ def _parse_primitive(name: str, path: tuple[str, ...]) -> str:
         precision, scale = decimal
         if 1 <= precision <= 38 and scale <= precision:
             return f"decimal({precision},{scale})"
-    raise UnsupportedType(f"Column {_dotted(path)} has the type {name!r:.100}, which is not known here.")
+    raise _unknown(name, path)
+
+
+def _unknown(name: object, path: tuple[str, ...]) -> UnsupportedType:
+    """The error of a type that no feature of the table announces, such as Spark's intervals."""
+    return UnsupportedType(
+        f"Column {_dotted(path)} has the type {name!r:.100}, which is not known here. Nothing was read or written. Have"
+        " a program that knows it copy the table with the column cast to another type."
+    )
 
 
 def _flag(members: Mapping[str, object], key: str, path: tuple[str, ...]) -> bool:

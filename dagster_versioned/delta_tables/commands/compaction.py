@@ -12,7 +12,7 @@ from dagster_versioned.delta.files.file_actions import to_adds
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import candidates, certain
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.schema.clustering import clustering_columns
+from dagster_versioned.delta.schema.clustering import CLUSTERED_BY, PROVIDER, clustering_columns, clustering_tag
 from dagster_versioned.delta.schema.column_mapping import physical_path
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
 from dagster_versioned.delta_tables.commands.plan import Plan, existing
@@ -22,11 +22,6 @@ from dagster_versioned.storage.object_store import ObjectStore
 
 OPTIMIZED_BYTES = 128 * 1024 * 1024
 """The size that compaction makes files of; the property ``delta.targetFileSize`` says another."""
-
-CLUSTERING_PROVIDER = "dagster-versioned"
-
-CLUSTERED_BY = "dagster-versioned.clusteredBy"
-"""The tag of a clustered file with the columns that it is sorted by, by their physical names."""
 
 
 def optimize(engine: RowEngine, store: ObjectStore, where: str | None = None, order_by: Sequence[str] = ()) -> Applied:
@@ -58,7 +53,7 @@ def optimize(engine: RowEngine, store: ObjectStore, where: str | None = None, or
         changes = engine.rewrite(command.target, groups, tuple(order_by) or clustered)
         if tag is None:
             return changes
-        marked = {"clustering_provider": CLUSTERING_PROVIDER, "tags": {CLUSTERED_BY: tag}}
+        marked = {"clustering_provider": PROVIDER, "tags": {CLUSTERED_BY: tag}}
         return replace(changes, adds=tuple(replace(add, **marked) for add in changes.adds))
 
     return command.run(rewritten, "OPTIMIZE", parameters, Reads(lambda add: add.key in keys))
@@ -86,12 +81,12 @@ def _of_partitions(read: Snapshot, where: str) -> pa.Table:
 
 def _clustering_tag(read: Snapshot) -> str:
     columns = clustering_columns(read.domains, read.schema, read.column_mapping)
-    return compact_json([physical_path(read.schema, path, read.column_mapping) for path in columns])
+    return clustering_tag([physical_path(read.schema, path, read.column_mapping) for path in columns])
 
 
 def _is_unclustered(add: Add, clustering: str) -> bool:
     """Whether the file is to be clustered; one of another provider is only for that to cluster again."""
-    if add.clustering_provider not in (None, CLUSTERING_PROVIDER):
+    if add.clustering_provider not in (None, PROVIDER):
         return False
     sorted_by = (add.tags or {}).get(CLUSTERED_BY) if add.clustering_provider else None
     return sorted_by != clustering or add.deletion_vector is not None

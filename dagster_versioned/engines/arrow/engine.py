@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_versioned.delta.schema.clustering import require_clusterable
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.arrow.scan import read_table, stream_table
 from dagster_versioned.engines.arrow.upsert import merge_tables
@@ -166,8 +167,9 @@ class ArrowEngine:
             arrow_schema, incoming = stream(frame)
         schema = stored_schema(arrow_schema, sort_columns=options.sort_columns, columns=options.columns)
         batches = conform_all(incoming, schema)
-        if options.sort_rows:
-            batches = _batches(order_rows(_table(batches, schema), options.sort_rows))
+        require_clusterable(schema, options.cluster_by)
+        if keys := options.sort_rows or options.cluster_by:
+            batches = _batches(order_rows(_table(batches, schema), keys))
         elif table is not None and self._row_order(options) == "ignored":
             table = _table(batches, schema)
             # Beyond one part, ordering would cost more than the writing, for bytes that the digest spares anyway.

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.delta.schema.clustering import require_clusterable
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform_all, refuse_no_rows
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.partition_values import require_partition_columns
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts, WriteOptions
-from dagster_versioned.engines.row_order import canonical_order
+from dagster_versioned.engines.row_order import order_rows
 from dagster_versioned.engines.spark.batches import narrow, takes_all_batches, unlimited_batches
 from dagster_versioned.engines.spark.by_value import self_contained
 from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
@@ -81,6 +82,11 @@ def _arranged(rows: "DataFrame", schema: StructType, options: WriteOptions, row_
         require_partition_columns(schema, options.partition_columns)
         keys = [sf.col(f"_c{schema.names.index(name)}") for name in options.partition_columns]
         return rows.repartition(*keys).sortWithinPartitions(*keys)
+    if options.cluster_by:
+        require_clusterable(schema, options.cluster_by)
+        keys = [sf.col(f"_c{schema.names.index(name)}").asc_nulls_last() for name in options.cluster_by]
+        dealt = rows.repartition(1) if options.single_part else rows.repartitionByRange(*keys)
+        return dealt.sortWithinPartitions(*keys)
     if options.sort_rows:
         keys = _sort_keys(schema, options.sort_rows)
         if all(isinstance(field.type, str) for field in schema.fields):
@@ -204,9 +210,13 @@ def _parts(
         and sum(report.size for report, _ in reports) <= one_part
     ):
         tables = [table for _, table in small] + [_rows_of(part, schema, staging) for part in staged]
-        return _written(canonical_order(pa.concat_tables(tables)).to_batches(), schema, staging, options)
+        ordered = order_rows(pa.concat_tables(tables), options.cluster_by)
+        return _written(ordered.to_batches(), schema, staging, options)
     if small:
-        batches = (batch for _, table in small for batch in table.to_batches())
+        tables = [table for _, table in small]
+        if options.cluster_by:
+            tables = [order_rows(pa.concat_tables(tables), options.cluster_by)]
+        batches = (batch for table in tables for batch in table.to_batches())
         # The number of a task that made no part of its own: no other part can have it.
         own = replace(options, first_ordinal=options.first_ordinal + small[0][0] * ORDINALS_PER_TASK)
         staged += _written(batches, schema, staging, own)

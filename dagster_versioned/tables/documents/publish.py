@@ -8,7 +8,6 @@ The exceptions: checkpoints and their index, which other programs and this one l
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from dagster_versioned.delta.commit.checkpoint import (
@@ -18,9 +17,9 @@ from dagster_versioned.delta.commit.checkpoint import (
     same_rows,
     write_checkpoint,
 )
-from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, Commit, last_checkpoint_version
+from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, LOG_FOLDER, Commit, last_checkpoint_version
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
-from dagster_versioned.errors import ObjectNotFound, UnsupportedFeature, VersionedError
+from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables import version_index
@@ -131,10 +130,7 @@ class Publisher:
             self._datom.withdraw()
 
     def checkpoints(self, commits: Sequence[Commit]) -> Iterator[tuple[str, bytes]]:
-        """The checkpoints, and what names the last of them, by key below the table's folder.
-
-        None at a version where the table asked for checkpoints of a form that is not written.
-        """
+        """The checkpoints, and what names the last of them, by key below the table's folder."""
         found = [one for one in _checkpoints(commits) if one.version > self._forked_at]
         yield from ((checkpoint_key(one.version), one.noted) for one in found)
         if found and not self._names_foreign(found[-1].version):
@@ -159,9 +155,13 @@ class Publisher:
             yield LAST_CHECKPOINT_KEY, lambda data: data in hints
 
     def _names_foreign(self, log_version: int) -> bool:
-        """Whether ``_last_checkpoint`` names one after a log version, which another program wrote."""
+        """Whether ``_last_checkpoint`` may name one that another program wrote: after a log version, or under a name of
+        its own, as those of the V2 spec."""
         named = last_checkpoint_version(self._store)
-        return named is not None and named > log_version and self._size(checkpoint_key(named)) is not None
+        if named is None or named < log_version:
+            return False
+        there = {info.key for info in self._store.list(f"{LOG_FOLDER}{named:020d}.checkpoint")}
+        return bool(there if named > log_version else there - {checkpoint_key(named)})
 
     def extra_indexes(self, state: TableState) -> list[str]:
         """Segments of the version index that were stored, but that no publisher would have left."""
@@ -233,8 +233,8 @@ class Publisher:
         snapshot = at.snapshot if at else load_snapshot(self._store, due)
         if has_checkpoint(snapshot):
             history = at.history if at else state.history.until(due)
-            with suppress(UnsupportedFeature):  # a form of checkpoint that is not written; the log is complete
-                write_checkpoint(self._store, snapshot, note_of(history), is_newest=True)
+            # In one file: its name does not depend on its bytes, which do on the release of pyarrow.
+            write_checkpoint(self._store, snapshot, note_of(history), is_newest=True, in_one_file=True)
 
     def _stored(self, key: str) -> bytes | None:
         try:
@@ -282,8 +282,7 @@ def _checkpoints(commits: Sequence[Commit]) -> Iterator[_Expected]:
         tail = commits[snapshot.version + 1 : at + 1]
         snapshot, history = snapshot.advance(tail), history.advance(tail)
         if has_checkpoint(snapshot):
-            with suppress(UnsupportedFeature):
-                yield _Expected(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
+            yield _Expected(at, *checkpoint_bytes(snapshot, note_of(history)), *checkpoint_bytes(snapshot))
 
 
 def has_checkpoint(snapshot: Snapshot) -> bool:

@@ -17,7 +17,7 @@ from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.parts import known_line, parts_of, stored_bytes
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
-from dagster_versioned.tables.write.commit import CommitDraft
+from dagster_versioned.tables.write.commit import CommitDraft, refuse_foreign_rules
 from dagster_versioned.tables.write.table_actions import table_actions, version_domain
 
 
@@ -39,9 +39,11 @@ class Adoption:
     def draft(self, state: TableState | None, timestamp: int) -> CommitDraft | None:
         """The next log entry, or ``None`` where no foreign commit with files came after the head.
 
-        Raises `InvalidInput` for a table with partitions, whose foreign files belong to none of them.
+        Raises `InvalidInput` for a table with partitions, whose foreign files belong to none of them, and
+        `UnsupportedFeature` where it has what no table with versions has.
         """
         assert state is not None  # the caller asked for the table's state first
+        refuse_foreign_rules(state.snapshot.protocol, state.snapshot.metadata)  # before its rows are read
         history = state.history
         head = history.heads.get(None)
         if history.is_partitioned:

@@ -10,17 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dagster_versioned.delta.actions import Action, CommitInfo
+from dagster_versioned.delta.actions import Action, CommitInfo, Metadata, Protocol
 from dagster_versioned.delta.commit.transaction import Committed, Conflicted, Retryable, Transaction
-from dagster_versioned.delta.features import refuse_row_rules
+from dagster_versioned.delta.features import row_rules
 from dagster_versioned.errors import CommitConflict
 from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.configuration import refuse_features
 from dagster_versioned.tables.history import MEMBER, Collection
 from dagster_versioned.tables.state import StateCache, TableState
+from dagster_versioned.tables.write.clustering import with_clustering_statistics
+from dagster_versioned.tables.write.column_rules import require_rules
 
-_OBEYED = ("changeDataFeed", "checkConstraints")
-"""Rules for rows that `tables.write.write` and `tables.write.constraints` see to."""
+OBEYED = frozenset(
+    {"allowColumnDefaults", "changeDataFeed", "checkConstraints", "clustering", "generatedColumns", "invariants"}
+)
+"""Rules for rows and files that modules beside this one see to."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,12 @@ def commit(
             announce(version)
         transaction = Transaction(
             read=state.snapshot if state else None,
-            actions=drafted.actions,
+            actions=with_clustering_statistics(store, state.snapshot if state else None, drafted.actions),
             operation=drafted.operation,
             operation_parameters=drafted.parameters,
             commit_info=_commit_info(drafted, state, timestamp, engine_info),
         )
-        _refuse_foreign_rules(transaction)
+        _check_rules(store, transaction)
         match transaction.attempt(store):
             case Committed(commit=made):
                 return cache.committed(state, made)
@@ -121,12 +126,17 @@ def commit(
     )
 
 
-def _refuse_foreign_rules(transaction: Transaction) -> None:
+def _check_rules(store: ObjectStore, transaction: Transaction) -> None:
+    """Raise where another program gave the table rules that versions do not obey, or that the rows break."""
+    refuse_foreign_rules(transaction.protocol, transaction.metadata)
+    if (read := transaction.read) is not None:  # also where the new schema would quietly take the rule away
+        refuse_foreign_rules(read.protocol, read.metadata)
+        require_rules(store, transaction)
+
+
+def refuse_foreign_rules(protocol: Protocol, metadata: Metadata) -> None:
     """Raise `UnsupportedFeature` where another program gave the table rules for rows that versions do not obey."""
-    refuse_row_rules(transaction.protocol, transaction.metadata, _OBEYED)
-    if (read := transaction.read) is not None:
-        # Also where the new schema would quietly take the rule away.
-        refuse_row_rules(read.protocol, read.metadata, _OBEYED)
+    refuse_features(row_rules(protocol, metadata) - OBEYED)
 
 
 def _commit_info(drafted: CommitDraft, state: TableState | None, timestamp: int, engine_info: str) -> dict[str, Any]:

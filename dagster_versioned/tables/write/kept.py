@@ -19,6 +19,7 @@ from dagster_versioned.tables.read import check_parts, row_order_of
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.belonging import Taken, record_after
+from dagster_versioned.tables.write.clustering import clustering_actions
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.pending import HeadParts, OwnWrite, PendingWrite, VersionDescription, app_id
 
@@ -129,7 +130,8 @@ def stand(state: TableState, kept: Sequence[KeptVersion], taken: Taken, options:
     snapshot = state.snapshot
     if run is not None and any(app_id(run, one.version.partition) in snapshot.txns for one in kept):
         return False
-    known = snapshot.metadata.configuration
-    return configuration(snapshot.metadata, options.properties, options.constraints) == known and record_after(
-        taken, state
-    ) == TableRecord.of(snapshot)
+    if options.cluster_by is not None and clustering_actions(snapshot, snapshot.schema, options.cluster_by):
+        return False
+    properties = configuration(snapshot.metadata, options.properties, options.constraints)
+    is_as_recorded = record_after(taken, state) == TableRecord.of(snapshot)
+    return is_as_recorded and properties == snapshot.metadata.configuration

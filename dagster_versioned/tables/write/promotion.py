@@ -83,6 +83,7 @@ class Promotion(TableWrite):
     """The draft that makes versions of an environment production's: all of one table in one commit."""
 
     operation = "PROMOTE"
+    wrote_parts = False
 
 
 class Rebase(Promotion):

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Metadata
-from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.protocol_upgrade import ASKED, protocol_with
 from dagster_versioned.delta.features import OWN_PROTOCOL, merge_protocol
 from dagster_versioned.delta.files.statistics import to_json as statistics_json
 from dagster_versioned.delta.paths import encode_path
+from dagster_versioned.delta.schema.clustering import CLUSTERED_BY, PROVIDER, clustering_tag
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.part_order import ORDINAL_TAG, PARTITION_TAG, SHA_TAG
 from dagster_versioned.engines.parts import Part
@@ -21,6 +22,7 @@ from dagster_versioned.tables.document import encode
 from dagster_versioned.tables.history import VERSION_DOMAIN, History, Version
 from dagster_versioned.tables.parts import part_key
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write.clustering import clustering_actions
 
 STAMPED = "delta.enableInCommitTimestamps"
 
@@ -33,23 +35,27 @@ def table_actions(
     partition_columns: tuple[str, ...] | None = None,
     *,
     takes_over: bool = False,
+    cluster_by: Sequence[str] | None = None,
 ) -> list[Action]:
     """What a commit says of the table itself: everything when it creates it, else what changes.
 
-    ``properties`` and ``partition_columns`` of ``None`` are those that it has; ``takes_over`` says that a table that
-    another program created holds versions from now on. Raises `UnsupportedFeature` where the table demands what this
-    package cannot write.
+    ``properties``, ``partition_columns`` and ``cluster_by`` of ``None`` are those that it has; ``takes_over`` says that
+    a table that another program created holds versions from now on. Raises `UnsupportedFeature` where the table demands
+    what this package cannot write, and `InvalidInput` for columns that it cannot be clustered by.
     """
     if properties is None:
         properties = configuration(state.snapshot.metadata if state else None, {}, None)
     if takes_over:
         properties = {**properties, **OWN}
-    needed = protocol_with(OWN_PROTOCOL, properties, schema)
+    clustering = clustering_actions(state.snapshot if state else None, schema, cluster_by)
+    asked = {f"{ASKED}clustering": "supported"} if clustering else {}
+    needed = protocol_with(OWN_PROTOCOL, {**properties, **asked}, schema)
     if state is None:
         columns = partition_columns or ()
         return [
             needed,
             Metadata(str(uuid.uuid4()), schema.json(), columns, configuration=properties, created_time=timestamp),
+            *clustering,
         ]
     metadata = state.snapshot.metadata
     if not takes_over and metadata.configuration.get(STAMPED) != "true":
@@ -64,7 +70,7 @@ def table_actions(
     after = replace(metadata, schema_string=schema.json(), configuration=properties, partition_columns=columns)
     if after != metadata:
         changed.append(after)
-    return changed
+    return [*changed, *clustering]
 
 
 def version_domain_key(partition: str | None) -> str:
@@ -100,10 +106,13 @@ def version_domain(entry: VersionEntry, state: TableState | None) -> DomainMetad
     )
 
 
-def add_of(part: Part, partition: str | None, timestamp: int) -> Add:
+def add_of(part: Part, partition: str | None, timestamp: int, clustered_by: Sequence[str] = ()) -> Add:
+    """The action that adds a part; ``clustered_by`` are the columns that its rows are sorted by to lie together."""
     tags = {ORDINAL_TAG: str(part.ordinal)} | ({PARTITION_TAG: partition} if partition is not None else {})
     if part.key is not None:
         tags[SHA_TAG] = part.sha256
+    if clustered_by:
+        tags[CLUSTERED_BY] = clustering_tag([(name,) for name in clustered_by])
     return Add(
         path=encode_path(part_key(part)),
         partition_values=dict(part.partition_values),
@@ -112,6 +121,7 @@ def add_of(part: Part, partition: str | None, timestamp: int) -> Add:
         data_change=True,
         stats=statistics_json(part.statistics),
         tags=tags,
+        clustering_provider=PROVIDER if clustered_by else None,
     )
 
 

@@ -11,6 +11,7 @@ import orjson
 
 from dagster_versioned.delta.actions import Action, Add, Cdc, DomainMetadata, Remove, Txn
 from dagster_versioned.delta.log.change_feed import FEED
+from dagster_versioned.delta.schema.clustering import DOMAIN
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta.schema.widening import retyped_partition_columns
 from dagster_versioned.engines.staging import PROMOTERS, Staging
@@ -43,7 +44,7 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.base import WriteBase
 from dagster_versioned.tables.write.belonging import Taken, record_after
-from dagster_versioned.tables.write.column_rules import with_column_rules
+from dagster_versioned.tables.write.column_rules import require_values, with_column_rules
 from dagster_versioned.tables.write.commit import CollectionInProgress, CommitDraft
 from dagster_versioned.tables.write.constraints import require_rows
 from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, app_id
@@ -136,6 +137,8 @@ class TableWrite:
     """
 
     operation = "WRITE"
+    wrote_parts = True
+    """Whether parts are as the options say, and not as somebody else wrote them."""
 
     def __init__(
         self,
@@ -186,6 +189,7 @@ class TableWrite:
         schema = _merged_schema(state, changing, staying=staying)
         if state is not None:
             contents = [plan.pending.contents for plan in changing]
+            require_values(state.snapshot, schema, [one.schema for one in contents])
             schema = with_column_rules(
                 state.snapshot, schema, [(one.schema, one.null_counts, one.nrow) for one in contents]
             )
@@ -199,6 +203,7 @@ class TableWrite:
                     timestamp,
                     properties,
                     self._partition_columns(state, changing, schema, staying=staying),
+                    cluster_by=self._options.cluster_by,
                 ),
                 *recorded,
                 *(add for plan in changing for add in plan.adds),
@@ -259,7 +264,7 @@ class TableWrite:
         record: Sequence[DomainMetadata],
     ) -> CommitDraft | None:
         """The draft where every pending is the head already."""
-        return _configuring(state, timestamp, properties)
+        return _configuring(state, timestamp, properties, self._options.cluster_by)
 
     def _taken(self) -> Taken:
         """What the writes take the table for; they are all of one asset and of one kind."""
@@ -348,7 +353,8 @@ class TableWrite:
         adds = base.parts_of_equal_version(pending, own) if kept is None else None
         written: tuple[Add, ...] = ()
         if adds is None:
-            written = tuple(add_of(part, pending.partition, timestamp) for part in pending.parts())
+            clustered_by = (self._options.cluster_by or ()) if self.wrote_parts else ()
+            written = tuple(add_of(part, pending.partition, timestamp, clustered_by) for part in pending.parts())
             adds = (*(kept or ()), *written)
             _require_each_once(adds)
         shas = [known_line(add) for add in adds]
@@ -434,11 +440,15 @@ class TableWrite:
         return Txn(app_id(self._run, pending.partition), 0 if state is None else state.log_version + 1, timestamp)
 
 
-def _configuring(state: TableState | None, timestamp: int, properties: Mapping[str, str]) -> CommitDraft | None:
-    """The draft that changes nothing but the table's properties, if they change."""
+def _configuring(
+    state: TableState | None, timestamp: int, properties: Mapping[str, str], cluster_by: Sequence[str] | None
+) -> CommitDraft | None:
+    """The draft that changes nothing but the table's properties and clustering, if they change."""
     assert state is not None  # a table without a log has no head that a pending could equal
-    actions = table_actions(state, state.snapshot.schema, timestamp, properties)
-    return CommitDraft("SET TBLPROPERTIES", actions, announces=False) if actions else None
+    actions = table_actions(state, state.snapshot.schema, timestamp, properties, cluster_by=cluster_by)
+    # Files get statistics of the columns that they are clustered by, and are the files of the same versions.
+    info = {"versions": list[Any]()} if DOMAIN in {getattr(one, "domain", None) for one in actions} else {}
+    return CommitDraft("SET TBLPROPERTIES", actions, info, announces=False) if actions else None
 
 
 def _identity(pending: PendingWrite, sha: str) -> Identity:
