@@ -291,13 +291,19 @@ def upsert(width: int, key: Sequence[int]) -> EventQuery:
 def changelog(width: int, key: Sequence[int]) -> EventQuery:
     """All rows of the frame, as the events that they say they are, in the order of keys and then of the frame.
 
+    What takes a row back and has no event time has that of the row: the one before it in the frame, or the current one.
     A null in a key, an operation that is none, and half a correction are `REFUSED`.
     """
-    timed = f"SELECT n, op, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}"
-    bad = f"{_null(key, 'g')} OR NOT ({_is_operation('op')}) OR {_HALF}"
+    untimed = "false" if EVENT_TIME in key else f"(et IS NULL AND {_TAKES_BACK})"
+    timed = f"SELECT n, op, {untimed} AS untimed, coalesce(et, t) AS et, {_data(width)} FROM {GIVEN}"
+    bad = f"{_null(key, 'g')} OR NOT ({_is_operation('g.op')}) OR {_HALF}"
+    known = "coalesce(CASE WHEN g.op_before IN (0, 3) THEN g.et_before END, p.held_et, g.et)"
+    held = "NULL AS held_et" if EVENT_TIME in key else "et AS held_et"
     return EventQuery(
-        f"SELECT n, CASE WHEN {bad} THEN {REFUSED} ELSE op END AS op, et, {_data(width)}, given_op FROM "
-        f"(SELECT *, op AS given_op, {_beside(key)} FROM ({timed}) AS timed) AS g",
+        f"SELECT g.n, CASE WHEN {bad} THEN {REFUSED} ELSE g.op END AS op, CASE WHEN g.untimed THEN {known} "
+        f"ELSE g.et END AS et, {_data(width, 'g.')}, g.op AS given_op FROM (SELECT *, {_beside(key)} "
+        f"FROM ({timed}) AS timed) AS g LEFT JOIN (SELECT {_names(key)}, {held} FROM ({current(width, key)}) AS now) "
+        f"AS p ON g.untimed AND {_equal(key, 'g', 'p')}",
         (*map(_name, key), "n", "given_op"),
     )
 
@@ -313,6 +319,11 @@ def no_operations(examples: int) -> str:
     return f"SELECT DISTINCT op FROM {GIVEN} WHERE NOT ({_is_operation('op')}) ORDER BY op LIMIT {examples}"
 
 
+_TAKES_BACK = f"op IN ({Operation.RETRACT:d}, {Operation.CORRECT_FROM:d})"
+
+UNTIMED = f"SELECT op FROM {GIVEN} WHERE et IS NULL AND {_TAKES_BACK} LIMIT 1"
+"""One row of the frame that takes a row back and has no event time, if there is one."""
+
 _HALF = (
     f"(op = {Operation.CORRECT_FROM:d} AND op_after IS DISTINCT FROM {Operation.CORRECT_TO:d}) "
     f"OR (op = {Operation.CORRECT_TO:d} AND op_before IS DISTINCT FROM {Operation.CORRECT_FROM:d})"
@@ -320,9 +331,9 @@ _HALF = (
 
 
 def _beside(key: Sequence[int]) -> str:
-    """The operations of the rows with the same key before and after each."""
+    """The operations of the rows with the same key before and after each, and the time of the one before."""
     order = f"OVER (PARTITION BY {_names(key)} ORDER BY n, op)"
-    return f"lag(op) {order} AS op_before, lead(op) {order} AS op_after"
+    return f"lag(op) {order} AS op_before, lead(op) {order} AS op_after, lag(et) {order} AS et_before"
 
 
 def _is_operation(column: str) -> str:

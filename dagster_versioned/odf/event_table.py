@@ -134,13 +134,14 @@ class EventTable:
         engine = event_engine_for(cast("type[Any]", type(frame)))
         repeats = isinstance(history.merge, AppendMerge | ChangelogMerge) and run is not None
         is_counted = not isinstance(history.merge, SnapshotMerge) or engine.counts_current
+        takes_back = isinstance(history.merge, ChangelogMerge) and ground.next_offset > 0
         with ExitStack() as pinned:
             # A frame of Spark is computed once, so that nothing has to keep it, unless it is digested as well, or its
-            # keys are looked at.
+            # keys or times are looked at.
             is_plan = family_of(cast("type[Any]", type(frame))) is None
             rows = (
                 frame
-                if is_plan and is_counted and not repeats
+                if is_plan and is_counted and not repeats and not takes_back
                 else pinned.enter_context(engine_for(frame).pinned(frame))
             )
             given = engine.schema(rows)
@@ -150,9 +151,10 @@ class EventTable:
                 brings_time = history.event_time in given.names
                 _check_order(ground, at, history, brings_time=brings_time)
             digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
+            needs_times = takes_back and bool(engine.examine(rows, schema, queries.UNTIMED))
 
             def attempt(*, thorough: bool) -> WriteResult:
-                query, reads = _query(history, schema, thorough=thorough)
+                query, reads = _query(history, schema, thorough=thorough, needs_times=needs_times)
                 events = engine.merge(rows, self._events_so_far(ground, rows, reads), schema, query, at)
 
                 def recorded(made: Slice | None) -> AddData | None:
@@ -426,7 +428,9 @@ class EventTable:
 # --- what is merged --------------------------------------------------------------------------------------------------
 
 
-def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tuple[EventQuery, tuple[str, ...]]:
+def _query(
+    history: EventHistory, schema: EventSchema, *, thorough: bool, needs_times: bool
+) -> tuple[EventQuery, tuple[str, ...]]:
     """The query that makes events of a frame, and which columns of earlier events it needs; see `queries.snapshot`."""
     width = len(schema.data.fields)
     key = schema.positions(history.primary_key, "primary_key")
@@ -438,7 +442,8 @@ def _query(history: EventHistory, schema: EventSchema, *, thorough: bool) -> tup
         case UpsertMerge():
             return queries.upsert(width, key), schema.stored.names
         case ChangelogMerge():
-            return queries.changelog(width, key), ()
+            # Of the events so far, the times alone count, where rows that take others back bring none.
+            return queries.changelog(width, key), (*schema.columns.names, *history.primary_key) if needs_times else ()
         case SnapshotMerge(compare_columns=compared):
             others = [name for name in schema.data.names if name not in history.primary_key]
             chosen = (history.event_time, *others) if compared is None else compared

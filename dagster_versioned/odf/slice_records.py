@@ -1,6 +1,7 @@
 """The records of a slice, against what the chain says of them. Source: seed 002 ("Verifiability", "Offset",
 "System Time", "Representation of Retractions and Corrections")."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +18,23 @@ _MOMENT = pa.timestamp("us", tz="UTC")
 
 Values = Any
 """An array of Arrow, or of its types; the stubs have no name for those of a type that is a value."""
+
+
+def _is_moment(kind: Any) -> bool:
+    return isinstance(kind, pa.TimestampType) and kind.tz is not None
+
+
+def _is_moment_or_day(kind: Any) -> bool:
+    return _is_moment(kind) or pa.types.is_date(kind)
+
+
+_SYSTEM_COLUMNS: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (pa.types.is_integer, "whole numbers"),
+    (pa.types.is_integer, "whole numbers"),
+    (_is_moment, "timestamps with a time zone"),
+    (_is_moment_or_day, "timestamps with a time zone, or dates,"),
+)
+"""What the columns of `EventColumns` hold, in their order."""
 
 
 class SliceRecords:
@@ -41,11 +59,12 @@ class SliceRecords:
 
     def update(self, batch: pa.RecordBatch) -> None:
         """Check more records."""
+        self._check_columns()
         try:
             rows = batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
-            offsets = self._column(rows, self._columns.offset).cast(pa.int64())
-            operations = self._column(rows, self._columns.operation_type).cast(pa.int64())
-            times = self._column(rows, self._columns.system_time).cast(_MOMENT, safe=False).cast(pa.int64())
+            offsets = _column(rows, self._columns.offset).cast(pa.int64())
+            operations = _column(rows, self._columns.operation_type).cast(pa.int64())
+            times = _column(rows, self._columns.system_time).cast(_MOMENT, safe=False).cast(pa.int64())
         except (pa.ArrowException, ValueError) as error:
             raise IntegrityError(f"it has other values than its columns allow ({error!s:.200}).") from None
         if rows.num_rows:
@@ -75,6 +94,15 @@ class SliceRecords:
     def times(self) -> tuple[int, int] | None:
         """The first and the last system time so far."""
         return None if self._first_time is None else (self._first_time, self._last_time)
+
+    def _check_columns(self) -> None:
+        for name, (is_right, wanted) in zip(self._columns.names, _SYSTEM_COLUMNS, strict=True):
+            index = self._schema.get_field_index(name)
+            if index < 0:
+                raise IntegrityError(f"it has no column {name!r}.")
+            kind = cast("Any", self._schema.field(index)).type
+            if not is_right(kind):
+                raise IntegrityError(f"its column {name!r} is of the type {kind}, and every event has {wanted} there.")
 
     def _check_offsets(self, offsets: Values) -> None:
         expected = np.arange(self._next, self._next + len(offsets))
@@ -111,12 +139,6 @@ class SliceRecords:
         self._first_time = int(values[0]) if self._first_time is None else self._first_time
         self._last_time = int(values[-1])
 
-    def _column(self, rows: pa.RecordBatch, name: str) -> Values:
-        index = self._schema.get_field_index(name)
-        if index < 0:
-            raise IntegrityError(f"it has no column {name!r}.")
-        return cast("Values", rows.column(index))
-
     def _other_offsets(self) -> IntegrityError:
         stated = self._data.offset_interval
         return IntegrityError(f"it has other offsets than its block says, which is {stated.start} to {stated.end}.")
@@ -135,6 +157,10 @@ class SystemTimes:
         before, self._latest = self._latest, max(times[1], self._latest or times[1])
         if before is not None and times[0] < before:
             raise IntegrityError("its first record has an earlier system time than those of the slice before it.")
+
+
+def _column(rows: pa.RecordBatch, name: str) -> Values:
+    return cast("Values", rows.column(name))
 
 
 def _half(offset: int) -> IntegrityError:

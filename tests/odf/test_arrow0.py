@@ -1,7 +1,5 @@
 """The logical hash: the reference's digests, and what must not show in one."""
 
-import datetime as dt
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -16,46 +14,9 @@ from dagster_versioned.bounds import release_of
 from dagster_versioned.errors import UnsupportedType
 from dagster_versioned.odf.identity.arrow0 import ArrayDigest, Arrow0
 from support.arrow_types import newer
-from support.odf_vectors import ABSENT, ARROW0
+from support.odf_vectors import ABSENT, ARROW0, records_of, values_of
 
 with_vectors = pytest.mark.skipif(not ARROW0, reason=ABSENT)
-
-TYPES: dict[str, pa.DataType] = {
-    "date32[day]": pa.date32(),
-    "time32[s]": pa.time32("s"),
-    "timestamp[ms, tz=UTC]": pa.timestamp("ms", "UTC"),
-    "decimal128(10, 2)": pa.decimal128(10, 2),
-    "fixed_size_binary[3]": pa.binary(3),
-    "fixed_size_binary[4]": pa.binary(4),
-    "binary_view": pa.binary_view(),
-    "string_view": pa.string_view(),
-    "list<item: int32>": pa.list_(pa.int32()),
-    "list<item: string>": pa.list_(pa.string()),
-    "fixed_size_list<item: int32>[2]": pa.list_(pa.int32(), 2),
-    "struct<c: string not null, d: int32 not null>": pa.struct(
-        [pa.field("c", pa.string(), False), pa.field("d", pa.int32(), False)]
-    ),
-}
-
-
-def type_of(text: str) -> pa.DataType:
-    return TYPES.get(text) or pa.type_for_alias(text)
-
-
-def value_of(type_: pa.DataType, value: Any) -> Any:
-    if value is None:
-        return None
-    if "binary" in str(type_):
-        return bytes.fromhex(value)
-    if pa.types.is_date(type_):
-        return dt.date.fromisoformat(value)
-    if pa.types.is_time(type_):
-        return dt.time.fromisoformat(value)
-    if pa.types.is_timestamp(type_):
-        return dt.datetime.fromisoformat(value)
-    if pa.types.is_decimal(type_):
-        return Decimal(value)
-    return np.float16(value) if type_ == pa.float16() else value
 
 
 def array_digest(*arrays: pa.Array) -> str:
@@ -77,8 +38,7 @@ def test_columns_have_the_digests_of_the_reference() -> None:
     vectors = [vector for vector in ARROW0["vectors"] if vector["kind"] == "array"]
     assert len(vectors) >= 30
     for vector in vectors:
-        type_ = type_of(vector["type"])
-        array = pa.array([value_of(type_, value) for value in vector["values"]], type_)
+        array = values_of(vector)
         assert array_digest(array) == vector["digest"], vector["name"]
         if len(array):
             assert array_digest(*(array.slice(at, 1) for at in range(len(array)))) == vector["digest"], vector["name"]
@@ -89,9 +49,7 @@ def test_records_have_the_digests_of_the_reference() -> None:
     vectors = [vector for vector in ARROW0["vectors"] if vector["kind"] == "record"]
     assert len(vectors) == 5
     for vector in vectors:
-        schema = pa.schema([pa.field(name, type_of(text), null) for name, text, null in vector["schema"]])
-        rows = pa.table([pa.array(vector["rows"][field.name], field.type) for field in schema], schema=schema)
-        assert records(rows) == vector["multihash"], vector["name"]
+        assert records(records_of(vector)) == vector["multihash"], vector["name"]
 
 
 def struct_of(value: int | None) -> pa.Table:

@@ -128,6 +128,19 @@ def test_a_hash_of_another_algorithm_is_refused_with_its_code() -> None:
         decode_block(data.replace(b"\x16\x20" + bytes(32), b"\x12\x20" + bytes(32)))
 
 
+def test_a_text_ends_with_a_zero_and_nothing_leads_to_itself() -> None:
+    """FlatBuffers' own verifiers refuse both."""
+    data = encode_table(SetInfo("abc"))
+    at = data.index(b"\x03\0\0\0abc\0")
+    with pytest.raises(ChainCorrupt, match=r"SetInfo\.description is a text without the zero that ends it"):
+        decode_table(data[: at + 7] + b"!" + data[at + 8 :], SetInfo)
+    with pytest.raises(ChainCorrupt, match=r"SetInfo\.description is a text without the zero that ends it"):
+        decode_table(data[: at + 7], SetInfo)
+    lead = next(place for place in range(at) if data[place : place + 4] == (at - place).to_bytes(4, "little"))
+    with pytest.raises(ChainCorrupt, match=r"SetInfo\.description leads to itself"):
+        decode_table(data[:lead] + bytes(4) + data[lead + 4 :], SetInfo)
+
+
 def test_a_block_larger_than_any_is_not_looked_at() -> None:
     with pytest.raises(ChainCorrupt, match="is refused; the limit"):
         decode_block(bytes(MAX_BLOCK_SIZE + 1))

@@ -125,6 +125,21 @@ def test_a_changelog_is_taken_at_its_word(project: Project):
     assert next(iter(planes.chain.push_sources.values())).merge == MergeStrategyChangelogStream(("id",))
 
 
+def test_a_changelog_takes_rows_back_with_the_time_that_they_have(project: Project):
+    """The specification: a retraction and a correct-from carry the fields of the event that they take back."""
+    planes = EventTable(project.table("planes"), CHANGELOG)
+    planes.write(changed((0, 1, 100), (0, 2, 50), (0, 4, 1), (2, 4, 1), (3, 4, 2)), event_time=year(2013))
+    planes.write(changed((2, 1, 100), (3, 1, 120), (1, 2, 50), (0, 3, 7), (1, 3, 7), (1, 5, 1)), event_time=year(2014))
+    planes.write(changed((2, 1, 120), (3, 1, 130), (2, 1, 130), (3, 1, 140), (1, 4, 2)), event_time=year(2015))
+    found = [(row["op"], row["id"], row["event_time"].year) for row in planes.events().to_pylist()]
+    assert found == [
+        *((0, 1, 2013), (0, 2, 2013), (0, 4, 2013), (2, 4, 2013), (3, 4, 2013)),
+        *((2, 1, 2013), (3, 1, 2014), (1, 2, 2013), (0, 3, 2014), (1, 3, 2014), (1, 5, 2014)),
+        *((2, 1, 2014), (3, 1, 2015), (2, 1, 2015), (3, 1, 2015), (1, 4, 2013)),
+    ]
+    assert rows_of(planes.as_of(year(2013))) == [(1, 100)]
+
+
 @pytest.mark.parametrize(
     ("history", "rows", "reason"),
     [

@@ -29,6 +29,7 @@ from dagster_versioned.tables.project import Project
 from support.foreign_blocks import foreign_block
 from support.odf_graph import SCHEMA as READINGS
 from support.odf_graph import root_of
+from support.second_reader import read_dataset
 from support.spark import spark_frame
 
 pytestmark = pytest.mark.spark
@@ -116,6 +117,7 @@ def test_spark_makes_the_events_that_arrow_makes(spark: Any, tmp_path: Path, str
         assert found.columns == expected.column_names
         assert repr(sorted(found.toArrow().to_pylist(), key=repr)) == repr(sorted(expected.to_pylist(), key=repr))
     assert own.table.verify().ok
+    assert len(read_dataset(tmp_path / "datom/spark").rows) == own.current().num_rows
     assert own.changes(0, as_type=DataFrame).count() == own.events().num_rows
 
 
@@ -135,6 +137,8 @@ def test_spark_takes_streams_of_changes_as_arrow_does(spark: Any, tmp_path: Path
         own.write(spark_frame(spark, rows), event_time=year(2010 + number))
     assert slices(arrow) == slices(own)
     assert [event["op"] for event in arrow.events().to_pylist()] == [0, 0, 0, 2, 3, 1, 0]
+    assert [event["event_time"].year for event in own.events().to_pylist()][3:] == [2010, 2011, 2010, 2011]
+    assert len(read_dataset(tmp_path / "datom/spark").rows) == 3
     assert sorted(row.v for row in own.current(as_type=DataFrame).collect()) == ["c", "d", "x"]
     with pytest.raises(InvalidInput, match=r"'op' has 4, which is no operation"):
         own.write(spark_frame(spark, pa.table({"id": [7], "v": ["a"], "op": [4]})))

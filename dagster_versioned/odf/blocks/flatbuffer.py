@@ -257,7 +257,10 @@ class _Reader:
 
     def offset(self, at: int, path: str) -> int:
         """Where the offset at a place leads to."""
-        return at + self.unpack(_UINT32, at, path)[0]
+        (distance,) = self.unpack(_UINT32, at, path)
+        if not distance:
+            raise ChainCorrupt(f"{path} leads to itself.")
+        return at + distance
 
     def table(self, at: int, table: type, path: str) -> Any:
         self._depth += 1
@@ -334,6 +337,8 @@ class _Reader:
         start = at + _UINT32.size
         if size > len(self._data) - start:
             raise ChainCorrupt(f"{path} is recorded with {size} bytes, of which {len(self._data) - start} are there.")
+        if content.text and self._data[start + size : start + size + 1] != b"\0":
+            raise ChainCorrupt(f"{path} is a text without the zero that ends it.")
         self._spend(size, path)
         try:
             return content.of(self._data[start : start + size])
