@@ -95,7 +95,7 @@ class Absent:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
             "boto3", "cryptography", "dagster_pyspark", "flatbuffers", "grpc", "obstore", "openlineage", "pandas",
-            "polars", "py4j", "pyspark",
+            "polars", "py4j", "pyspark", "websockets",
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())

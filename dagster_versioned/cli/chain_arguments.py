@@ -28,12 +28,21 @@ KeyFile = Annotated[
 KeyVariable = Annotated[
     str | None, typer.Option("--key-env", metavar="NAME", help="The environment variable with the private key.")
 ]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="The file with the bearer token of a smart server.")
+]
+TokenVariable = Annotated[
+    str | None, typer.Option("--token-env", metavar="NAME", help="The environment variable with that token.")
+]
 Variables = Annotated[
     list[str] | None,
     typer.Option("--var", metavar="NAME", help="An environment variable that the manifest may ask for; repeatable."),
 ]
 Source = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="A URL, a folder, s3://bucket/prefix, or repository/name.")
+    str,
+    typer.Argument(
+        metavar="SOURCE", help="A URL, that of a smart server (odf+https://…), a folder, s3://…, or repository/name."
+    ),
 ]
 Sources = Annotated[
     list[str] | None,
@@ -82,13 +91,21 @@ def history(table: "VersionedTable") -> "VersionedTable":
     return table
 
 
-def remote_at(session: Session, place: str, reference: str = "head") -> "RemoteDataset":
-    """The dataset at a place, or of a repository of the project. Raises `InvalidInput`."""
+def remote_at(session: Session, place: str, reference: str = "head", token: str | None = None) -> "RemoteDataset":
+    """The dataset at a place, or of a repository of the project; the token is for a smart server.
+
+    Raises `InvalidInput`.
+    """
     from dagster_versioned.odf.sharing.references import reference_name
     from dagster_versioned.odf.sharing.remote import open_remote
-    from dagster_versioned.odf.sharing.repositories import place_of
+    from dagster_versioned.odf.sharing.repositories import SMART, place_of
+    from dagster_versioned.odf.sharing.smart.client import open_smart
 
     where = place_of(session.production(), place)[0]
+    if SMART.match(where):
+        return open_smart(where, token=token, reference=reference_name(reference))
+    if token is not None:
+        raise InvalidInput("A token is for a smart server, odf+https://…. Nothing was sent. Leave it out.")
     return open_remote(where, profile=session.profile, reference=reference_name(reference))
 
 
@@ -143,6 +160,20 @@ def private_key(file: Path | None, variable: str | None) -> "SigningKey | None":
         except (OSError, UnicodeDecodeError):
             return SigningKey.from_secret(str(file), {})
     return None if variable is None else SigningKey.from_secret(variable, os.environ)
+
+
+def bearer_token(file: Path | None, variable: str | None) -> str | None:
+    """The token that was named, if one was. Raises `InvalidInput`, without repeating it."""
+    from dagster_versioned.odf.sharing.smart.client import checked
+
+    if file is not None and variable is not None:
+        raise InvalidInput("--token-file and --token-env name two tokens. Nothing was sent. Give one.")
+    if variable is not None:
+        return checked(variables_named([variable])[variable].strip())
+    try:
+        return None if file is None else checked(file.read_text().strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The token in {file} cannot be read ({type(error).__name__}). Nothing was sent.") from None
 
 
 def variables_named(names: list[str] | None) -> dict[str, str]:

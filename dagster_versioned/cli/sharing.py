@@ -12,6 +12,9 @@ from dagster_versioned.cli.chain_arguments import (
     KeyVariable,
     Reference,
     Source,
+    TokenFile,
+    TokenVariable,
+    bearer_token,
     changed_name,
     dataset_table,
     find_block,
@@ -41,6 +44,8 @@ def pull(
         bool, typer.Option("--require-signature", help="Refuse a head that its owner did not sign.")
     ] = False,
     max_bytes: Annotated[int | None, typer.Option("--max-bytes", min=0, help="Refuse more than so much.")] = None,
+    token_file: TokenFile = None,
+    token_env: TokenVariable = None,
 ) -> None:
     """Make a table a copy of a dataset, or bring its copy up to date; every byte is checked by its hash."""
     from dagster_versioned.odf.identity.dataset_id import DatasetId
@@ -51,9 +56,10 @@ def pull(
     if table is None and named is None:
         raise InvalidInput(f"{source!a:.200} is of no repository, and no TABLE is named. Nothing was pulled. Name one.")
     opened = dataset_table(session, table or changed_name(str(named)))
+    token = bearer_token(token_file, token_env)
     with progress("Pulling", quiet=session.quiet) as note:
         done = pull_into(
-            remote_at(session, source, reference),
+            remote_at(session, source, reference, token),
             opened,
             dataset_id=None if dataset_id is None else DatasetId.parse(dataset_id),
             require_signature=require_signature,
@@ -66,23 +72,41 @@ def pull(
 def push(
     session: Session,
     table: Table,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="A folder, s3://bucket/prefix, or repository/name.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A folder, s3://…, odf+https://…, or repository/name.")
+    ],
     reference: Reference = "head",
     key_file: KeyFile = None,
     key_env: KeyVariable = None,
+    token_file: TokenFile = None,
+    token_env: TokenVariable = None,
 ) -> None:
-    """Bring a copy of a dataset in a folder or bucket up to date, for others to pull."""
+    """Bring a copy of a dataset in a folder, a bucket or a smart server up to date, for others to pull."""
     from dagster_versioned.odf.sharing.references import reference_name
-    from dagster_versioned.odf.sharing.repositories import place_of
+    from dagster_versioned.odf.sharing.repositories import SMART, place_of
+    from dagster_versioned.odf.sharing.smart.client import open_smart
+    from dagster_versioned.odf.sharing.smart.push import push_smart
     from dagster_versioned.odf.sharing.transfer import push as push_to
     from dagster_versioned.storage import open_store
 
     opened = dataset_table(session, table)
     place = place_of(session.production(), target)[0]
+    key, token = private_key(key_file, key_env), bearer_token(token_file, token_env)
+    smart = SMART.match(place) is not None
+    if smart and key is not None:
+        raise InvalidInput(
+            "The smart transfer protocol has no place for a signature. Nothing was pushed. Leave the key out, or push "
+            "to a folder or bucket."
+        )
+    if token is not None and not smart:
+        raise InvalidInput("A token is for a smart server, odf+https://…. Nothing was pushed. Leave it out.")
     with progress("Pushing", quiet=session.quiet) as note:
-        store = open_store(place, profile=session.profile)
-        key = private_key(key_file, key_env)
-        done = push_to(opened, store, reference=reference_name(reference), key=key, progress=note)
+        if smart:
+            there = open_smart(place, token=token, reference=reference_name(reference))
+            done = push_smart(opened, there, progress=note)
+        else:
+            store = open_store(place, profile=session.profile)
+            done = push_to(opened, store, reference=reference_name(reference), key=key, progress=note)
     _show_transfer(session, place, done)
 
 
@@ -145,12 +169,33 @@ def serve(
     table: Table,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Where others find it, behind a proxy with TLS.")
+    ] = None,
+    allow_push: Annotated[
+        bool,
+        typer.Option("--allow-push", help="Take pushes of who has the token; TABLE need not be there yet."),
+    ] = False,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", min=0, help="Refuse a push of more than so much.")
+    ] = None,
+    token_file: TokenFile = None,
+    token_env: TokenVariable = None,
 ) -> None:
-    """Serve a dataset over HTTP, read only, until it is interrupted; for trying out what others would pull."""
+    """Serve a dataset over HTTP, by name and by the smart transfer protocol, until it is interrupted."""
     from dagster_versioned.odf.sharing.serve import server
+    from dagster_versioned.odf.sharing.smart.push_server import Receiver
+    from dagster_versioned.storage.http import check_url
 
-    opened = history(dataset_table(session, table))
-    with server(opened.store, host, port) as running:
+    opened = dataset_table(session, table)
+    token = bearer_token(token_file, token_env)
+    if allow_push is not (token is not None):
+        raise InvalidInput("--allow-push and a token (--token-file, --token-env) go together. Nothing is served.")
+    if opened.exists() or token is None:
+        history(opened)
+    receiver = None if token is None else Receiver(opened, token, max_bytes)
+    checked = None if url is None else check_url(url)
+    with server(opened.store, host, port, url=checked, receiver=receiver) as running:
         say(f"http://{host}:{running.server_address[1]}/")
         sys.stdout.flush()  # whoever waits for the address reads it before the first request
         running.serve_forever()

@@ -1,4 +1,4 @@
-"""GETs over http and https that are led nowhere else: redirects are followed by hand, bodies are read in pieces."""
+"""Requests over http and https that are led nowhere else: redirects are followed by hand, bodies pass in pieces."""
 
 import re
 import socket
@@ -57,6 +57,32 @@ def shown_url(url: str) -> str:
     """The URL without what may be a secret: user, password, query and fragment."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def check_lead(url: str, target: str, first: str | None = None) -> str:
+    """Return the URL that the server at another one leads to, by a redirect or a document of its own.
+
+    ``first`` is where the way began, for messages. Raises `InvalidInput` for what is no URL, and `StorageError` for one
+    that is not http or https, for http where that server has https, and for an address of this machine or its network
+    where that server has none.
+    """
+    first = first or url
+    try:
+        before, after = urlsplit(url), urlsplit(target)
+    except ValueError:
+        return check_url(target)
+    if after.scheme not in ("http", "https") or (before.scheme, after.scheme) == ("https", "http"):
+        raise StorageError(
+            f"{shown_url(first)} leads from {before.scheme} to {shown_url(target)!a:.200}, which is refused. "
+            "Nothing was read. Ask who publishes it."
+        )
+    if before.hostname != after.hostname and _is_inside(after.hostname) and not _is_inside(before.hostname):
+        raise StorageError(
+            f"{shown_url(first)} leads to {shown_url(target)!a:.200}, an address of this machine or its "
+            "network, which is refused to who is not there. Nothing was read. Ask who publishes it, or name "
+            "that address yourself."
+        )
+    return check_url(target)
 
 
 class HttpClient:
@@ -162,6 +188,62 @@ class HttpClient:
                 DOWNLOAD.pause(attempt)
         raise AssertionError("unreachable: attempts is at least 1")
 
+    def put(
+        self, url: str, body: Callable[[], Iterator[bytes]], size: int, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Send ``size`` bytes, which ``body`` gives anew for each attempt; a redirect is refused.
+
+        Raises `AccessDenied`, `StoreUnavailable`, `StorageError`, and what ``body`` raises.
+        """
+        _check_headers(headers or {})
+        sent = {**(headers or {}), "Content-Type": "application/octet-stream", "Content-Length": str(size)}
+
+        def request() -> "BaseHTTPResponse":
+            return self._pool(url).request(
+                "PUT", check_url(url), body=body(), headers=sent, preload_content=False, redirect=False
+            )
+
+        answer = self._retried(url, request)
+        answer.close()
+        answer.release_conn()
+        if answer.status >= 400:
+            raise _failure(url, answer.status)
+        if answer.status >= 300:
+            raise StorageError(
+                f"{shown_url(url)} leads what is sent to it elsewhere (HTTP {answer.status}), which is refused. It was "
+                "not sent there. Ask who serves it."
+            )
+
+    def connect(self, url: str) -> socket.socket:
+        """A socket to the server of a URL, for another protocol than HTTP: through TLS for https, and through a proxy.
+
+        Raises `StoreUnavailable`, and `InvalidInput`.
+        """
+        from urllib3 import make_headers
+        from urllib3.connection import HTTPConnection, HTTPSConnection
+        from urllib3.exceptions import HTTPError
+
+        parts, proxy = urlsplit(check_url(url)), _proxy_of(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        at, at_port = (parts, port) if proxy is None else (urlsplit(proxy), urlsplit(proxy).port or 80)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        made = kind(at.hostname or "", at_port, timeout=self._timeout)
+        if proxy is not None:
+            name = f"{unquote(at.username)}:{unquote(at.password or '')}" if at.username else None
+            given = make_headers(proxy_basic_auth=name)
+            made.set_tunnel(
+                parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), given, at.scheme
+            )
+        try:
+            made.connect()
+        except (HTTPError, OSError) as error:
+            made.close()
+            raise StoreUnavailable(
+                f"{shown_url(url)} did not answer ({type(error).__name__}). Check the address, and run again later."
+            ) from None
+        assert made.sock is not None
+        return made.sock
+
     def _pool(self, url: str) -> "PoolManager":
         proxy = _proxy_of(url)
         if self._public_only and proxy is not None:
@@ -206,22 +288,10 @@ class HttpClient:
                 return answer
             answer.close()
             answer.release_conn()
-            target = urljoin(url, to)
-            before, after = urlsplit(url), urlsplit(target)
-            if after.scheme not in ("http", "https") or (before.scheme, after.scheme) == ("https", "http"):
-                raise StorageError(
-                    f"{shown_url(first)} leads from {before.scheme} to {shown_url(target)!a:.200}, which is refused. "
-                    "Nothing was read. Ask who publishes it."
-                )
-            if before.hostname != after.hostname and _is_inside(after.hostname) and not _is_inside(before.hostname):
-                raise StorageError(
-                    f"{shown_url(first)} leads to {shown_url(target)!a:.200}, an address of this machine or its "
-                    "network, which is refused to who is not there. Nothing was read. Ask who publishes it, or name "
-                    "that address yourself."
-                )
-            if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            target = check_lead(url, urljoin(url, to), first)
+            if urlsplit(url)[:2] != urlsplit(target)[:2]:
                 headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
-            url = check_url(target)
+            url = target
         raise StorageError(f"{shown_url(first)} leads on more than {_MOST_REDIRECTS} times. Nothing was read.")
 
     def _retried(self, url: str, request: "Callable[[], BaseHTTPResponse]") -> "BaseHTTPResponse":

@@ -1,6 +1,6 @@
 """A folder behind an HTTP server, as static files are served: a store that is read by name and never written."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn, Self
@@ -21,23 +21,29 @@ class HttpStore:
     Cannot list (static servers have no listing that programs share), and refuses every write with `AccessDenied`.
     """
 
-    def __init__(self, url: str, *, client: HttpClient | None = None) -> None:
-        """Raises `InvalidInput` for a URL that is not http or https, or that holds a password or a query."""
+    def __init__(self, url: str, *, client: HttpClient | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """``headers`` go with each request, and to no other server that it is led to.
+
+        Raises `InvalidInput` for a URL that is not http or https, or that holds a password or a query."""
         parts = urlsplit(check_url(url))
         if parts.query or parts.fragment:
             raise InvalidInput(f"The URL of a folder at {parts.hostname} holds a query. Nothing was fetched. Drop it.")
         self._url = url.rstrip("/")
         self._client = client or HttpClient()
+        self._headers = dict(headers or {})
 
     def __repr__(self) -> str:
         return f"HttpStore({self.uri!r})"
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_headers": {}}  # they may hold a credential
 
     @property
     def uri(self) -> str:
         return self._url
 
     def subfolder(self, path: str) -> Self:
-        return type(self)(self.url(path), client=self._client)
+        return type(self)(self.url(path), client=self._client, headers=self._headers)
 
     def url(self, key: str) -> str:
         return f"{self._url}/{quote(check_key(key))}"
@@ -67,10 +73,10 @@ class HttpStore:
 
     def chunks(self, key: str, start: int = 0) -> Iterator[bytes]:
         """The object's bytes from ``start``, in pieces, in one pass. Raises `ObjectNotFound`."""
-        return self._client.chunks(self.url(key), start=start)
+        return self._client.chunks(self.url(key), self._headers, start=start)
 
     def head(self, key: str) -> ObjectInfo:
-        with self._client.open(self.url(key), method="HEAD") as answer:
+        with self._client.open(self.url(key), self._headers, method="HEAD") as answer:
             size = answer.headers.get("Content-Length")
             if size is None or not size.isdigit():
                 raise StorageError(f"head {key!r} in {self.uri}: the server does not say how large it is.")

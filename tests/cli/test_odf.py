@@ -280,6 +280,7 @@ def test_served_for_others_to_pull(cli: Cli, cities: str):
         pulled = cli.json("odf", "pull", url, "copy", "--require-signature")
         assert pulled["files"] == 1
         assert cli.json("odf", "pull", url, "accepted", "--ref", "accepted")["blocks"] == 4
+        assert cli.json("odf", "pull", f"odf+{url}", "smart", "--require-signature")["head"] == pulled["head"]
         for path in ("_delta_log/00000000000000000000.json", "", "data/", "../cities/refs/head", "refs"):
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(url + path)

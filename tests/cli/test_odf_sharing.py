@@ -1,5 +1,7 @@
 """Branches of a dataset beside its head, and repositories by name."""
 
+import os
+import signal
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.references import references, set_reference
 from support.command_line import Cli
 from support.odf_graph import root_of
+from support.smart_peers import Peer
 from support.static_server import static_server
 
 
@@ -179,3 +182,58 @@ def test_a_document_of_repositories_that_cannot_be_read_is_named(cli: Cli, citie
     assert (refused.code, "repositories.json cannot be read" in refused.err) == (4, True)
     assert cli("odf", "repo", "acme", tmp_path).code == 4
     assert path.read_text() == '{"acme": 1}'
+
+
+def test_a_dataset_is_pulled_from_a_smart_server_with_a_token_that_nothing_shows(
+    cli: Cli, cities: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    where = tmp_path / "store/datom/cities"
+    peer = Peer(where)
+    (tmp_path / "token").write_text("secret-1\n")
+    monkeypatch.setenv("NODE_TOKEN", "secret-2")
+    monkeypatch.setenv("NO_TOKEN", "secret 3")
+    with peer.running() as address:
+        assert cli.json("odf", "pull", address, "copy", "--token-file", tmp_path / "token")["files"] == 2
+        cli("odf", "repo", "node", address, ok=0)
+        assert cli.json("odf", "repo")["repositories"] == {"node": address}
+        assert cli("odf", "pull", "node/cities", "--token-env", "NODE_TOKEN").code == 4
+        refused = cli("odf", "pull", address, "copy", "--token-env", "NO_TOKEN")
+        assert (refused.code, "secret 3" in refused.err) == (2, False)
+        for wrong in (("--token-env", "UNSET"), ("--token-file", "gone"), ("--token-file", "x", "--token-env", "y")):
+            assert cli("odf", "pull", address, "copy", *wrong).code == 2, wrong
+    assert cli("odf", "pull", where, "copy", "--token-env", "NODE_TOKEN").code == 2
+    sent = [request.headers.get("Authorization") for request in peer.requests if request.path.endswith("/pull")]
+    assert sent == ["Bearer secret-1", "Bearer secret-2"]
+    assert not any(b"secret-" in path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file())
+
+
+def test_a_dataset_is_pushed_to_a_server_that_takes_it_from_who_has_the_token(
+    cli: Cli, cities: str, project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("PUSH_TOKEN", "secret-1")
+    monkeypatch.setenv("OTHER_TOKEN", "secret-2")
+    for wrong in (("--allow-push",), ("--token-env", "PUSH_TOKEN")):
+        refused = cli("odf", "serve", "shared", *wrong)
+        assert (refused.code, "go together" in refused.err) == (2, True)
+    serve = ("odf", "serve", "shared", "--port", "0", "--allow-push", "--token-env", "PUSH_TOKEN")
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        process = cli.process(*serve, stderr=errors)
+        try:
+            assert process.stdout is not None
+            address = f"odf+{process.stdout.readline().strip()}"
+            denied = cli("odf", "push", cities, address, "--token-env", "OTHER_TOKEN")
+            assert (denied.code, "HTTP 401" in denied.err, "secret" in denied.err) == (5, True, False)
+            pushed = cli.json("odf", "push", cities, address, "--token-env", "PUSH_TOKEN")
+            assert (pushed["before"], pushed["blocks"], pushed["files"], pushed["signed"]) == (None, 5, 2, None)
+            assert cli.json("odf", "push", cities, address, "--token-env", "PUSH_TOKEN")["blocks"] == 0
+            assert heads(cli, "shared") == heads(cli, cities)
+        finally:
+            os.kill(process.pid, signal.SIGINT)
+            process.communicate(timeout=120)
+    assert "PUT /push/…/data/" in log.read_text()
+    assert "secret" not in log.read_text()
+    cli("odf", "init", tmp_path / "key", ok=0)
+    for wrong in (("--key-file", tmp_path / "key"), ("--ref", "staging")):
+        assert cli("odf", "push", cities, address, *wrong).code == 2, wrong
+    assert cli("odf", "push", cities, tmp_path / "folder", "--token-env", "PUSH_TOKEN").code == 2

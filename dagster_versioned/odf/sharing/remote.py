@@ -7,6 +7,7 @@ The layout is that of the simple transfer protocol (seed 002): ``refs/head``, ``
 import hashlib
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from dagster_versioned.errors import ChainCorrupt, IntegrityError, InvalidInput, ObjectNotFound, UnsupportedFeature
@@ -81,6 +82,13 @@ class RemoteDataset:
 
     store: ObjectStore
     reference: str = "head"
+
+    def since(self, at: Multihash | None, until: Multihash | None) -> "AbstractContextManager[RemoteDataset]":
+        """The dataset for who has the blocks up to ``at`` and wants those up to ``until`` (``None``: all).
+
+        Here it is this one, read by name; a smart server hands over what is new at once.
+        """
+        return nullcontext(self)
 
     @property
     def reference_key(self) -> str:

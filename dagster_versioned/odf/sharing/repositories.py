@@ -19,6 +19,8 @@ from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.project import Project
 
 KEY = ".metadata/repositories.json"
+SMART = re.compile(r"odf\+(?=https?://)", re.IGNORECASE)
+"""How the address of a smart server begins, before its URL."""
 _OTHER = re.compile(r"[./~]|[A-Za-z][A-Za-z0-9+]*:|did:")
 """How a place begins that is no dataset of a repository: a path, a URI, an identity."""
 
@@ -32,7 +34,7 @@ def repositories(project: Project) -> dict[Name, str]:
 
 
 def set_repository(project: Project, name: str, address: str) -> None:
-    """Give a place a name: a URL (http, https), a folder, or ``s3://bucket/prefix``; nothing is read there.
+    """Give a place a name: a URL (http, https, odf+https), a folder, or ``s3://bucket/prefix``; nothing is read there.
 
     Raises `InvalidInput` for what is no name or no address, and for an address with a password.
     """
@@ -79,14 +81,14 @@ def _address(text: str) -> str:
     """An address as it is kept: a folder by its whole path. Raises `InvalidInput`."""
     if not _is_web(text):
         return Location.parse(text).uri
-    check_url(text)
+    check_url(text.partition("+")[2] if SMART.match(text) else text)
     if urlsplit(text).query or urlsplit(text).fragment:
         raise InvalidInput("The URL of a repository has a query or a fragment. Nothing was changed. Leave it out.")
     return text
 
 
 def _is_web(text: str) -> bool:
-    return text.lower().startswith(("http://", "https://"))
+    return text.lower().startswith(("http://", "https://")) or SMART.match(text) is not None
 
 
 def _change(project: Project, change: Callable[[dict[Name, str]], dict[Name, str]]) -> None:

@@ -6,7 +6,7 @@ Protocol", "Dataset Sharing").
 """
 
 import shutil
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,13 +31,14 @@ from dagster_versioned.errors import (
 from dagster_versioned.odf.blocks.block import Block, block_hash, decode_block
 from dagster_versioned.odf.blocks.block_iterator import iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform
-from dagster_versioned.odf.blocks.validity import ChainState, validate
+from dagster_versioned.odf.blocks.validity import ChainState
 from dagster_versioned.odf.event_slice import ChainEntry, EventSlice, SliceFile, append_events
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.identity.dataset_id import DatasetId
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY, HeadSignature
 from dagster_versioned.odf.identity.signing_key import SigningKey
+from dagster_versioned.odf.sharing.chains import Step, difference, steps_of
 from dagster_versioned.odf.sharing.pulled_slice import pulled_slice
 from dagster_versioned.odf.sharing.remote import CHECKPOINTS, RemoteDataset, StoredFile, files_of
 from dagster_versioned.odf.slice_file import table_columns
@@ -103,15 +104,16 @@ def pull(
     """
     table.project.check_write()
     while True:
-        at = _head_of(table)
+        at = head_of(table)
         try:
-            return _pull(remote, table, at, until, dataset_id, require_signature, max_bytes, progress)
+            with remote.since(at, until) as source:
+                return _pull(source, table, at, until, dataset_id, require_signature, max_bytes, progress)
         except (CommitConflict, ObjectNotFound):
-            if _head_of(table) == at:
+            if head_of(table) == at:
                 raise
 
 
-def _head_of(table: VersionedTable) -> Multihash | None:
+def head_of(table: VersionedTable) -> Multihash | None:
     """Where the chain of a copy ends, ``None`` before there is one. Raises `InvalidInput` for a table of rows."""
     if not table.exists():
         return None
@@ -131,11 +133,11 @@ def _pull(
     max_bytes: int | None,
     progress: Progress,
 ) -> Transferred:
-    copy, staged = RemoteDataset(table.store), _Staged(table.store, remote, max_bytes)
+    copy, staged = RemoteDataset(table.store), Staged(table.store, remote, max_bytes)
     head, offered = (until, None) if until is not None else _published(remote)
-    found = _difference(head, staged.fetched_block, at, copy.block)
+    found = difference(head, staged.fetched_block, at, copy.block)
     state = None if at is None else state_at(copy, at)
-    steps = _steps(found.new, staged, state)
+    steps = steps_of(found.new, lambda name: decode_block(staged.block(name)), state)
     end = steps[-1][1] if steps else state
     assert end is not None  # a head is a block, so where nothing is new there is a copy
     owner = end.seed.dataset_id
@@ -192,32 +194,27 @@ def push(
     Raises `IntegrityError` where the table itself is not what its hashes promise, `CommitConflict` where the copy has
     grown apart or somebody else pushes, `InvalidInput`, `StorageError`; readers of the copy then see what they saw.
     """
-    refuse_in_environment(table.project, "A push", "Push the project's own table")
-    known = chain_head(table.state.snapshot)
-    if known is None:
-        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was pushed.")
     if next(target.list("_delta_log/"), None) is not None:
         raise InvalidInput(
             f"{target.uri} is a table with a log of its own, which a push would bypass. Nothing was pushed. Pull "
             "into it, or push to another folder."
         )
-    own, copy = RemoteDataset(table.store), RemoteDataset(target, reference)
-    end = state_at(own, Multihash.parse(known.head))
-    owner = end.seed.dataset_id
+    own, end = pushed_chain(table)
+    copy, owner = RemoteDataset(target, reference), end.seed.dataset_id
     if key is not None and key.dataset_id != owner:
         raise InvalidInput(f"The private key is that of {key.dataset_id}, not of {owner}. Nothing was pushed.")
     signature = _signature_of(own, owner, end.head) if key is None else key.sign_head(end.head)
     etag, at = _reference(copy)
     if at is None and reference != HEAD:
         _require_dataset(RemoteDataset(target), owner)
-    found = _difference(end.head, own.block, at, copy.block)
+    found = difference(end.head, own.block, at, copy.block)
     theirs = _signature_of(copy, owner, at)
     if signature is not None and theirs is not None and not found.ahead:
         signature = max(theirs, signature, key=lambda one: own.block(one.head)[1].sequence_number)
     blocks = [own.block(name)[1] for name in found.new]
     files = [file for block in blocks for file in files_of(block)]
-    missing = [file for file in files if not _holds(target, file)]
-    copied = _copy(missing, lambda file: target.put_chunks(file.key, own.pieces(file)), progress)
+    missing = [file for file in files if not holds(target, file)]
+    copied = copy_files(missing, lambda file: target.put_chunks(file.key, own.pieces(file)), progress)
     for name in found.new:
         target.put(f"{BLOCKS}{name}", own.block(name)[0])
     if found.new:
@@ -234,76 +231,22 @@ def push(
     return Transferred(owner, end.head, at, len(blocks), len(missing), copied, found.ahead, signed)
 
 
+def pushed_chain(table: VersionedTable) -> tuple[RemoteDataset, ChainState]:
+    """The table's dataset, and what its chain says. Raises `InvalidInput` for a table whose chain nobody may push."""
+    refuse_in_environment(table.project, "A push", "Push the project's own table")
+    known = chain_head(table.state.snapshot)
+    if known is None:
+        raise InvalidInput(f"{table.name} is no history of events, so it has no chain. Nothing was pushed.")
+    own = RemoteDataset(table.store)
+    return own, state_at(own, Multihash.parse(known.head))
+
+
 # --- chains ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """The blocks that a source has and a copy lacks, in order; and how many it is the other way round."""
-
-    new: tuple[Multihash, ...]
-    ahead: int
-
-
-_Step = tuple[Block, ChainState]
-"""A block, and what the chain says with it."""
-
-
-def _difference(
-    head: Multihash,
-    theirs: Callable[[Multihash], tuple[bytes, Block]],
-    at: Multihash | None,
-    ours: Callable[[Multihash], tuple[bytes, Block]],
-) -> _Difference:
-    """Follow a chain back to what the copy at block ``at`` has; each block one number less, so that it ends.
-
-    Raises `ChainCorrupt` for a chain that breaks that rule, `CommitConflict` where each side has blocks of its own.
-    """
-    if head == at:
-        return _Difference((), 0)
-    new: list[Multihash] = []
-    name, block = head, theirs(head)[1]
-    mine, own, ahead = at, ours(at)[1] if at is not None else None, 0
-    while True:
-        while own is not None and own.sequence_number >= block.sequence_number and mine != name:
-            ahead += 1
-            mine = own.prev_block_hash
-            own = ours(mine)[1] if mine is not None else None
-        if mine == name:
-            break
-        new.append(name)
-        if block.prev_block_hash in (None, mine):
-            break
-        before = theirs(block.prev_block_hash)[1]
-        if before.sequence_number + 1 != block.sequence_number:
-            raise ChainCorrupt(
-                f"Block {block.prev_block_hash} is number {before.sequence_number}, and is recorded as the one before "
-                f"{name}, number {block.sequence_number}. Nothing was copied."
-            )
-        name, block = block.prev_block_hash, before
-    if ahead and new:
-        common = "no block" if own is None else f"the blocks up to {mine} (number {own.sequence_number})"
-        raise CommitConflict(
-            f"The chains have grown apart: they share {common}; then the source has {len(new)} blocks and the copy "
-            f"{ahead} others. Nothing was copied, and the copy is as it was. Ask the owner which is right; to take the "
-            "source's, pull it into a new table."
-        )
-    return _Difference(tuple(reversed(new)), ahead)
-
-
-def _steps(names: Iterable[Multihash], staged: "_Staged", state: ChainState | None) -> list[_Step]:
-    """New blocks, each with what the chain says then. Raises `ChainCorrupt` for one that breaks its rules."""
-    steps: list[_Step] = []
-    for name in names:
-        block = decode_block(staged.block(name))
-        state = validate(state, block, name)
-        steps.append((block, state))
-    return steps
-
-
-def _groups(steps: Sequence[_Step]) -> Generator[list[_Step]]:
+def _groups(steps: Sequence[Step]) -> Generator[list[Step]]:
     """The steps that become one commit each: those up to a block with data, and what is left."""
-    group: list[_Step] = []
+    group: list[Step] = []
     for step in steps:
         group.append(step)
         if _data_of(step[0]) is not None:
@@ -342,7 +285,7 @@ def _check_signature(
             f"The head of {remote.store.uri} is signed by {signature.dataset_id}, which is not its owner ({owner}). "
             "Nothing was pulled."
         )
-    if signature.head != head and signature.head not in new and not _precedes(signature.head, at, copy):
+    if signature.head != head and signature.head not in new and not precedes(signature.head, at, copy):
         raise IntegrityError(
             f"{remote.store.uri} has a signature for {signature.head}, which is not in its chain: what its owner "
             "signed was taken out. Nothing was pulled. Ask the owner."
@@ -355,12 +298,12 @@ def _signature_of(copy: RemoteDataset, owner: DatasetId, at: Multihash | None) -
         signature = copy.signature()
     except IntegrityError:
         return None
-    if signature is None or signature.dataset_id != owner or not _precedes(signature.head, at, copy):
+    if signature is None or signature.dataset_id != owner or not precedes(signature.head, at, copy):
         return None
     return signature
 
 
-def _precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool:
+def precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> bool:
     while at is not None and at != name:
         at = copy.block(at)[1].prev_block_hash
     return at is not None
@@ -369,7 +312,7 @@ def _precedes(name: Multihash, at: Multihash | None, copy: RemoteDataset) -> boo
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _copy(files: Sequence[StoredFile], copy: Callable[[StoredFile], object], progress: Progress) -> int:
+def copy_files(files: Sequence[StoredFile], copy: Callable[[StoredFile], object], progress: Progress) -> int:
     """Copy files, several at a time; the first failure ends it. Returns how many bytes they have."""
     total, done = sum(file.size for file in files), 0
     with ThreadPoolExecutor(THREADS, thread_name_prefix="transfer") as pool:
@@ -384,7 +327,7 @@ def _copy(files: Sequence[StoredFile], copy: Callable[[StoredFile], object], pro
     return total
 
 
-def _holds(store: ObjectStore, file: StoredFile, folder: str = "") -> bool:
+def holds(store: ObjectStore, file: StoredFile, folder: str = "") -> bool:
     try:
         return store.head(f"{folder}{file.key}").size == file.size
     except ObjectNotFound:
@@ -409,14 +352,14 @@ def _require_dataset(copy: RemoteDataset, owner: DatasetId) -> None:
         )
 
 
-class _Staged:
+class Staged:
     """What a pull has copied so far, each piece whole and checked; below the table's folder, and no part of it yet."""
 
     def __init__(self, store: ObjectStore, remote: RemoteDataset, max_bytes: int | None) -> None:
         self._store = store
         self._remote = remote
         self._max_bytes = max_bytes
-        self._room = _free_bytes(store)
+        self._room = free_bytes(store)
         self._taken = 0
 
     def fetched_block(self, name: Multihash) -> tuple[bytes, Block]:
@@ -439,14 +382,17 @@ class _Staged:
 
     def fetch(self, files: Sequence[StoredFile], progress: Progress) -> int:
         """Copy files, those of an earlier attempt excepted; returns how many bytes. Raises `InvalidInput`."""
-        missing = [file for file in files if not self._has(file)]
+        missing = [file for file in files if not self.has(file)]
         self._take(sum(file.size for file in missing))
-        put = self._store.put_chunks
-        return _copy(missing, lambda file: put(f"{PULLED}{file.key}", self._remote.pieces(file)), progress)
+        return copy_files(missing, lambda file: self.put(file, self._remote.pieces(file)), progress)
 
-    def _has(self, file: StoredFile) -> bool:
+    def put(self, file: StoredFile, pieces: Iterator[bytes]) -> None:
+        """Keep a file, whose pieces end only if they are what its hash says."""
+        self._store.put_chunks(f"{PULLED}{file.key}", pieces)
+
+    def has(self, file: StoredFile) -> bool:
         """Whether an earlier attempt copied the file, and it is what it was then."""
-        if not _holds(self._store, file, PULLED):
+        if not holds(self._store, file, PULLED):
             return False
         try:
             for _ in RemoteDataset(self._store.subfolder(PULLED.rstrip("/"))).pieces(file):
@@ -466,7 +412,7 @@ class _Staged:
                     "Nothing was pulled. Allow more, or make room, if you trust the source with your disk."
                 )
 
-    def slice_of(self, group: Sequence[_Step], times: SystemTimes) -> EventSlice:
+    def slice_of(self, group: Sequence[Step], times: SystemTimes) -> EventSlice:
         """The events of one commit: at most one slice, and the blocks up to it."""
         block, state = group[-1]
         columns = state.arrow_schema()
@@ -544,7 +490,7 @@ def _table_schema(columns: pa.Schema, state: ChainState) -> StructType:
     return schema
 
 
-def _free_bytes(store: ObjectStore) -> int | None:
+def free_bytes(store: ObjectStore) -> int | None:
     """How much room there is on the disk of a local store."""
     path = store.local_path("x")
     if path is None:

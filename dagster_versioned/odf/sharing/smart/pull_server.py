@@ -1,0 +1,85 @@
+"""A dataset for who pulls it by the smart transfer protocol: what is new in one archive, and where the files are."""
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, VersionedError
+from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks
+from dagster_versioned.odf.identity.multihash import Multihash
+from dagster_versioned.odf.sharing.remote import RemoteDataset, files_of
+from dagster_versioned.odf.sharing.smart.archive import pack
+from dagster_versioned.odf.sharing.smart.channel import Channel
+from dagster_versioned.odf.sharing.smart.messages import (
+    Empty,
+    PullAccepted,
+    PulledBlocks,
+    PullFiles,
+    PullRequest,
+    PullWay,
+    PullWays,
+    TransferUrl,
+    accepted,
+    decode,
+    internal,
+    plan_of,
+    refused,
+)
+
+IDLE_SECONDS = 3600.0
+"""How long who pulls may take for the files of one answer."""
+
+
+def answer_pull(channel: Channel, dataset: RemoteDataset, base: str) -> None:
+    """Hand a dataset over, whose files are below the URL ``base``; until the client hangs up.
+
+    Raises `Closed`, `TimeoutError`, and `IntegrityError` for messages that are none.
+    """
+    request = decode(channel.receive(), PullRequest, channel.origin)
+    try:
+        links = _interval(dataset, request.begin_after, request.stop_at)
+        if links is None and request.begin_after is not None:
+            ends = {"head": str(request.stop_at or dataset.head()), "tail": str(request.begin_after)}
+            channel.send(refused("InvalidInterval", ends))
+            return
+    except VersionedError:
+        # Of what is wrong with it, its owner learns from `verify`; a stranger learns no paths.
+        channel.send(internal("Pull", "InitialRequest", "The dataset cannot be read. Nothing was sent. Ask its owner."))
+        return
+    if links is None:
+        sentence = f"Block {request.stop_at} is not in the chain. Nothing was sent. Name another one."
+        channel.send(internal("Pull", "InitialRequest", sentence))
+        return
+    files = [file for link in links for file in files_of(link.block)]
+    plan = plan_of((link.block, link.size) for link in links)
+    channel.send(accepted(PullAccepted(transfer_plan=plan)))
+    decode(channel.receive(), Empty, channel.origin)
+    try:
+        batch = pack((link.name, dataset.block(link.name)[0]) for link in reversed(links))
+    except InvalidInput as error:
+        channel.close(str(error))
+        return
+    channel.send(PulledBlocks(blocks=batch).encode())
+    known = {file.key for file in files}
+    while True:
+        asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
+        for file in asked:
+            if file.key not in known:
+                raise IntegrityError(f"{file.key} is no file of the blocks that were asked for. Nothing was sent.")
+        ways = [
+            PullWay(object_file=file, pull_strategy="HttpDownload", download_from=TransferUrl(url=f"{base}/{file.key}"))
+            for file in asked
+        ]
+        channel.send(PullWays(object_transfer_strategies=tuple(ways)).encode())
+
+
+def _interval(dataset: RemoteDataset, after: Multihash | None, until: Multihash | None) -> list[Link] | None:
+    """The blocks of the chain after one, up to another, the newest first; ``None`` where it does not have both."""
+    head = dataset.head()
+    links: list[Link] = []
+    is_wanted = False
+    if after is not None and after in (head, until):
+        return [] if until in (None, after) else None
+    for link in iterate_blocks(dataset, head):
+        is_wanted = is_wanted or until in (None, link.name)
+        if link.name == after:
+            return links if is_wanted else None
+        if is_wanted:
+            links.append(link)
+    return links if is_wanted and after is None else None
