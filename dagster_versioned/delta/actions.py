@@ -309,7 +309,8 @@ class Protocol:
         if protocol.min_reader_version == 3 and protocol.min_writer_version < 7:
             reason = f"is {protocol.min_writer_version} although minReaderVersion is 3, which needs 7"
             raise members.wrong("minWriterVersion", reason)
-        if only := {*(protocol.reader_features or ())} - {*(protocol.writer_features or ())}:
+        only = {*(protocol.reader_features or ())} - {*(protocol.writer_features or ())}
+        if only and protocol.min_reader_version <= 3:  # what later versions mean by it, nobody knows yet
             raise members.wrong("readerFeatures", f"has {min(only)!r}, which writerFeatures has not")
         return protocol
 

@@ -613,7 +613,6 @@ BEYOND: dict[str, tuple[Callable[[pa.Table], pa.Table], dict[str, Any], str]] = 
     "event time in microseconds": (typed("event_time", pa.timestamp("us", "UTC")), {}, "the system column"),
     "operations of eight bytes": (typed("op", pa.int64()), {}, "the system column"),
     "attributes without a domain": (lambda rows: rows, {"extra": ExtraAttributes('{"a":1}')}, "no domain"),
-    "what takes back what is not there": (operations(0, 1, 0), {}, "takes back what does not stand"),
 }
 
 
@@ -624,4 +623,12 @@ def test_what_the_package_reads_beyond_the_specification(rows: Any, added: Any, 
     with pytest.raises(Refused, match=reason):
         read_dataset(source.folder)
     assert verify(source.remote).ok
+    pull(source.remote, Project.open("P", str(tmp_path / "project")).table("rows"))
+
+
+def test_what_takes_back_what_is_not_there_is_reported_by_both_and_pulled(tmp_path: Path) -> None:
+    source = served(tmp_path / "source", operations(0, 1, 0)(events_of(ROWS, 0, 3)))
+    with pytest.raises(Refused, match="takes back what does not stand"):
+        read_dataset(source.folder)
+    assert not verify(source.remote).ok
     pull(source.remote, Project.open("P", str(tmp_path / "project")).table("rows"))
