@@ -289,16 +289,21 @@ def renamed(name: str) -> Callable[[Json], Json]:
     return lambda message: {"blocks": batch([(name, b"x" * 100)])}
 
 
+def members_of(message: Json) -> dict[str, bytes]:
+    """The blocks of a message, by the names that they have in its archive."""
+    with tarfile.open(fileobj=io.BytesIO(bytes(message["blocks"]["payload"])), mode="r:gz") as archive:
+        files = [(member.name, archive.extractfile(member)) for member in archive]
+        return {name: file.read() for name, file in files if file is not None}
+
+
 def altered(message: Json) -> Json:
-    with tarfile.open(fileobj=io.BytesIO(bytes(message["blocks"]["payload"])), mode="r:gz") as made:
-        members = {member.name: made.extractfile(member).read() for member in made}  # pyright: ignore
+    members = members_of(message)
     first, *_ = members
     return {"blocks": batch([(first, members[first][:-1] + b"!")])}
 
 
 def without_one(message: Json) -> Json:
-    with tarfile.open(fileobj=io.BytesIO(bytes(message["blocks"]["payload"])), mode="r:gz") as made:
-        members = {member.name: made.extractfile(member).read() for member in made}  # pyright: ignore
+    members = members_of(message)
     return {"blocks": batch([one for number, one in enumerate(members.items()) if number != 2])}
 
 
@@ -529,7 +534,8 @@ def test_over_tls_and_never_from_there_to_a_place_without_it(
     for url, refusal in (("https://localhost:{}", None), (None, "leads from https to")):
         with server(LocalStore(source.folder), port=0) as running:
             port = running.server_address[1]
-            running.RequestHandlerClass.url = None if url is None else url.format(port)  # pyright: ignore
+            handler: Any = running.RequestHandlerClass  # which has the URL, known once there is a port
+            handler.url = None if url is None else url.format(port)
             running.socket = certificate.wrap_socket(running.socket, server_side=True)
             threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
             address = f"odf+https://localhost:{port}"
@@ -571,7 +577,7 @@ def test_through_the_proxy_of_the_environment(source: Served, copy: VersionedTab
                 self.end_headers()
                 self.wfile.write(path.read_bytes() if path.is_file() else b"")
 
-            def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+            def log_message(self, *arguments: object) -> None: ...
 
         with ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as proxy:
             threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

@@ -462,7 +462,7 @@ def uploads(status: int = 201, **headers: str) -> Iterator[tuple[str, dict[str, 
                 self.send_header(name, value)
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+        def log_message(self, *arguments: object) -> None: ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

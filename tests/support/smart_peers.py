@@ -50,7 +50,8 @@ def serving(store: ObjectStore, **options: Any) -> Iterator[Running]:
     with server(store, port=0, **options) as running:
         found = Running(f"http://127.0.0.1:{running.server_address[1]}")
         noted = {"log_message": lambda _, line, *parts: found.log.append(line % parts)}
-        running.RequestHandlerClass = type("Noted", (running.RequestHandlerClass,), noted)  # pyright: ignore
+        handler: Any = type("Noted", (running.RequestHandlerClass,), noted)
+        running.RequestHandlerClass = handler
         threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         try:
             with found.connections:
