@@ -244,6 +244,7 @@ def test_a_reader_that_goes_away_is_no_traceback(cli, project, args):
     assert (process.wait(timeout=60), err) == (141, "")
 
 
+@pytest.mark.slow
 def test_a_reader_that_went_away_before_a_short_answer_is_no_traceback(cli, flights):
     read, write = os.pipe()
     os.close(read)

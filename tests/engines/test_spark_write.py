@@ -325,6 +325,7 @@ def test_a_folder_that_executors_do_not_see_is_named(tmp_path):
         task._shared("0-0")
 
 
+@pytest.mark.slow
 def test_our_errors_in_a_task_arrive_as_themselves(spark, frame, tmp_path, monkeypatch):
     def unwilling(*_):
         raise StorageError("No room on the executor. Nothing was committed.")

@@ -250,6 +250,7 @@ def test_the_attempts_of_two_people_who_execute_one_failed_run_again_append_once
     assert ids("orders") == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_executing_a_step_again_that_succeeded_is_a_computation_of_its_own(runs):
     first, _ = runs.run("orders")
     second, _, _ = runs.again("orders", first, strategy=ReexecutionStrategy.ALL_STEPS)

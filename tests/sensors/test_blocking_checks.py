@@ -127,6 +127,7 @@ def test_a_check_that_is_executed_again_alone_has_the_last_word(daemon, line):
     assert "check positive of up" in skipped(daemon)
 
 
+@pytest.mark.slow
 def test_a_version_that_is_materialized_again_unchanged_is_judged_by_the_new_run(daemon, line):
     line.make(daemon, -1)
     assert daemon.tick() == []
@@ -136,6 +137,7 @@ def test_a_version_that_is_materialized_again_unchanged_is_judged_by_the_new_run
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_a_version_that_is_materialized_again_without_its_check_keeps_its_verdict(daemon, line):
     line.make(daemon, 1)
     daemon.write("up", frame(-1))
@@ -148,6 +150,7 @@ def test_a_version_that_is_materialized_again_without_its_check_keeps_its_verdic
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_a_version_that_no_run_made_waits_until_the_check_is_executed(daemon, line):
     line.make(daemon, 1)
     daemon.settle()
@@ -162,6 +165,7 @@ def test_a_version_that_no_run_made_waits_until_the_check_is_executed(daemon, li
     assert "check positive of up" in skipped(daemon)
 
 
+@pytest.mark.slow
 def test_a_table_without_partitions_is_judged_by_a_run_of_a_partition_as_well(daemon):
     @dg.asset(partitions_def=ABC)
     def beside() -> pa.Table:
@@ -193,6 +197,7 @@ def test_a_revert_to_a_version_that_was_judged_needs_no_new_judgement(daemon, li
     assert daemon.tick() == []
 
 
+@pytest.mark.slow
 def test_a_check_of_what_was_reverted_to_says_nothing_of_what_dagster_takes_for_its_target(daemon, line):
     line.make(daemon, 1)
     daemon.settle()
@@ -480,6 +485,7 @@ def check_costs(daemon, count, most):
     print(f"{count} checked tables: {len(asked)} queries at first, then {len(again)}")
 
 
+@pytest.mark.slow
 def test_a_tick_asks_after_all_checks_at_once(daemon):
     check_costs(daemon, 40, 8)
 

@@ -135,6 +135,7 @@ def test_a_compaction_makes_nothing_stale_where_data_counts_alone(daemon, lake):
     assert daemon.settle() == [("down", None)]
 
 
+@pytest.mark.slow
 def test_a_compaction_is_another_version_where_versions_count(daemon, lake):
     target = loading()
     daemon.deploy(versioned_source("rates", uri=lake), target, sensors=[keep(target)])
@@ -163,6 +164,7 @@ def test_another_table_in_its_place_makes_stale_though_its_log_is_shorter(daemon
     assert parent(daemon).table_id != before.table_id
 
 
+@pytest.mark.slow
 def test_a_table_that_cannot_be_read_is_named_and_stops_no_other(daemon, lake, tmp_path):
     other = str(tmp_path / "lake" / "fine")
 
@@ -228,6 +230,7 @@ def test_every_version_is_reported_once_with_its_sha(daemon, lake):
     assert [one.metadata["dagster_versioned/log_version"].value for one in observed] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_version_changed_judges_it_as_the_sensor_does(daemon, lake):
     @dg.asset(automation_condition=version_changed())
     def down(rates: pa.Table) -> pa.Table:

@@ -75,6 +75,7 @@ def asked(daemon):
     return sorted(name for name, _ in daemon.settle())
 
 
+@pytest.mark.slow
 def test_exactly_the_features_of_the_field_that_changed_run(daemon, videos):
     videos.change(daemon, (1, "other", "x"))
     assert asked(daemon) == ["some", "words"]

@@ -385,6 +385,7 @@ def test_a_first_time_backfill_is_driven_to_its_end_by_ticks_alone(desk, end, co
     assert ticks <= 12
 
 
+@pytest.mark.slow
 def test_a_target_that_was_dropped_is_requested_again_though_it_was_built_from_just_these_versions(daemon):
     parts = dg.StaticPartitionsDefinition(["a", "b"])
 

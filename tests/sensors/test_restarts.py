@@ -318,6 +318,7 @@ def test_a_pin_that_moved_between_two_processes_is_seen_after_a_restart(daemon):
     assert daemon.settle() == [("delays", None)]
 
 
+@pytest.mark.slow
 def test_a_tag_that_was_made_anew_between_two_processes_is_seen_after_a_restart(daemon):
     daemon.write("flights", frame(0))
     daemon.project.tag("approved")
@@ -336,6 +337,7 @@ def test_a_tag_that_was_made_anew_between_two_processes_is_seen_after_a_restart(
     assert daemon.settle() == [("delays", None)]
 
 
+@pytest.mark.slow
 def test_a_partition_that_was_added_between_two_processes_is_seen_after_a_restart(daemon):
     daemon.instance.add_dynamic_partitions("cities", ["rome"])
     daemon.write("flights", frame(0))

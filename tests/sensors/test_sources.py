@@ -53,6 +53,7 @@ def test_a_source_in_another_project_is_waited_for_and_makes_stale(daemon, other
     assert daemon.settle() == []
 
 
+@pytest.mark.slow
 def test_a_source_that_is_not_loaded_is_waited_for_too(daemon):
     source = versioned_source("rates")
 
@@ -92,6 +93,7 @@ def test_a_source_of_another_project_that_is_not_loaded_is_waited_for_and_makes_
     assert daemon.settle() == []
 
 
+@pytest.mark.slow
 def test_a_dependency_that_nothing_defines_counts_once_it_is_a_table_of_the_project(daemon):
     @dg.asset(deps=["rates", "file"])
     def down(base: pa.Table) -> pa.Table:

@@ -188,6 +188,7 @@ def test_a_change_while_the_downstream_runs_is_requested_after_it(daemon, built)
     assert daemon.is_built("delays", ("flights", None))
 
 
+@pytest.mark.slow
 def test_a_downstream_that_ends_and_an_upstream_that_changes_between_two_ticks(daemon):
     """The case that Dagster's `data_version_changed` loses: both are asked after the very same events."""
     pipeline = Pipeline()
@@ -427,6 +428,7 @@ def test_a_pinned_input_is_current_and_follows_its_pin(daemon):
     assert daemon.is_built("delays", ("flights", None))
 
 
+@pytest.mark.slow
 def test_an_input_that_a_tag_pins_is_current_and_follows_the_tag(daemon):
     daemon.write("flights", frame(0))
     daemon.project.tag("approved")
@@ -448,6 +450,7 @@ def test_an_input_that_a_tag_pins_is_current_and_follows_the_tag(daemon):
     assert daemon.settle() == []
 
 
+@pytest.mark.slow
 def test_an_input_of_partitions_that_a_tag_pins_is_current(daemon):
     for key in "ab":
         daemon.write("flights", frame(0), partition=key)
@@ -471,6 +474,7 @@ def test_an_input_of_partitions_that_a_tag_pins_is_current(daemon):
     assert daemon.settle() == []
 
 
+@pytest.mark.slow
 def test_a_damaged_tag_and_one_that_is_not_there_stop_no_other_asset(daemon):
     daemon.write("flights", frame(0))
 

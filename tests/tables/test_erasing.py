@@ -68,6 +68,7 @@ def test_purge_erases_what_a_writer_that_died_left_staged(table: VersionedTable,
     assert table.verify().ok
 
 
+@pytest.mark.slow
 def test_purge_again_erases_what_an_earlier_one_left_staged(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
     table.purge(["@0"], why="erasure request 12", dry_run=False)
     table.store.put("_staging/late/part", part)
@@ -75,6 +76,7 @@ def test_purge_again_erases_what_an_earlier_one_left_staged(table: VersionedTabl
     assert holds(tmp_path, part) == []
 
 
+@pytest.mark.slow
 def test_purge_erases_files_in_the_making(table: VersionedTable, part: bytes, tmp_path: Path) -> None:
     made = next((tmp_path / "store").rglob(".tmp"))
     os.link(table.store.local_path(f"{table.version(0).data_sha}.parquet") or "", made / ("a" * 32))

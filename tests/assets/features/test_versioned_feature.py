@@ -98,6 +98,7 @@ def test_each_function_is_called_for_what_is_stale_and_not_called_where_nothing_
     assert rows_of(house, "face") == [(n, f"face of {n}") for n in (1, 2, 4)]
 
 
+@pytest.mark.slow
 def test_a_materialization_says_how_many_samples_there_were_and_why(house, pipeline):
     pipeline.run(house)
     pipeline.rows = [(1, "other", "x"), BASE[1], (4, "d", "w")]
@@ -126,6 +127,7 @@ def test_a_materialization_says_how_many_samples_there_were_and_why(house, pipel
     ]
 
 
+@pytest.mark.slow
 def test_a_code_bump_recomputes_exactly_what_depends_on_the_field(house, pipeline):
     pipeline.run(house)
     pipeline.run(house, crop_image="2")
@@ -185,6 +187,7 @@ def test_rows_that_are_refused_commit_nothing(house, pipeline):
     assert not house.project.table("words").exists()
 
 
+@pytest.mark.slow
 def test_content_versions_stop_the_wave(house, pipeline):
     video = pipeline.assets()[0]
     called = []
@@ -207,6 +210,7 @@ def test_content_versions_stop_the_wave(house, pipeline):
     assert called == [[1, 2, 3], [2]]
 
 
+@pytest.mark.slow
 def test_everything_can_be_computed_again_by_run_config(house, pipeline):
     pipeline.run(house)
     before = house.head("crop").data_sha
@@ -246,6 +250,7 @@ def test_a_long_increment_is_committed_in_chunks(house):
     assert changes(pipeline.run(house, chunk_size=3))["crop"] == "none"
 
 
+@pytest.mark.slow
 def test_what_a_chunk_has_written_stays_when_the_next_one_fails(house):
     pipeline = Pipeline([(n, f"s{n}", "") for n in range(7)])
     video = pipeline.assets()[0]
@@ -281,6 +286,7 @@ def test_a_step_that_is_retried_goes_on_where_it_failed(house):
     assert calls == [[0, 1], [2, 3], [2, 3], [4]]
 
 
+@pytest.mark.slow
 def test_an_ordinary_asset_can_be_an_upstream_and_read_what_a_feature_says(house):
     rows = [videos(BASE), videos([(1, "a", "other"), (2, "q", "y"), BASE[2]])]
     called, read = [], []
@@ -466,6 +472,7 @@ def test_a_partition_without_samples_is_one_where_that_is_allowed(house):
     assert [house.head("video", key).identity.nrow for key in ("d1", "d2")] == [1, 0]
 
 
+@pytest.mark.slow
 def test_an_upstream_can_be_pinned(house, pipeline):
     pipeline.run(house)
     first = house.head("video").metadata_sha

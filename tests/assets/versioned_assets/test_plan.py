@@ -87,6 +87,7 @@ def test_outputs_of_one_step_are_named_together(bench, code, assets):
     assert named(bench, assets())[0] == {(name, None): ("runs", None) for name in first}
 
 
+@pytest.mark.slow
 def test_promoted_versions_do_not_run(bench, code, assets):
     run_all(bench, assets())
     create_environment(bench.project, "branch")

@@ -129,6 +129,7 @@ class TestContradictions:
         assert contradicted(bench.table("result").state.snapshot) == []
         assert bench.run(assets()) == []
 
+    @pytest.mark.slow
     def test_one_of_long_ago_is_known_by_its_document(self, bench, given, assets):
         TestDocuments().many(bench, given, assets)
         given["noise"] = 1
