@@ -46,7 +46,7 @@ from dagster_versioned.odf.blocks.events import SetInfo
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.sharing.remote import RemoteDataset
-from dagster_versioned.odf.sharing.serve import server
+from dagster_versioned.odf.sharing.serve import CONVERSATIONS, server
 from dagster_versioned.odf.sharing.smart import archive
 from dagster_versioned.odf.sharing.smart.client import SmartDataset, open_smart
 from dagster_versioned.odf.sharing.smart.messages import (
@@ -69,6 +69,7 @@ from dagster_versioned.odf.sharing.transfer import PULLED, pull
 from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.http import HttpClient
+from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 from support.odf_graph import Served, add_readings
@@ -240,6 +241,28 @@ def test_a_client_that_sends_too_much_at_once_is_hung_up_on(source: Served, monk
             with pytest.raises(Exception, match="1009"):
                 client.recv(timeout=5)
         assert RemoteDataset(dataset(running.smart).store).head() == source.remote.head()
+
+
+def test_no_more_clients_than_there_is_room_for_converse_at_once_and_files_are_served_to_all(
+    source: Served, copy: VersionedTable, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(CONVERSATIONS, "/pull", 2)
+    with serving(LocalStore(source.folder)) as running:
+        url = f"{running.url.replace('http', 'ws')}/pull"
+        headers = {"x-odf-smtp-version": "1"}
+        with connect(url, additional_headers=headers):
+            with connect(url, additional_headers=headers):
+                with pytest.raises(StoreUnavailable, match=r"HTTP 503.*Come again later"):
+                    pull(dataset(running.smart), copy)
+                assert not copy.exists()
+                assert RemoteDataset(HttpStore(running.url, client=PATIENT)).head() == source.remote.head()
+            until = time.monotonic() + 10
+            while not copy.exists() and time.monotonic() < until:  # that one's end is on its way
+                with suppress(StoreUnavailable):
+                    pull(dataset(running.smart), copy)
+            assert RemoteDataset(copy.store).head() == source.remote.head()
+        with pytest.raises(Exception, match="HTTP 403"), connect(url.replace("/pull", "/push")):
+            pass
 
 
 # --- another server --------------------------------------------------------------------------------------------------

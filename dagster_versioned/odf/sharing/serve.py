@@ -2,10 +2,11 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from io import BytesIO
+from threading import BoundedSemaphore
 from typing import IO
 
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError
@@ -28,6 +29,8 @@ _UPLOAD = re.compile(rf"/push/([A-Za-z0-9_-]{{1,100}})/((?:{SLICES}|{CHECKPOINTS
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
 _SILENCE_SECONDS = 60.0
 """How long a client may be silent within a request, and within a message."""
+CONVERSATIONS = {"/pull": 64, "/push": 8}
+"""How many clients may converse at once: each has the blocks that it sends, or is sent, in the server's memory."""
 
 
 def server(
@@ -46,7 +49,8 @@ def server(
     """
     with requiring("odf", "A server of datasets"):
         import_module("websockets.server")  # it is missing here rather than at the first request
-    members = {"store": store, "url": url, "receiver": receiver, "pushes": Pushes()}
+    room = {path: BoundedSemaphore(most) for path, most in CONVERSATIONS.items()}
+    members = {"store": store, "url": url, "receiver": receiver, "pushes": Pushes(), "room": room}
     handler = type("DatasetRequest", (_Request,), members)
     try:
         return ThreadingHTTPServer((host, port), handler)
@@ -62,6 +66,7 @@ class _Request(BaseHTTPRequestHandler):
     url: str | None
     receiver: Receiver | None
     pushes: Pushes
+    room: Mapping[str, BoundedSemaphore]
     timeout = _SILENCE_SECONDS
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
@@ -70,7 +75,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path in ("/pull", "/push"):
-            self._converse()
+            self._admit()
         else:
             self._answer(with_body=True)
 
@@ -132,14 +137,23 @@ class _Request(BaseHTTPRequestHandler):
     def _piece(self, key: str, start: int) -> IO[bytes]:
         return BytesIO(self.store.get_range(key, start, PIECE_BYTES))
 
-    def _converse(self) -> None:
+    def _admit(self) -> None:
+        """Converse with a client that there is room for."""
+        self.close_connection = True
+        room = self.room[self.path]
+        is_free = room.acquire(blocking=False)
+        try:
+            self._converse(is_free=is_free)
+        finally:
+            if is_free:
+                room.release()
+
+    def _converse(self, *, is_free: bool) -> None:
         """Go over to the smart protocol, if the client knows the same version of it."""
         from websockets.datastructures import Headers
         from websockets.http11 import Request
-        from websockets.protocol import Protocol, Side
         from websockets.server import ServerProtocol
 
-        self.close_connection = True
         # A page in a browser names where it is from: none of them is to reach a server in its reader's network.
         handshake = ServerProtocol(origins=[None])
         receiver = self.receiver if self.path == "/push" else None
@@ -148,6 +162,8 @@ class _Request(BaseHTTPRequestHandler):
         elif receiver is not None and not receiver.admits(self.headers.get("Authorization")):
             response = handshake.reject(401, "The token is missing or wrong.\n")
             response.headers["WWW-Authenticate"] = "Bearer"
+        elif not is_free:
+            response = handshake.reject(503, "Too many clients converse with this server. Come again later.\n")
         elif self.headers.get(VERSION_HEADER) == VERSION:
             response = handshake.accept(Request(self.path, Headers(self.headers.items())))
         else:
@@ -156,8 +172,13 @@ class _Request(BaseHTTPRequestHandler):
         for data in handshake.data_to_send():
             self.wfile.write(data)
         self.log_request(response.status_code)
-        if response.status_code != 101:
-            return
+        if response.status_code == 101:
+            self._transfer(receiver)
+
+    def _transfer(self, receiver: Receiver | None) -> None:
+        """The conversation, from its first message to its end."""
+        from websockets.protocol import Protocol, Side
+
         protocol = Protocol(Side.SERVER, max_size=MAX_MESSAGE_BYTES)
         channel = Channel(self.connection, protocol, "The client", _SILENCE_SECONDS)
         sentence = None
