@@ -67,6 +67,20 @@ def test_columns_that_were_added_later_are_null_in_older_files(tmp_path):
         read_delta(str(tmp_path), columns=["c"])
 
 
+def test_a_column_of_changes_in_a_data_file_is_passed_over(tmp_path):
+    write_deltalake(tmp_path, pa.table({"a": [1, 2]}))
+    (part,) = tmp_path.glob("*.parquet")
+    with_changes = pq.read_table(part).append_column("_change_type", pa.nulls(2, pa.string()))
+    pq.write_table(with_changes, part)
+    (commit,) = (tmp_path / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in commit.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["size"] = part.stat().st_size
+    commit.write_text("\n".join(map(json.dumps, actions)))
+    assert read_delta(str(tmp_path)).to_pydict() == {"a": [1, 2]}
+
+
 def test_a_lost_file_and_a_missing_table_are_named(tmp_path):
     write_deltalake(tmp_path, pa.table({"a": [1]}))
     (file,) = tmp_path.glob("*.parquet")
