@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.files.file_actions import no_rows
@@ -127,9 +128,7 @@ class Names:
         except duckdb.Error as error:
             raise _unevaluated(repr(text), error) from error
         if held != "BOOLEAN":
-            raise InvalidInput(
-                f"{text!r:.300} is no condition: its value is {held}, and not true or false. Nothing was written."
-            )
+            raise _no_condition(text, held)
         return resolved
 
     def equalities(self, text: str, one: str, other: str) -> list[tuple[str, str]]:
@@ -502,9 +501,12 @@ def evaluate(rows: pa.Table, expressions: Mapping[str, tuple[Resolved, DataType 
 
 def is_true(rows: pa.Table, condition: Resolved) -> NDArray[np.bool_]:
     """For each row whether the condition is true: not false and not null. Raises `InvalidInput`."""
-    truth = Resolved(condition.text, f"(({condition.sql}) IS TRUE)", condition.columns)
-    column = evaluate(rows, {"truth": (truth, "boolean")}).column(0)
-    return column.combine_chunks().to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+    column = evaluate(rows, {"truth": (condition, None)}).column(0)
+    if pa.types.is_boolean(column.type):
+        return pc.fill_null(column, False).combine_chunks().to_numpy(zero_copy_only=False)
+    if column.null_count < len(column):  # DuckDB takes numbers and texts for true and false, where Spark does not
+        raise _no_condition(condition.text, str(column.type))
+    return np.zeros(len(column), np.bool_)
 
 
 def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapping[str, str]) -> pa.Table:
@@ -563,6 +565,12 @@ _DUCKDB = {
     "timestamp": "TIMESTAMPTZ",
     "timestamp_ntz": "TIMESTAMP",
 }
+
+
+def _no_condition(text: str, held: str) -> InvalidInput:
+    return InvalidInput(
+        f"{text!r:.300} is no condition: its value is {held}, and not true or false. Nothing was written."
+    )
 
 
 def _unevaluated(given: str, error: Exception) -> InvalidInput:

@@ -90,6 +90,23 @@ def test_a_condition_that_no_row_meets_commits_nothing(table):
     assert update_delta(uri, {"v": "1"}, "id > 99").version == 0
 
 
+@pytest.mark.parametrize("text", ["id", "id - 1", "'true'", "p"])
+def test_what_is_neither_true_nor_false_is_no_condition(table, text):
+    uri = written(table)
+    source = pa.table({"id": [1], "v": [11]})
+    for change in (
+        lambda: delete_from(uri, text),
+        lambda: update_delta(uri, {"v": "1"}, text),
+        lambda: write_delta(uri, ROWS, "overwrite", where=text),
+        lambda: merge_delta(uri, source, text.replace("id", "target.id"), [WhenMatched("delete")]),
+        lambda: merge_delta(uri, source, "target.id = source.id", [WhenMatched("delete", "target.id - 1")]),
+        lambda: read_delta(uri, filter=text),
+    ):
+        with pytest.raises(InvalidInput, match="is no condition: its value is"):
+            change()
+    assert rows_of(table) == ROWS.to_pylist()
+
+
 def test_only_files_that_may_hold_a_match_are_looked_at(table):
     uri = written(table)
     write_delta(uri, pa.table({"id": [100]}))

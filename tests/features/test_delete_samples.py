@@ -219,6 +219,8 @@ def test_what_cannot_be_deleted_is_refused(project):
         delete_samples(project, "words", "id = 1", partition="p", dry_run=False)
     with pytest.raises(InvalidInput, match="there is no column 'other'"):
         delete_samples(project, "words", "other = 1", dry_run=False)
+    with pytest.raises(InvalidInput, match="'id - 1' is no condition"):
+        delete_samples(project, "words", "id - 1", dry_run=False)
     with pytest.raises(InvalidInput, match="needs a reason"):
         delete_samples(project, "words", "id = 1", hard=True, dry_run=False)
     assert ids(project) == [1, 2, 3]

@@ -107,7 +107,7 @@ class _Plan:
         self._both = Names({TARGET: schema, SOURCE: source})
         self._alone = Names({TARGET: schema})
         self._theirs = Names({SOURCE: source})
-        self._on = self._both.resolve(change.on)
+        self._on = self._both.condition(change.on)
         self._equal = self._both.equalities(change.on, TARGET, SOURCE)
         self._matched = self._clauses(change, WhenMatched)
         self._not_matched = self._clauses(change, WhenNotMatched)
