@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dagster_versioned.delta.files.file_actions import no_rows
@@ -503,7 +502,7 @@ def is_true(rows: pa.Table, condition: Resolved) -> NDArray[np.bool_]:
     """For each row whether the condition is true: not false and not null. Raises `InvalidInput`."""
     column = evaluate(rows, {"truth": (condition, None)}).column(0)
     if pa.types.is_boolean(column.type):
-        return pc.fill_null(column, False).combine_chunks().to_numpy(zero_copy_only=False)
+        return column.combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
     if column.null_count < len(column):  # DuckDB takes numbers and texts for true and false, where Spark does not
         raise _no_condition(condition.text, str(column.type))
     return np.zeros(len(column), np.bool_)

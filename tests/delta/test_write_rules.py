@@ -94,6 +94,17 @@ def test_rules_that_are_not_enforced_in_their_place_are_refused(noted: Any, plac
     require_enforceable(NOTHING, schema)
 
 
+@pytest.mark.parametrize("sql", ["y + 1", "upper(`Z`)", "z.a"])
+def test_values_generated_from_generated_ones_are_refused(sql: str) -> None:
+    others = field("z", delta__generationExpression="x + 1"), field("x")
+    schema = StructType([field("y", delta__generationExpression=sql), *others])
+    with pytest.raises(UnsupportedFeature, match=r"'y' is generated from '[yz]', which is generated itself"):
+        require_enforceable(Protocol(1, 4), schema)
+    require_enforceable(NOTHING, schema)
+    of_a_field = field("y", delta__generationExpression="x.z"), *others
+    require_enforceable(Protocol(1, 4), StructType(of_a_field))
+
+
 def test_generated_values_inside_of_structs_are_refused_and_invariants_are_not() -> None:
     generated = StructType([field("s", StructType([field("y", delta__generationExpression="x + 1")]))])
     with pytest.raises(UnsupportedFeature, match=r"'s\.y' has a rule of the feature generatedColumns"):

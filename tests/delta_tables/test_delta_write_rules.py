@@ -208,6 +208,13 @@ def test_a_table_whose_rules_are_not_enforced_everywhere_is_not_written(uri):
     assert rows_of(uri) == [{"id": 1, "l": [{"x": 1}]}]
 
 
+def test_a_table_is_not_created_with_columns_that_are_generated_from_generated_ones(uri):
+    first, second = ({"delta.generationExpression": sql} for sql in ("b + 1", "id + 1"))
+    with pytest.raises(UnsupportedFeature, match="'a' is generated from 'b', which is generated itself"):
+        create_delta(uri, schema(("a", "long", True, first), ("b", "long", True, second), ("id", "long")))
+    assert not files_of(uri)
+
+
 def test_generated_columns_are_filled_in_and_kept_right(uri):
     double = {"delta.generationExpression": "v * 2"}
     create_delta(uri, schema(("id", "long"), ("v", "integer"), ("w", "long", True, double)), partition_by=["w"])

@@ -1,9 +1,9 @@
 """Which of a table's SQL expressions speak of a column, so that it is not changed below them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from dagster_versioned.delta.commit.column_path import Path
-from dagster_versioned.delta.commit.write_rules import WriteRules
+from dagster_versioned.delta.commit.write_rules import WriteRules, named_columns
 
 
 def references(rules: WriteRules, path: Path) -> list[str]:
@@ -16,7 +16,9 @@ def references(rules: WriteRules, path: Path) -> list[str]:
         **{f"the generated column {name!r}": sql for name, sql in rules.generated.items()},
     }
     wanted = _folded(path)
-    return [name for name, sql in expressions.items() if any(_touch(wanted, _folded(other)) for other in _columns(sql))]
+    return [
+        name for name, sql in expressions.items() if any(_touch(wanted, _folded(other)) for other in named_columns(sql))
+    ]
 
 
 def _folded(path: Path) -> Path:
@@ -26,22 +28,3 @@ def _folded(path: Path) -> Path:
 def _touch(one: Path, other: Path) -> bool:
     length = min(len(one), len(other))
     return one[:length] == other[:length]
-
-
-def _columns(sql: str) -> Iterator[Path]:
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tree = sqlglot.parse_one(sql, dialect="spark")
-    except SqlglotError:
-        yield ()
-        return
-    for column in tree.find_all(exp.Column):
-        path = [part.name for part in column.parts]
-        above = column.parent
-        while isinstance(above, exp.Dot) and isinstance(above.expression, exp.Identifier):
-            path.append(above.expression.name)
-            above = above.parent
-        yield tuple(path)

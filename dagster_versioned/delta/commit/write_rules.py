@@ -153,7 +153,8 @@ def _parts(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, bool, M
 def require_enforceable(protocol: Protocol, schema: StructType) -> None:
     """Raise `UnsupportedFeature` for rules in places where they are not enforced, and no row may pass them over.
 
-    These are invariants inside of lists and maps, and generated values of fields inside of columns.
+    These are invariants inside of lists and maps, generated values of fields inside of columns, and values that are
+    generated from generated ones.
     """
     features = writer_features(protocol)
     for path, _, noted in _parts(schema):
@@ -167,6 +168,35 @@ def require_enforceable(protocol: Protocol, schema: StructType) -> None:
                     f"{'.'.join(path)!r} has a rule of the feature {feature} inside of {where}, where it is not"
                     " enforced yet, so the table cannot be written. Nothing was written. Use a program that does."
                 )
+    generated = _expressions(schema, _GENERATED) if "generatedColumns" in features else {}
+    for name, sql in generated.items():
+        named = {part.casefold() for path in named_columns(sql) for part in path[:1]}
+        for other in generated:
+            if other.casefold() in named:
+                raise UnsupportedFeature(
+                    f"{name!r} is generated from {other!r}, which is generated itself, so the table cannot be written."
+                    " Nothing was written. Have it generated from columns that rows bring."
+                )
+
+
+def named_columns(sql: str) -> Iterator[Path]:
+    """The columns that an expression names, and what it takes of them; an empty path if it cannot be parsed."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(sql, dialect="spark")
+    except SqlglotError:
+        yield ()
+        return
+    for column in tree.find_all(exp.Column):
+        path = [part.name for part in column.parts]
+        above = column.parent
+        while isinstance(above, exp.Dot) and isinstance(above.expression, exp.Identifier):
+            path.append(above.expression.name)
+            above = above.parent
+        yield tuple(path)
 
 
 def _constraints(metadata: Metadata) -> dict[str, str]:

@@ -41,8 +41,8 @@ def create(
     if newest(store) is not None:
         raise exists_already(store)
     plan = new_table(schema, partition_by, cluster_by, properties or {}, name, description)
-    require_writable(plan.left)
     try:
+        require_writable(plan.left)
         target = Target(store, plan.left, WriteRules.of_snapshot(plan.left), "")
     except LogCorrupt as error:
         raise InvalidInput(f"{error} Nothing was written.") from error
