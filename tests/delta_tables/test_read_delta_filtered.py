@@ -237,6 +237,8 @@ def test_spark_reads_the_same(spark: Any, tens: str, tmp_path: Path) -> None:
         frame = spark_engine.read_delta(spark, tens, filter=condition)
         assert len(frame.inputFiles()) == files
         assert sorted(row.n for row in frame.collect()) == sorted(read_delta(tens, filter=condition)["n"].to_pylist())
+    with pytest.raises(InvalidInput, match=r"is not a boolean.*Nothing was read. Correct 'n \+ 1'"):
+        spark_engine.read_delta(spark, tens, filter="n + 1")
     some = spark_engine.read_delta(spark, tens, columns=["s"], filter="n in (12, 13) and p = 1")
     assert sorted(map(str, some.toArrow()["s"].to_pylist())) == ["None", "k12"]
     tracking_table(tmp_path / "t")

@@ -10,6 +10,7 @@ from dagster_versioned.delta_tables.read import delta_scan, reading
 from dagster_versioned.delta_tables.spark.log_plan import LogPlan, large_log, plan_if_large
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.read import read
+from dagster_versioned.engines.spark.refused_expressions import translate_spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,7 +57,8 @@ def read_delta(
             frame = _planned(plan, scan, session, filter, row_ids=row_ids, s3_scheme=s3_scheme)
         if filter is None:
             return frame
-        frame = frame.where(filter)
+        with translate_spark_errors([filter], "Nothing was read."):
+            frame = frame.where(filter)
     if columns is None:
         return frame
     names = replace(scan, columns=(*columns, *(name for name in scan.tracked if name not in columns))).selected.names
