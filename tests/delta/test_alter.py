@@ -116,19 +116,14 @@ def test_a_feature_is_listed_without_a_property(table):
 @pytest.mark.parametrize("properties", [{}, NAME], ids=["plain", "mapped"])
 @pytest.mark.parametrize("key", [ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN])
 def test_no_column_gets_the_name_of_one_that_keeps_ids(uri, key, properties):
-    tracking = {"delta.enableRowTracking": "true"}
-    write_delta(uri, pa.table({"a": [1]}), properties=tracking | properties)
+    write_delta(uri, pa.table({"a": [1]}), properties={"delta.enableRowTracking": "true", **properties})
     table = Table(uri)
-    names = {one: table.metadata.configuration[one] for one in (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)}
-    name = names[key]
+    name = table.metadata.configuration[key]
     rows = pa.table({"a": [2], name.upper(): [3]})
     attempts = [
         lambda: table.add_columns({name: pa.int64()}),
         lambda: write_delta(uri, rows, schema_mode="merge"),
         lambda: write_delta(uri, rows, "overwrite", schema_mode="overwrite"),
-        lambda: create_delta(
-            f"{uri}2", pa.schema([(name, pa.int64())]), properties={**tracking, **names, **properties}
-        ),
     ]
     if properties:
         attempts.append(lambda: table.rename_column("a", name))
@@ -581,6 +576,37 @@ def test_a_table_is_not_created_with_a_property_that_means_nothing(tmp_path):
     with pytest.raises(InvalidInput, match="'true' or 'false'"):
         write_delta(str(tmp_path / "new"), ROWS, properties={"delta.enableDeletionVectors": "1"})
     assert not (tmp_path / "new").exists()
+
+
+OWN = {
+    "delta.columnMapping.mode": "delta.columnMapping.maxColumnId",
+    "delta.enableInCommitTimestamps": "delta.inCommitTimestampEnablementVersion",
+    "delta.enableRowTracking": "delta.rowTracking.materializedRowIdColumnName",
+}
+
+
+@pytest.mark.parametrize(("feature", "own"), OWN.items())
+def test_a_table_is_not_created_with_what_it_keeps_itself(table, tmp_path, feature, own):
+    new = tmp_path / "new"
+    properties = {feature: "name" if "mode" in feature else "true", own: "7"}
+    for change in (
+        lambda: write_delta(str(new), ROWS, properties=properties),
+        lambda: create_delta(str(new), StructType([StructField("v", "string")]), properties=properties),
+        lambda: table.set_properties(properties),
+    ):
+        with pytest.raises(InvalidInput, match=f"'{own}' is kept by the table itself"):
+            change()
+    assert not new.exists()
+    assert table.version == 0
+
+
+def test_a_table_has_the_name_that_it_is_given(tmp_path):
+    columns = StructType([StructField("v", "string"), StructField("p", "string")])
+    uri = str(tmp_path / "new")
+    create_delta(uri, columns, partition_by=["p"], name="rows", description="of a test")
+    assert (Table(uri).metadata.name, Table(uri).metadata.description) == ("rows", "of a test")
+    write_delta(f"{uri}2", pa.table({"v": ["a"], "p": ["b"]}), partition_by=["p"])
+    assert Table(f"{uri}2").metadata.name is None
 
 
 def test_a_restore_takes_no_mark_back(tmp_path):

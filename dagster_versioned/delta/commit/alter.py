@@ -55,7 +55,14 @@ ICEBERG_V1 = "delta.enableIcebergCompatV1"
 
 _NOT_STORED = (ASKED, MIN_READER, MIN_WRITER)
 
-_OWN = (CONSTRAINT, MAX_ID, ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN)
+_OWN = (
+    CONSTRAINT,
+    MAX_ID,
+    ROW_ID_COLUMN,
+    ROW_COMMIT_VERSION_COLUMN,
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
 _INDEXED = "delta.dataSkippingStatsColumns"
 _SPECIAL = " ,;{}()\n\t="
 
@@ -151,13 +158,19 @@ def _indexed(properties: Mapping[str, str]) -> list[Path]:
         raise InvalidInput(f"{_INDEXED}: {error} Nothing was written.") from error
 
 
-def _refuse_own(keys: Iterable[str]) -> None:
+def _refuse_own(keys: Collection[str]) -> None:
     for key in keys:
         if key.startswith(CONSTRAINT):
             raise InvalidInput(
                 f"{key!r} is a constraint, which is added and dropped by its own commands (add_constraint,"
                 " drop_constraint). Nothing was written."
             )
+    require_settable(keys)
+
+
+def require_settable(keys: Iterable[str]) -> None:
+    """Raise `InvalidInput` for a property that the table keeps itself."""
+    for key in keys:
         if key in _OWN:
             raise InvalidInput(f"{key!r} is kept by the table itself, and cannot be set. Nothing was written.")
 

@@ -6,7 +6,7 @@ from typing import Literal
 from uuid import uuid4
 
 from dagster_versioned.delta.actions import Action, DomainMetadata, Metadata, Protocol
-from dagster_versioned.delta.commit.alter import CHANGE_FEED, CHANGE_FEED_COLUMNS
+from dagster_versioned.delta.commit.alter import CHANGE_FEED, CHANGE_FEED_COLUMNS, require_settable
 from dagster_versioned.delta.commit.column_path import found_path, type_at
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with, require_one_layout
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
@@ -52,13 +52,14 @@ def new_table(
 ) -> Plan:
     """A table that is to be created, as a snapshot before its first version. Raises `InvalidInput`."""
     require_values(properties)
+    require_settable(properties)
     partitions = tuple(_named(schema, column) for column in partition_by)
     clustering = [(_named(schema, column),) for column in cluster_by]
-    for name in (*partitions, *(column for (column,) in clustering)):
-        kind = schema.field(name).type
+    for column in (*partitions, *(column for (column,) in clustering)):
+        kind = schema.field(column).type
         if not (is_clusterable(kind) or (kind == "binary" and not clustering)):
             raise InvalidInput(
-                f"{name!r} is no single value with bounds, to lay rows out by (it is {kind!s:.50}). Nothing was"
+                f"{column!r} is no single value with bounds, to lay rows out by (it is {kind!s:.50}). Nothing was"
                 " written."
             )
     if partitions and clustering:
