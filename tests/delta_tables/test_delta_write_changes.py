@@ -142,6 +142,13 @@ def test_fields_of_structs_are_updated_by_themselves(table, properties):
     assert rows_of(table)[1] == {"id": 2, "s": {"a": 20, "t": {"b": "Y"}}}
 
 
+def test_backticks_quote_what_is_assigned(table):
+    rows = pa.table({"a`b": [1], "c.d": [2], "e": [{"f`g": 3}]})
+    uri = written(table, rows=rows)
+    update_delta(uri, {"`a``b`": "`c.d` + 1", "`c.d`": "`a``b`", "e.`f``g`": "4"})
+    assert rows_of(table) == [{"a`b": 3, "c.d": 1, "e": {"f`g": 4}}]
+
+
 def test_what_cannot_be_assigned_is_refused(table):
     uri = written(table)
     before = files_of(table)

@@ -77,7 +77,7 @@ class RowRules:
             parts = rest.split(".")
             for length in range(len(parts), 0, -1):
                 quoted = ".".join(parts[:length])
-                field = known.get(quoted.strip("`").casefold())
+                field = known.get(quoted.strip("`").replace("``", "`").casefold())
                 if field is not None:
                     break
             else:

@@ -243,7 +243,7 @@ def column_of(schema: StructType, name: str) -> tuple[str, ...]:
         parts = rest.split(".")
         # A name may hold dots itself: the longest that is one counts.
         for length in range(len(parts), 0, -1):
-            one = known.get(".".join(parts[:length]).strip("`").casefold())
+            one = known.get(".".join(parts[:length]).strip("`").replace("``", "`").casefold())
             if one is not None:
                 break
         else:
