@@ -114,6 +114,8 @@ def _starting(folder: Path) -> Iterator[tuple[S3Server, subprocess.Popen[bytes],
                 "-ip=127.0.0.1",
                 "-s3",
                 f"-s3.config={keys}",
+                # Whose clients take no endpoint can be sent here, with what they signed for AWS.
+                "-s3.domainName=s3.amazonaws.com",
                 "-s3.port.iceberg=0",
                 "-s3.port.lance=0",
                 "-s3.iam=false",
