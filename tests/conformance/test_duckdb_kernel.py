@@ -2,37 +2,28 @@
 
 import json
 import subprocess
-import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from conformance.test_delta_by_others import DUCKDB, python_with
 
 from support.readers import assert_same
 from support.table_histories import FROM_ARROW, FROM_SPARK, TableHistory
 
 pytestmark = [pytest.mark.conformance, pytest.mark.slow, pytest.mark.spark]
 
-HERE = Path(__file__).parent / "duckdb_kernel"
 NAMES = [*(f"arrow_{name}" for name in FROM_ARROW), *(f"spark_{name}" for name in FROM_SPARK)]
 
 
 @pytest.fixture(scope="module")
 def duckdb_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("duckdb") / "venv"
-    venv.create(folder, with_pip=True)
-    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    installed = subprocess.run([*command, "-r", HERE / "requirements.txt"], capture_output=True, text=True, check=False)
-    if installed.returncode:
-        pytest.skip(f"DuckDB cannot be installed here: {installed.stderr.strip()[-300:]}")
-    return python
+    return python_with(DUCKDB / "requirements.txt", tmp_path_factory.mktemp("duckdb") / "venv", "DUCKDB_KERNEL_PYTHON")
 
 
 def read(python: Path, targets: dict[str, str]) -> None:
-    command = [python, HERE / "read_tables.py"]
+    command = [python, DUCKDB / "read_tables.py"]
     done = subprocess.run(command, input=json.dumps(targets), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
