@@ -145,7 +145,7 @@ class EventTable:
                 else pinned.enter_context(engine_for(frame).pinned(frame))
             )
             given = engine.schema(rows)
-            self._check_columns(ground, history.columns)
+            self.check_columns(ground, history.columns)
             schema = EventSchema.of(data_columns(given, history), history.columns, ground.schema)
             if isinstance(history.merge, SnapshotMerge):
                 brings_time = history.event_time in given.names
@@ -296,6 +296,15 @@ class EventTable:
             pass
         store.put(SIGNATURE_KEY, signature)
 
+    def check_columns(self, ground: Ground, columns: EventColumns) -> None:
+        """Raise `InvalidInput` where the chain has other names for the columns that events are given."""
+        known = columns if ground.chain is None else columns_of(ground.chain)
+        if known != columns:
+            raise InvalidInput(
+                f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
+                "EventHistory or SetVocab. Nothing was written. Columns are never renamed: keep the old names."
+            )
+
     # Reading
 
     def events(self, version: VersionLike = None, *, as_type: type | None = None) -> Any:
@@ -415,14 +424,6 @@ class EventTable:
                 "Nothing was written. Give the dataset's own key, or none."
             )
         return []
-
-    def _check_columns(self, ground: Ground, columns: EventColumns) -> None:
-        known = columns if ground.chain is None else columns_of(ground.chain)
-        if known != columns:
-            raise InvalidInput(
-                f"The columns that events are given are {known.names} in the chain, and {columns.names} in the "
-                "EventHistory. Nothing was written. Columns are never renamed: keep the old names."
-            )
 
 
 # --- what is merged --------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_a_manifest_that_cannot_be_computed_here_is_refused(cli: Cli, manifest: 
         (DERIVED, "in the SQL of 'datafusion'"),
         (DERIVED.replace("engine: datafusion", "engine: spark"), "'org.example.cities' is no dataset of project"),
         (DERIVED[: DERIVED.index("    - kind: SetTransform")], "has 0 queries"),
-        (DERIVED + "    - kind: SetVocab\n      offsetColumn: o\n", "has a SetVocab"),
+        (DERIVED + "    - kind: SetVocab\n      offsetColumn: op\n", "must name columns, each once"),
     ):
         path.write_text(text)
         assert reason in cli("odf", "add", path, ok=2).err

@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.blocks.events import (
     AddData,
@@ -76,7 +78,7 @@ class Polling:
 
 
 def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: Watermark = "latest") -> EventHistory:
-    """How the rows of a source become events, as its block says it."""
+    """How the rows of a source become events, as its block says it. Raises `InvalidInput` for columns that clash."""
     columns = vocab or SetVocab()
     strategy: AppendMerge | LedgerMerge | SnapshotMerge | UpsertMerge | ChangelogMerge
     match merge:
@@ -97,7 +99,14 @@ def history_of(merge: MergeStrategy, vocab: SetVocab | None = None, watermark: W
         "event_time": columns.event_time_column,
     }
     given = {name: column for name, column in names.items() if column is not None}
-    return EventHistory.model_validate({"merge": strategy, "watermark": watermark, **given})
+    try:
+        return EventHistory.model_validate({"merge": strategy, "watermark": watermark, **given})
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InvalidInput(
+            f"The columns of events and the key do not go together: {reason}. Nothing was changed. Correct SetVocab or "
+            "primaryKey in the manifest."
+        ) from None
 
 
 def poll(events: EventTable, source: SetPollingSource, polling: Polling, **described: Any) -> Iterator[Ingested]:

@@ -5,11 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.odf.blocks.events import DatasetKind, SetTransform, SetVocab
+from dagster_versioned.odf.blocks.events import DatasetKind, MergeStrategyAppend, SetTransform, SetVocab
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_ref import DatasetAlias, parse_ref
 from dagster_versioned.odf.identity.signing_key import SigningKey
 from dagster_versioned.odf.ingest.declare import declare
+from dagster_versioned.odf.ingest.poll import history_of
 from dagster_versioned.odf.manifest import DatasetSnapshot
 from dagster_versioned.odf.queries.transform import Derivation, Derived, InputAt, query_of
 from dagster_versioned.tables.chain_head import chain_head
@@ -37,15 +38,12 @@ def add_derivative(
             f"The manifest of {snapshot.name!r} is of kind {snapshot.kind.value} and has {len(transforms)} queries. "
             "Nothing was changed. A dataset of kind Derivative has one SetTransform."
         )
-    if any(isinstance(event, SetVocab) for event in snapshot.metadata):
-        raise InvalidInput(
-            f"The manifest of {snapshot.name!r} has a SetVocab, and the columns of what is computed have the usual "
-            "names. Nothing was changed. Leave it out."
-        )
+    vocab = next((event for event in snapshot.metadata if isinstance(event, SetVocab)), None)
+    columns = None if vocab is None else history_of(MergeStrategyAppend(), vocab).columns
     (event,) = transforms
     query = query_of(event)
     inputs = {one.alias or one.dataset_ref: _input(table.project, one.dataset_ref, named) for one in event.inputs}
-    derived = Derivation(query, inputs).write(table, key=key, **described)
+    derived = Derivation(query, inputs).write(table, key=key, columns=columns, **described)
     others = replace(snapshot, metadata=tuple(one for one in snapshot.metadata if one is not event))
     return derived, declare(EventTable(table, key=key), others, **described)
 

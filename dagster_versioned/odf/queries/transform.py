@@ -39,7 +39,7 @@ from dagster_versioned.odf.blocks.events import (
 )
 from dagster_versioned.odf.blocks.validity import ChainState, InputPosition
 from dagster_versioned.odf.dispatch import event_engine_for
-from dagster_versioned.odf.event_blocks import columns_of, key_of
+from dagster_versioned.odf.event_blocks import columns_of, key_of, vocabulary
 from dagster_versioned.odf.event_sql import EventSchema
 from dagster_versioned.odf.event_table import EventTable
 from dagster_versioned.odf.identity.dataset_id import DatasetId
@@ -142,12 +142,14 @@ def derive(
     message: str | None = None,
     options: TableOptions | None = None,
     run: Run | None = None,
+    columns: EventColumns | None = None,
 ) -> Derived:
     """Run a query over what is new in its inputs, and append what comes of it: one slice, its blocks, one commit.
 
     A query that differs from the one that ran last, other inputs, or other columns of an input have everything computed
-    and compared. Raises `InvalidInput` for a query that is refused, columns that are lost, and an input whose history
-    was put in the place of another; `CommitConflict` where another run was faster.
+    and compared. ``columns`` are what the output's columns of events are called (``None``: as its chain says, or the
+    usual names). Raises `InvalidInput` for a query that is refused, columns that are lost or renamed, and an input
+    whose history was put in the place of another; `CommitConflict` where another run was faster.
     """
     if options is not None and options.history is not None:
         raise InvalidInput(
@@ -161,8 +163,11 @@ def derive(
             f"{output.table.name} is a root dataset, whose events come from outside. Nothing was written. Write the "
             "transform to another table."
         )
+    if columns is not None:
+        output.check_columns(ground, columns)
     transform = transform_event(query, {name: one.state.seed.dataset_id for name, one in inputs.items()}, session)
-    planned = QueryRun(RemoteDataset(output.table.store), own, transform, tuple(inputs[one] for one in query.inputs))
+    taken = tuple(inputs[one] for one in query.inputs)
+    planned = QueryRun(RemoteDataset(output.table.store), own, transform, taken, columns)
     is_new = own is None or own.transform != transform
     described: dict[str, Any] = {
         "asset_key": asset_key,
@@ -189,7 +194,7 @@ def derive(
         schema,
         ground,
         event_engine_for(frame_type()),
-        before=(transform,) if is_new else (),
+        before=(*vocabulary(ground, planned.columns), *((transform,) if is_new else ())),
         event=lambda made: planned.event(made.data if made is not None else None),
         **described,
     )
@@ -281,7 +286,8 @@ def _again(
 
 @dataclass(frozen=True)
 class QueryRun:
-    """One run of a query: onto a dataset as its chain says (``own``; ``None``: a new one), over inputs as they were.
+    """One run of a query: onto a dataset as its chain says (``own``; ``None``: a new one, whose columns of events are
+    ``named``), over inputs as they were.
 
     Everything about it follows from these, so it is the same whenever it is repeated.
     """
@@ -290,6 +296,7 @@ class QueryRun:
     own: ChainState | None
     transform: SetTransform
     inputs: tuple[InputAt, ...]
+    named: EventColumns | None = None
 
     @cached_property
     def taken(self) -> tuple[ExecuteTransformInput, ...]:
@@ -304,7 +311,7 @@ class QueryRun:
     @property
     def columns(self) -> EventColumns:
         """What the columns are called that the dataset's events are given."""
-        return columns_of(self.own) if self.own is not None else EventColumns()
+        return columns_of(self.own) if self.own is not None else self.named or EventColumns()
 
     @cached_property
     def compares(self) -> bool:
