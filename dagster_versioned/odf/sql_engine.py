@@ -17,6 +17,7 @@ from dagster_versioned.odf.blocks.events import (
     TransformSql,
 )
 from dagster_versioned.odf.manifest import DatasetSnapshot
+from dagster_versioned.odf.standard_sql import in_words_of
 
 ENGINES: Final = {"spark": "pyspark", "duckdb": "duckdb"}
 """The engines that are here, and the packages that they are in."""
@@ -25,8 +26,9 @@ ENGINES: Final = {"spark": "pyspark", "duckdb": "duckdb"}
 def run_by(snapshot: DatasetSnapshot, engine: str | None) -> DatasetSnapshot:
     """The dataset of a manifest, with each query of an engine that is not here as one of ``engine``, and its version.
 
-    Queries of Spark and DuckDB stay as they are; without an ``engine`` all do. Raises `InvalidInput` for an engine that
-    is not here, and for DuckDB where a dataset is computed from others, which Spark alone does.
+    Such a query is put in the words of the engine (`in_words_of`). Queries of Spark and DuckDB stay as they are;
+    without an ``engine`` all do. Raises `InvalidInput` for an engine that is not here, for what is not standard SQL,
+    and for DuckDB where a dataset is computed from others, which Spark alone does.
     """
     if engine is None:
         return snapshot
@@ -53,6 +55,15 @@ def _run_by(event: MetadataEvent, engine: str) -> MetadataEvent:
             return event
 
 
-def _named(query: TransformSql, engine: str) -> TransformSql:
-    is_here = query.engine.casefold() in ENGINES
-    return query if is_here else replace(query, engine=engine, version=version(ENGINES[engine]))
+def _named(sql: TransformSql, engine: str) -> TransformSql:
+    if sql.engine.casefold() in ENGINES:
+        return sql
+    temporal = frozenset(table.name for table in sql.temporal_tables or ())
+    steps = tuple(replace(one, query=in_words_of(engine, one.query, sql.engine, temporal)) for one in sql.queries or ())
+    return replace(
+        sql,
+        engine=engine,
+        version=version(ENGINES[engine]),
+        query=None if sql.query is None else in_words_of(engine, sql.query, sql.engine, temporal),
+        queries=None if sql.queries is None else steps,
+    )
