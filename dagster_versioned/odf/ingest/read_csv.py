@@ -1,6 +1,8 @@
 """CSV into Arrow: every row has every column, and every value is one of its column's type, or an error says where."""
 
 import csv
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ def read_csv(file: SourceFile, step: ReadStepCsv) -> pa.Table:
         raise file.error("there are no columns")
     schema = read_schema(step)
     if schema is not None and step.header:
+        names = _as_declared(names, schema.names)
         file.require_columns(names, schema, place=f"line {rows.first_line}")
     table = _read(file, step, names, rows, inferred=schema is None and bool(step.infer_schema))
     if schema is None:
@@ -100,6 +103,18 @@ def _column_names(file: SourceFile, step: ReadStepCsv, rows: _Rows) -> list[str]
     if (schema := read_schema(step)) is not None:
         return schema.names
     return [f"_c{index}" for index in range(len(rows.first))]
+
+
+def _as_declared(names: list[str], declared: list[str]) -> list[str]:
+    """The names of a header, as they are declared where only case, blanks, ``_`` and ``-`` differ."""
+    missing = [name for name in declared if name not in names]
+    squeezed = Counter(map(_squeezed, missing))
+    known = {_squeezed(name): name for name in missing if squeezed[_squeezed(name)] == 1}
+    return [name if name in declared else known.get(_squeezed(name), name) for name in names]
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name).casefold()
 
 
 def _read(file: SourceFile, step: ReadStepCsv, names: list[str], rows: _Rows, *, inferred: bool) -> pa.Table:

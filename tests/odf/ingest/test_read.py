@@ -138,6 +138,18 @@ def test_dates_and_timestamps_have_the_formats_that_are_declared(parse):
         parse("x\n", ReadStepCsv(ddl_schema=("d DATE",), date_format="yyyy-MM-dd"))
 
 
+def test_columns_of_csv_are_found_by_their_names_as_people_write_them(parse):
+    step = ReadStepCsv(ddl_schema=("adj_close DOUBLE", "Volume BIGINT"), header=True)
+    for header in ("volume,Adj Close", "VOLUME,AdjClose", "Volume,adj-close"):
+        assert parse(f"{header}\n7,1.5\n", step).to_pylist() == [{"adj_close": 1.5, "Volume": 7}]
+    with pytest.raises(InvalidInput, match="'Adj Close ': the column is not declared"):
+        parse("adj_close,Volume,Adj Close \n1.5,7,2\n", step)
+    with pytest.raises(InvalidInput, match="'adj_close': the column is there twice"):
+        parse("Adj Close,AdjClose\n1.5,2\n", step)
+    with pytest.raises(InvalidInput, match="'a_b': the column is not declared"):  # either may be meant
+        parse("a_b,c\n1,2\n", ReadStepCsv(ddl_schema=("`a b` INT", "ab INT"), header=True))
+
+
 @pytest.mark.parametrize(
     ("data", "step", "reason"),
     [
