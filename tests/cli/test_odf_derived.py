@@ -1,4 +1,8 @@
-"""Datasets that manifests describe as computed from others, added and run by the command line."""
+"""Datasets that manifests describe as computed from others, added and run by the command line.
+
+Their shapes are those of the reference implementation's examples (tests/odf/kamu_examples.tsv): queries of other
+engines over roots that are polled or pushed to, event times under names of their own, and chains of several datasets.
+"""
 
 from pathlib import Path
 
@@ -88,6 +92,8 @@ def test_the_columns_of_a_computed_dataset_have_the_names_that_its_manifest_give
     assert "event_time" not in events[0]
     assert [one["kind"] for one in cli.json("odf", "log", "org.example.best")["blocks"]].count("SetVocab") == 1
     cli("odf", "verify", "org.example.best", "--recursive", "--replay", ok=0)
+    explained = cli.json("odf", "explain", "org.example.best", 1)
+    assert explained["rows"] == [["org.example.scores", 2]]
 
 
 def test_columns_of_a_computed_dataset_are_not_renamed(cli: Cli, scores: Path):
@@ -99,3 +105,135 @@ def test_columns_of_a_computed_dataset_are_not_renamed(cli: Cli, scores: Path):
     assert "has no column 'played_at'" in cli("odf", "add", unnamed, "--table", "other", ok=2).err
     twice = derived(scores, PLAIN, text=BEST.replace(": played_at", ": op"))
     assert "must name columns, each once" in cli("odf", "add", twice, "--table", "other", ok=2).err
+
+
+def test_a_query_of_another_engine_runs_over_roots_that_are_called_as_it_says(cli: Cli, scores: Path):
+    """Several accounts have datasets, which the query names with their account; the names are quoted."""
+    (scores / "scores.yaml").write_text(SCORES.replace("org.example.scores", "others"))
+    cli("odf", "add", scores / "scores.yaml", "--table", "bo_others", ok=0)
+    (scores / "2.ndjson").write_text('{"played_at": "2020-05-02", "player": "It\'s me", "points": 9}\n')
+    cli("odf", "ingest", "bo_others", scores / "2.ndjson", ok=0)
+    text = BEST.replace("        - datasetRef: org", "        - datasetRef: bo/others\n        - datasetRef: org")
+    union = (
+        'SELECT played_at, player, points FROM "org.example.scores" WHERE points > 5 UNION ALL '
+        "SELECT played_at, player, points FROM \"bo/others\" WHERE player = 'It''s me'"
+    )
+    path = derived(scores, "|\n          " + union, "datafusion", text)
+    assert "in the SQL of 'datafusion'" in cli("odf", "add", path, ok=2).err
+    cli("odf", "add", path, "--sql-engine", "spark", ok=0)
+    found = cli.json("odf", "query", 'SELECT player, points FROM "org.example.best" ORDER BY points')["rows"]
+    assert found == [{"player": "Ada", "points": 7}, {"player": "It's me", "points": 9}]
+    ran = cli.json("odf", "inspect", "org.example.best")["transform"]
+    assert ran["engine"] == "spark"
+    assert "`bo/others` WHERE player = 'It\\'s me'" in ran["query"]
+    cli("odf", "verify", "org.example.best", "--recursive", ok=0)
+    windows = derived(scores, "SELECT played_at, points FROM s GROUP BY TUMBLE(played_at, INTERVAL '1' DAY)", "flink")
+    refused = cli("odf", "add", windows, "--sql-engine", "spark", "--table", "other", ok=2).err
+    assert "tumble(), a window of a stream" in refused
+
+
+RATES = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.rates
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: FOLDER/rates-*.csv
+      read:
+        kind: Csv
+        header: true
+        schema:
+          fields:
+            - {name: Day, type: string}
+            - {name: EUR, type: float64}
+      preprocess:
+        kind: Sql
+        engine: datafusion
+        query: |
+          select to_timestamp("Day") as day, 'EUR' as base, EUR as rate from input
+      merge:
+        kind: Ledger
+        primaryKey: [day]
+    - kind: SetVocab
+      eventTimeColumn: day
+"""
+
+TRADES = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.trades
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: FOLDER/trades.csv
+      read:
+        kind: Csv
+        header: true
+        schema:
+          fields:
+            - {name: event_time, type: timestamp}
+            - {name: quantity, type: int64}
+      merge:
+        kind: Ledger
+        primaryKey: [event_time]
+"""
+
+VALUED = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: org.example.valued
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs:
+        - datasetRef: org.example.trades
+        - datasetRef: org.example.rates
+      transform:
+        kind: Sql
+        engine: flink
+        temporalTables:
+          - name: org.example.rates
+            primaryKey: [base]
+        queries:
+          - alias: priced
+            query: |
+              SELECT t.event_time, t.quantity, t.quantity * r.`rate` AS price
+              FROM `org.example.trades` AS t
+              LEFT JOIN `org.example.rates` FOR SYSTEM_TIME AS OF t.event_time AS r ON r.base = 'EUR' OR r.base = 'E'
+          - query: |
+              SELECT *, sum(quantity) OVER (ORDER BY event_time ROWS UNBOUNDED PRECEDING) AS held FROM priced
+"""
+
+
+@pytest.mark.slow
+def test_joins_with_what_was_valid_then_run_as_the_other_engine_means_them(cli: Cli, tmp_path: Path):
+    for name, text in (("rates", RATES), ("trades", TRADES), ("valued", VALUED)):
+        (tmp_path / f"{name}.yaml").write_text(text.replace("FOLDER", str(tmp_path)))
+    (tmp_path / "rates-1.csv").write_text("day,eur\n2020-01-02,2\n2020-01-04,3\n")
+    (tmp_path / "trades.csv").write_text("event_time,quantity\n2020-01-01,1\n2020-01-03,10\n2020-01-04,100\n")
+    rates = ("odf", "ingest", "org.example.rates", "--manifest", tmp_path / "rates.yaml", "--sql-engine", "duckdb")
+    valued = ("odf", "add", tmp_path / "valued.yaml", "--sql-engine", "spark")
+    cli(*rates, ok=0)
+    cli("odf", "ingest", "org.example.trades", "--manifest", tmp_path / "trades.yaml", ok=0)
+    cli(*valued, ok=0)
+    query = "SELECT quantity, price, held FROM org_example_valued ORDER BY event_time"
+    assert [tuple(row.values()) for row in cli.json("odf", "query", query)["rows"]] == [
+        *((1, None, 1), (10, 20.0, 11), (100, 300.0, 111))  # none was valid yet; one is valid from its own time on
+    ]
+    (tmp_path / "rates-2.csv").write_text("day,eur\n2020-01-03,5\n")  # late
+    cli(*rates, ok=0)
+    cli(*valued, ok=0)
+    assert [tuple(row.values()) for row in cli.json("odf", "query", query)["rows"]] == [
+        *((1, None, 1), (10, 50.0, 11), (100, 300.0, 111))
+    ]
+    operations = [event["op"] for event in cli.json("odf", "tail", "org.example.valued")["events"]]
+    assert operations == [0, 0, 0, 1, 0]  # one is taken back, and one put in its place
+    cli("odf", "verify", "org.example.valued", "--recursive", "--replay", ok=0)
