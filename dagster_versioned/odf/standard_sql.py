@@ -16,21 +16,33 @@ from dagster_versioned.odf.transform_query import VALID_FROM, VALID_TO
 _RENAMED: Final = {
     ("datafusion", "spark"): {
         "concat": ("concat_ws('', ", ")"),  # a null is passed over
-        "to_timestamp_seconds": ("timestamp_seconds(", ")"),
+        "to_timestamp_seconds": ("timestamp_seconds(CAST(", " AS BIGINT))"),  # whole seconds, also of fractions
         "to_timestamp_millis": ("timestamp_millis(", ")"),
         "to_timestamp_micros": ("timestamp_micros(", ")"),
         "log": ("log10(", ")"),
     },
     ("datafusion", "duckdb"): {
         "to_timestamp": ("CAST(", " AS TIMESTAMPTZ)"),  # of a text; DuckDB's own takes seconds
-        "to_timestamp_seconds": ("to_timestamp(", ")"),
+        "to_timestamp_seconds": ("to_timestamp(trunc(", "))"),
         "to_timestamp_millis": ("epoch_ms(", ")"),
         "to_timestamp_micros": ("make_timestamp(", ")"),
     },
-    ("risingwave", "spark"): {"concat": ("concat_ws('', ", ")")},
+    ("risingwave", "spark"): {"concat": ("concat_ws('', ", ")"), "log": ("log10(", ")")},
+    ("flink", "duckdb"): {"log": ("ln(", ")")},
 }
 """Functions that an engine that is here calls otherwise, or which have another value there: what stands around their
-arguments. Those of the first engine are compared with its documentation."""
+arguments. Those of DataFusion were compared with DataFusion 55."""
+
+_DIFFERENT: Final = {
+    ("datafusion", "spark"): {"regexp_replace", "initcap"},  # the first match alone; what follows an apostrophe
+    ("risingwave", "spark"): {"regexp_replace", "initcap"},
+    ("flink", "spark"): {"greatest", "least"},  # null where any argument is
+    ("flink", "duckdb"): {"greatest", "least", "concat", "regexp_replace"},
+}
+"""Functions that an engine that is here has, with another value."""
+
+_SUNDAY_IS_ANOTHER: Final = {("datafusion", "spark"), ("risingwave", "spark"), ("flink", "duckdb")}
+"""Where the day of the week counts from another number."""
 
 _ONE_ARGUMENT: Final = {"to_timestamp", "to_timestamp_seconds", "to_timestamp_millis", "to_timestamp_micros", "log"}
 """Of these, more arguments mean something else (a format, a base)."""
@@ -60,6 +72,7 @@ def in_words_of(engine: str, query: str, other: str, temporal_tables: frozenset[
     reading = _Reading(query, other.casefold(), engine)
     reading.quotes()
     reading.functions()
+    reading.differences()
     reading.windows()
     reading.orders()
     reading.versions(temporal_tables)
@@ -79,7 +92,10 @@ class _Reading:
     def __init__(self, query: str, other: str, engine: str) -> None:
         self._query, self._other, self._engine = query, other, engine
         self._tokens = _tokens(query, other)
-        self._words = [token.text.upper() for token in self._tokens]
+        # A name or a text in quotes is no word of SQL, whatever it is.
+        self._words = [
+            query[token.start : token.end + 1] if _is_quoted(token) else token.text.upper() for token in self._tokens
+        ]
         self._edits: list[_Edit] = []
 
     @property
@@ -108,10 +124,29 @@ class _Reading:
                 continue
             close = self._close(at + 1)
             if name in _ONE_ARGUMENT and "," in self._level(at + 2, close):
-                raise self._refused(f"{name}() with several arguments", f"write it as {self._engine} has it")
+                raise self._differs(f"{name}() with several arguments")
             before, after = around
             self._edits.append(_Edit(self._tokens[at].start, self._tokens[at + 1].end + 1, before))
             self._put(self._tokens[close], after)
+
+    def differences(self) -> None:
+        """Refuse what the engine takes without a word, and for something else."""
+        pair, words = (self._other, self._engine), self._words
+        for at, name in self._called():
+            if name in _DIFFERENT.get(pair, ()):
+                raise self._differs(f"{name}()")
+            if name in ("substr", "substring"):
+                level = self._level(at + 2, self._close(at + 1))
+                if any(one == "," and start in ("0", "-") for one, start in pairwise(level)):
+                    raise self._differs(f"{name}() from before the beginning")
+        for at, word in enumerate(words):
+            is_part = words[max(at - 2, 0) : at] in (["EXTRACT", "("], ["DATE_PART", "("])
+            if is_part and word.strip("'").upper() == "DOW" and pair in _SUNDAY_IS_ANOTHER:
+                raise self._differs("the day of the week")
+            if word == "/" and any(one.isdigit() for one in (*words[at - 1 : at], *words[at + 1 : at + 2])):
+                raise self._differs("a division by a whole number, or of one,")
+            if word == "[" and self._engine == "spark" and at and words[at - 1] != "ARRAY":
+                raise self._differs("an item of a list by its number")
 
     def windows(self) -> None:
         for _, name in self._called():
@@ -177,7 +212,7 @@ class _Reading:
     def _called(self) -> Iterator[tuple[int, str]]:
         """Where functions are called, and which."""
         for at, token in enumerate(self._tokens[:-1]):
-            if self._words[at + 1] == "(" and token.token_type.name not in ("IDENTIFIER", "STRING"):
+            if self._words[at + 1] == "(" and not _is_quoted(token):
                 yield at, token.text.casefold()
 
     def _close(self, opened: int) -> int:
@@ -204,9 +239,9 @@ class _Reading:
         """Where each of the terms ends that begin at a place; the last where its clause ends."""
         depth = 0
         for at in range(start, len(self._words)):
-            word, quoted = self._words[at], self._tokens[at].token_type.name in ("IDENTIFIER", "STRING")
+            word = self._words[at]
             is_function = word in ("LEFT", "RIGHT") and self._words[at + 1 : at + 2] == ["("]
-            if depth == 0 and not quoted and not is_function and word in _ENDS:
+            if depth == 0 and not is_function and word in _ENDS:
                 yield at
                 if word != ",":
                     return
@@ -224,11 +259,23 @@ class _Reading:
         self._edits.append(_Edit(token.end + 1, token.end + 1, text))
 
     def _refused(self, what: str, fix: str) -> InvalidInput:
+        return self._error(f"{what}: that is in the SQL of {self._other!a:.50}, and not in the standard", fix)
+
+    def _differs(self, what: str) -> InvalidInput:
+        return self._error(
+            f"{what}: it has another value in {self._engine} than in {self._other!a:.50}",
+            f"write it as {self._engine} has it (1.0 for 1), and name {self._engine} as the engine",
+        )
+
+    def _error(self, reason: str, fix: str) -> InvalidInput:
         query = " ".join(self._query.split())
         return InvalidInput(
-            f"The query {query!r:.300} has {what}: that is in the SQL of {self._other!a:.50}, and not in the standard. "
-            f"Nothing was changed. To have {self._engine} run it, {fix}."
+            f"The query {query!r:.300} has {reason}. Nothing was changed. To have {self._engine} run it, {fix}."
         )
+
+
+def _is_quoted(token: Any) -> bool:
+    return token.token_type.name in ("IDENTIFIER", "STRING")
 
 
 def _name(name: str, engine: str) -> str:
