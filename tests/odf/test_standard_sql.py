@@ -107,6 +107,8 @@ def test_a_join_with_what_was_valid_then_is_spelled_out() -> None:
         "SELECT t.a, r.rate FROM trades AS t LEFT JOIN `my.rates` AS r "
         f"ON {valid} AND ( t.c = r.c OR r.c IS NULL) WHERE t.a > 1"
     )
+    quoted = in_words_of("spark", query.replace("`at`", '"a""""t"'), "flink", frozenset({"my.rates"}))
+    assert " ".join(quoted.split()) == " ".join(spelled.split()).replace("`at`", '`a""t`')
     for text, tables in (
         (query, frozenset[str]()),
         (query.replace("AS r ON", "ON"), frozenset({"my.rates"})),

@@ -148,6 +148,8 @@ def test_columns_of_csv_are_found_by_their_names_as_people_write_them(parse):
         parse("Adj Close,AdjClose\n1.5,2\n", step)
     with pytest.raises(InvalidInput, match="'a_b': the column is not declared"):  # either may be meant
         parse("a_b,c\n1,2\n", ReadStepCsv(ddl_schema=("`a b` INT", "ab INT"), header=True))
+    with pytest.raises(InvalidInput, match="'a_b': the column is declared and not there"):
+        parse("ab\n1\n", ReadStepCsv(ddl_schema=("a_b INT", "ab INT"), header=True))
 
 
 @pytest.mark.parametrize(
