@@ -134,7 +134,7 @@ class Table:
 
         ``delta.feature.NAME`` = ``supported`` lists a feature, without a property to keep.
         """
-        return self._commit(partial(alter.set_properties, properties=dict(properties)))
+        return self._commit(partial(alter.set_properties, properties=properties))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> int:
         """Take properties away; the protocol keeps the features that they brought."""

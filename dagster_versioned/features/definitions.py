@@ -380,12 +380,13 @@ class Feature:
             raise self._refused("it has no field", "Give it one, such as Field('default').")
         members: dict[str, str] = {}
         for each in self.fields:
-            other = members.setdefault(each.member.casefold(), each.key)  # case does not tell columns apart
-            if other != each.key or self.fields.count(each) > 1:
+            name = each.member.casefold()  # case does not tell columns apart
+            if (other := members.get(name)) is not None:
                 what = (
                     f"its fields {other!r} and {each.key!r} have one name in the columns of versions, {each.member!r}"
                 )
                 raise self._refused(what, "Rename one.")
+            members[name] = each.key
             self._check_field(each, upstream)
 
     def _check_field(self, field: Field, upstream: list[str]) -> None:

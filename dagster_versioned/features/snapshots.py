@@ -15,6 +15,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic import Field as Member
 
+from dagster_versioned.delta.log.history import require_limit
 from dagster_versioned.errors import (
     AlreadyExists,
     AmbiguousVersion,
@@ -134,7 +135,8 @@ class GraphHistory:
         )
 
     def pushes(self, limit: int | None = None) -> list[Push]:
-        """The pushes, newest first. Raises `IntegrityError` for one that cannot be read."""
+        """The pushes, newest first. Raises `IntegrityError` for one that cannot be read, `InvalidInput`."""
+        require_limit(limit)
         keys = sorted((info.key for info in self._store.list("pushes/")), reverse=True)
         return [self._read_push(key) for key in keys[:limit]]
 

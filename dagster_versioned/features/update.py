@@ -100,6 +100,11 @@ def resolve_update(
     in the graph, lacks samples or upstreams, or cannot be compared, and `CommitConflict` for a table that another
     program changed.
     """
+    if where is not None and not isinstance(where, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(
+            f"The conditions on upstreams are {where!r:.100}. Nothing was computed or written. Give each by its"
+            " upstream: where={'upstream': 'condition'}."
+        )
     key = key_text(feature)
     definition, table = graph[key], project.table(key.split("/"))
     kept = FeatureTable(graph, key, table, hash or _stored_hash(table, partition))

@@ -201,14 +201,16 @@ class EventTable:
         ``described`` is passed on to `append`. Raises `InvalidInput` for a watermark that goes back, or has no zone,
         for a dataset that a query computes, and for a table that is no history of events yet.
         """
-        watermark = _moment(watermark, "watermark")
+        moment = _moment(watermark, "watermark")
+        if moment is None:  # pyright: ignore[reportUnnecessaryComparison]
+            raise InvalidInput("watermark=None is no moment. Nothing was changed. Give a datetime with a time zone.")
         ground = self.ground()
         if self.chain.seed.dataset_kind is not DatasetKind.ROOT:
             raise InvalidInput(
                 f"{self.table.name} is computed by a query, and its watermark is that of its inputs. Nothing was "
                 "written. Set the watermark of an input, and run the query."
             )
-        moved = add_data(ground, None, given_watermark(ground, watermark), None)
+        moved = add_data(ground, None, given_watermark(ground, moment), None)
         assert ground.schema is not None  # a table with a chain has columns
         engine = event_engine_for(pa.Table)
         return self.append(
@@ -560,6 +562,11 @@ def _moment(given: datetime | None, what: str) -> datetime | None: ...
 
 
 def _moment(given: datetime | None, what: str) -> datetime | None:
+    if given is not None and not isinstance(given, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(
+            f"{what}={given!r:.50} is no datetime, so it is no moment. Nothing was changed. Give it as one, with a time"
+            " zone."
+        )
     if given is not None and given.tzinfo is None:
         raise InvalidInput(f"{what}={given!r} has no time zone, so it is no moment. Nothing was changed. Give it one.")
     return None if given is None else given.astimezone(UTC)

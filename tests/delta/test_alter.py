@@ -65,6 +65,17 @@ def test_a_property_is_set_and_unset(table):
     assert table.unset_properties("owner", if_exists=True) == 3
 
 
+@pytest.mark.parametrize("wrong", [["owner"], 1, None])
+def test_what_is_no_name_or_value_of_a_property_is_refused(table, wrong):
+    with pytest.raises(InvalidInput, match="is no name of a property, which is text"):
+        table.unset_properties(wrong)
+    with pytest.raises(InvalidInput, match="are no properties"):
+        table.set_properties(wrong)
+    with pytest.raises(InvalidInput, match="is no name of a property"):
+        table.set_properties({1: "ada"})
+    assert table.version == 0
+
+
 @pytest.mark.parametrize(
     ("key", "feature"),
     [

@@ -52,6 +52,9 @@ def test_history_is_newest_first_with_what_the_writers_said(tmp_path):
     assert entries[0].engine == "dagster-versioned"
     assert [entry.version for entry in history(store, 2)] == [2, 1]
     assert history(store, 0) == []
+    for limit in (-1, "1", 1.5):
+        with pytest.raises(InvalidInput, match=r"The limit is .* Nothing was read"):
+            history(store, limit)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_commit_without_provenance_is_an_entry_too(tmp_path):

@@ -211,6 +211,7 @@ REFUSED = {
     "a field of ours": (lambda: Field("metaxy_provenance"), "belong to the columns of versions"),
     "no field": (lambda: Feature("f", ["id"], []), "it has no field"),
     "a field twice": (lambda: Feature("f", ["id"], ["a", "a"]), "have one name"),
+    "a field twice, of two codes": (lambda: Feature("f", ["id"], [Field("a", "1"), Field("a", "2")]), "one name"),
     "fields that differ in case": (lambda: Feature("f", ["id"], ["a", "A"]), "have one name"),
     "ids that differ in case": (lambda: Feature("f", ["id", "ID"]), "its id columns are"),
     "fields of one name": (lambda: Feature("f", ["id"], ["a/b", "a_b"]), "have one name"),

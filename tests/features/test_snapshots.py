@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dagster_versioned.errors import (
     AmbiguousVersion,
     IntegrityError,
+    InvalidInput,
     InvalidReference,
     ProjectMoved,
     UnsupportedFeature,
@@ -49,6 +50,8 @@ def test_a_push_records_the_definitions_and_says_what_changed(history):
     assert [change.key for change in second.diff.features] == ["example/video", "example/crop", "example/stt"]
     assert [push.number for push in history.pushes()] == [1, 0]
     assert history.pushes(limit=1) == [second.push]
+    with pytest.raises(InvalidInput, match="The limit is -1"):
+        history.pushes(limit=-1)
     assert versions(history.graph(first.push)) == versions(example())
     assert versions(history.graph(second.push)) == versions(example("2"))
     assert second.push.project_version == example("2").project_version

@@ -91,6 +91,10 @@ def test_chunks_of_some_samples_leave_the_others(tmp_path):
     project, graph = Project.open("HOUSE", str(tmp_path)), graph_of(words())
     with resolve_update(project, graph, "video", samples=videos(*BASE)) as update:
         update.write()
+    for wrong in ("id < 3", ["id < 3"]):
+        for feature, samples in (("words", None), ("video", videos(*BASE))):
+            with pytest.raises(InvalidInput, match="Give each by its upstream"):
+                resolve_update(project, graph, feature, samples=samples, where=wrong)
     with resolve_update(project, graph, "words", where={"video": "id < 3"}) as update:
         left = [part.asked.left for part in update.increment.chunks(1)]
     assert left == [2, 1]

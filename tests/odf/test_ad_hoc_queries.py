@@ -29,6 +29,8 @@ def test_a_query_sees_the_tables_that_it_names_each_once():
     assert query("SELECT 1 AS n", rows_of).to_pylist() == [{"n": 1}]
     assert query("FROM teams ORDER BY id DESC LIMIT 1;", rows_of, limit=5).to_pylist() == [{"id": 2, "team": "blue"}]
     assert query("SELECT * FROM teams ORDER BY id DESC", rows_of, limit=1)["id"].to_pylist() == [2]
+    with pytest.raises(InvalidInput, match="The limit is -1"):
+        query("SELECT * FROM teams", rows_of, limit=-1)
 
 
 @pytest.mark.parametrize(

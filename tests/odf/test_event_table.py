@@ -1,6 +1,6 @@
 """A table as a history of events: what a write commits, what reads tell, what is refused, what is repaired."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -383,6 +383,9 @@ def test_a_watermark_is_set_without_data(project: Project):
         reading.set_watermark(year(2003))
     with pytest.raises(InvalidInput, match="has no time zone"):
         reading.set_watermark(datetime(2005, 1, 1))
+    for no_moment in ("2005-01-01", date(2005, 1, 1), None):
+        with pytest.raises(InvalidInput, match="no moment"):
+            reading.set_watermark(no_moment)  # pyright: ignore[reportArgumentType]
     assert (reading.chain.sequence_number, reached(reading)) == (blocks, year(2004))
     table.write(timed(year(2005)))
     assert reached(table) == year(2004)

@@ -99,10 +99,14 @@ def altered(
 
 def set_properties(read: Snapshot, properties: Mapping[str, str]) -> Transaction:
     """Set table properties, with what each of them brings: features in the protocol, ids of columns, ids of rows."""
+    if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(
+            f"{properties!r:.100} are no properties. Nothing was written. Give values by name: {{'name': 'value'}}."
+        )
+    _refuse_own(properties)
     for key, value in properties.items():
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(f"The property {key!r} is {value!r:.50}; properties are text. Nothing was written.")
-    _refuse_own(properties)
     require_values(properties)
     for path in _indexed(properties):
         found_path(read.schema, path)
@@ -160,6 +164,10 @@ def _indexed(properties: Mapping[str, str]) -> list[Path]:
 
 def _refuse_own(keys: Collection[str]) -> None:
     for key in keys:
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidInput(
+                f"{key!r:.100} is no name of a property, which is text. Nothing was written. Give each name by itself."
+            )
         if key.startswith(CONSTRAINT):
             raise InvalidInput(
                 f"{key!r} is a constraint, which is added and dropped by its own commands (add_constraint,"

@@ -45,11 +45,19 @@ class HistoryEntry:
         return value if isinstance(value, str) else None
 
 
+def require_limit(limit: int | None) -> None:
+    """Raise `InvalidInput` for what is no number of things; a negative one would leave out the oldest."""
+    if limit is not None and (not isinstance(limit, int) or limit < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidInput(f"The limit is {limit!r:.50}. Nothing was read. Give a number from 0 on, or None for all.")
+
+
 def history(store: ObjectStore, limit: int | None = None) -> list[HistoryEntry]:
     """The commits that are in the log, newest first, at most ``limit``.
 
-    A log that was cleaned up begins late: what was before is left out. Raises `TableNotFound`, `LogCorrupt`.
+    A log that was cleaned up begins late: what was before is left out. Raises `TableNotFound`, `LogCorrupt`, and
+    `InvalidInput` for a limit that is no number of entries.
     """
+    require_limit(limit)
     times = _file_times(listed_commits(store))
     if not times:
         raise TableNotFound(f"There is no Delta table at {store.uri}: it has no {LOG_FOLDER} with a commit in it.")

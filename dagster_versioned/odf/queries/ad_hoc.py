@@ -5,6 +5,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from dagster_versioned.delta.log.history import require_limit
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.transform_query import QueryStep, TransformQuery
 
@@ -21,6 +22,7 @@ def query(
     It runs as a transform's would: it sees these rows and nothing else, neither files nor tables of a catalog, and by
     Spark nothing that has another value in another run. Raises `InvalidInput`, and what ``rows_of`` does.
     """
+    require_limit(limit)
     names = _tables(sql, engine)
     found = TransformQuery(names or ("nothing",), (QueryStep(sql),))
     inputs = {name: rows_of(name) for name in names}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dagster_versioned.delta.log.history import require_limit
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.engines.spark.session import running
@@ -75,6 +76,7 @@ def explain(
     `VersionNotFound` for an offset that no slice has, `UnsupportedFeature` for a query through which rows cannot be
     followed, and what reading a chain raises.
     """
+    require_limit(limit)
     link, data = _bringing(dataset, head, offset)
     state = state_at(dataset, link.name)
     event = _event(dataset, state, data, offset)
