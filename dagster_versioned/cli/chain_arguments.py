@@ -9,7 +9,7 @@ import typer
 
 from dagster_versioned.cli.session import Session, table_of
 from dagster_versioned.cli.terminal import counted
-from dagster_versioned.errors import InvalidInput, InvalidName
+from dagster_versioned.errors import InvalidInput, InvalidName, TableNotFound
 
 if TYPE_CHECKING:
     from dagster_versioned.odf.blocks.block import Block
@@ -112,7 +112,12 @@ def remote_at(session: Session, place: str, reference: str = "head", token: str 
 def chain_source(
     table: "VersionedTable", state: "ChainState | None", name: str | None
 ) -> "SetPollingSource | AddPushSource":
-    """The source of a chain, or that of its push sources with a name. Raises `InvalidInput`."""
+    """The source of a chain, or that of its push sources with a name. Raises `InvalidInput`, `TableNotFound`."""
+    if state is None and not table.exists():
+        raise TableNotFound(
+            f"No table {table.name}: nothing was ever written under this name. Nothing was added. Give --manifest FILE,"
+            " or add the dataset: dagster-versioned odf add FILE."
+        )
     pushed = dict(state.push_sources) if state is not None else {}
     if state is not None and state.polling_source is not None and name is None:
         return state.polling_source

@@ -3,7 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,10 @@ from dagster_versioned.cli.chain_arguments import dataset_table, history
 from dagster_versioned.cli.session import Session
 from dagster_versioned.cli.span import parse_moment
 from dagster_versioned.cli.terminal import human_size, plain, say
-from dagster_versioned.errors import InvalidInput
+from dagster_versioned.errors import InvalidInput, InvalidName
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.table import VersionedTable
 
 
 class Notation(StrEnum):
@@ -76,7 +79,7 @@ def query(
     seen: dict[str, str] = {}
 
     def rows_of(name: str) -> pa.Table:
-        table = history(dataset_table(session, name))
+        table = _history(session, name)
         events = EventTable(table)
         seen[str(table.name)] = str(events.chain.head)
         return events.events() if projection is Projection.EVENTS else events.read(as_at=known_at, as_of=true_at)
@@ -106,3 +109,14 @@ def query(
         rows.show_rows(shown)
     if more:
         session.note(f"The first {shown.num_rows} rows. More with --limit, all with --output FILE.")
+
+
+def _history(session: Session, name: str) -> "VersionedTable":
+    """The history of a name in a query. Raises `InvalidInput`, `TableNotFound`."""
+    try:
+        return history(dataset_table(session, name))
+    except InvalidName:
+        raise InvalidInput(
+            f"The query names {name!a:.200}, which is not a table name. Nothing was read. Name a table or dataset of "
+            "the project; `dagster-versioned ls` lists them."
+        ) from None

@@ -115,6 +115,8 @@ def test_files_are_added_as_a_source_reads_them(cli: Cli, cities: str, manifest:
     cli("odf", "add", manifest, "--table", "pushed", ok=0)
     assert cli("odf", "ingest", "pushed", tmp_path / "more.csv", "--source", "app", ok=0).out.endswith("\n")
     assert cli.json("odf", "tail", "pushed")["total"] == 1
+    missing = " ".join(cli("odf", "ingest", "citties", ok=3).err.split())
+    assert "No table citties: nothing was ever written under this name. Nothing was added. Give --manifest" in missing
     for words in (["ingest", "pushed"], ["ingest", "pushed", "x.csv"], ["ingest", "pushed", "x", "--source", "y"]):
         assert "Nothing was added" in cli("odf", *words, ok=2).err
 

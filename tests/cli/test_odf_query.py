@@ -90,7 +90,10 @@ def test_the_answer_is_bounded(cli: Cli):
 def test_what_is_no_question_is_refused_and_what_is_no_history_is_named(cli: Cli, project: Project):
     refused = cli("odf", "query", "DROP TABLE teams", ok=2)
     assert ("it is not one SELECT. Nothing was read." in refused.err, refused.out) == (True, "")
-    assert "not a table name" in cli("odf", "query", "SELECT * FROM '/etc/passwd'", ok=2).err
+    no_name = cli("odf", "query", "SELECT * FROM '/etc/passwd'", ok=2).err
+    assert "not a table name. Nothing was read. Name a table or dataset of the project" in " ".join(no_name.split())
+    shown = cli("odf", "query", "SELECT * FROM duckdb_settings()", ok=2)
+    assert ("is no table that it sees" in shown.err, shown.out) == (True, "")
     project.table("rows").write(pa.table({"id": [1]}))
     assert "no history of events" in cli("odf", "query", "SELECT * FROM rows", ok=2).err
     missing = cli("odf", "query", "SELECT * FROM nothing", ok=3)
