@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py
     from dagster_versioned.features.graph import FeatureGraph as FeatureGraph
     from dagster_versioned.features.import_metaxy import import_metaxy as import_metaxy
     from dagster_versioned.features.increment import Increment as Increment
+    from dagster_versioned.features.lock import FeatureLock as FeatureLock
     from dagster_versioned.features.metaxy_store import MetaxyStore as MetaxyStore
     from dagster_versioned.features.rebase import rebase as rebase
     from dagster_versioned.features.snapshots import GraphHistory as GraphHistory
@@ -83,6 +84,7 @@ _HOME = {
     "Feature": "dagster_versioned.features.definitions",
     "FeatureDep": "dagster_versioned.features.definitions",
     "FeatureGraph": "dagster_versioned.features.graph",
+    "FeatureLock": "dagster_versioned.features.lock",
     "Field": "dagster_versioned.features.definitions",
     "FieldDep": "dagster_versioned.features.definitions",
     "FieldsMapping": "dagster_versioned.features.definitions",

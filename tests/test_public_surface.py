@@ -25,6 +25,7 @@ SURFACE = {
     "Feature",
     "FeatureDep",
     "FeatureGraph",
+    "FeatureLock",
     "Field",
     "FieldDep",
     "FieldsMapping",

@@ -8,7 +8,7 @@ import dagster as dg
 
 from dagster_versioned.assets.feature_definition import feature_metadata, graph_of
 from dagster_versioned.assets.feature_step import Body, FeatureConfig, FeatureStep
-from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, plain
+from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, PROJECT_KEY, plain
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field
@@ -59,10 +59,11 @@ def versioned_feature(
     ``metaxy_provenance_by_field``, or the version of each field is that of what is in its ``columns``.
 
     ``deps`` are assets that are features, and `FeatureDep` of such. An ordinary versioned table becomes one by a
-    `Feature` of its asset key, whose fields name columns. ``ins`` may say more of an upstream: an `AssetIn` of its key
-    with a partition mapping, or a version that it is pinned to. ``hash`` is how versions of samples are computed; it
-    can be changed only by computing everything again. ``version_length`` is how many digits static versions have, by
-    default as many as those of the upstreams, else 8; all features of a project have one.
+    `Feature` of its asset key, whose fields name columns; a `FeatureLock` has those of other projects. ``ins`` may say
+    more of an upstream: an `AssetIn` of its key with a partition mapping, or a version that it is pinned to. ``hash``
+    is how versions of samples are computed; it can be changed only by computing everything again. ``version_length`` is
+    how many digits static versions have, by default as many as those of the upstreams, else 8; all features of a
+    project have one.
 
     With a ``chunk_size`` the function is called for at most so many samples at a time, and each chunk is committed
     before the next, so that a crash loses one chunk. In a run of several partitions it is called for each
@@ -86,7 +87,7 @@ def versioned_feature(
         given = _Function(body, feature, upstreams)
         loaded = dict(ins or {})
         for parameter, upstream in upstreams.items():
-            loaded[parameter] = _input(dg.AssetKey(upstream.split("/")), loaded)
+            loaded[parameter] = _input(graph[upstream], loaded)
         _check_chunks(feature, chunk_size)
         step = FeatureStep(graph, feature.key, hash or SampleHash(), chunk_size, given.as_type)
 
@@ -251,8 +252,10 @@ def _length(feature: Feature, stated: int | None, above: Set[int]) -> int:
     return found.pop() if found else SHORTEST
 
 
-def _input(key: dg.AssetKey, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
+def _input(upstream: Feature, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
     """The input that hands over the files of an upstream; as ``ins`` say, from where it is taken."""
+    key = dg.AssetKey(upstream.key.split("/"))
+    project = {} if upstream.project is None else {PROJECT_KEY: upstream.project}
     for name, one in list(ins.items()):
         if one.key == key:
             if plain(one.metadata or {}, COLUMNS_KEY) is not None:
@@ -260,5 +263,5 @@ def _input(key: dg.AssetKey, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
                     f"The input of {key.to_user_string()!r} has {COLUMNS_KEY} in its metadata, but its versions are "
                     "needed as well. Nothing was defined; name the columns in FeatureDep(select=[...])."
                 )
-            return ins.pop(name)
-    return dg.AssetIn(key)
+            return ins.pop(name)._replace(metadata={**(one.metadata or {}), **project})
+    return dg.AssetIn(key, metadata=project)

@@ -10,6 +10,7 @@ import typer
 
 from dagster_versioned.cli.arguments import Apply, Why
 from dagster_versioned.cli.developer import DryRun
+from dagster_versioned.cli.graph_lock import Upstreams, lock, upstream_projects
 from dagster_versioned.cli.session import Session, verb
 from dagster_versioned.cli.terminal import counted, say, show_table, show_tree
 from dagster_versioned.errors import InvalidInput
@@ -109,6 +110,14 @@ def register(app: typer.Typer) -> None:
             "graph rebase -m my_project.definitions --unchecked crop --why 'only refactored' --apply",
         ],
     )(rebase)
+    verb(
+        graph,
+        panel=PANEL,
+        examples=[
+            "graph lock video/crop --location s3://team/videos",
+            "graph lock --project VIDEOS --governance s3://company-governance --check",
+        ],
+    )(lock)
     app.add_typer(graph, name="graph", rich_help_panel=PANEL)
 
 
@@ -228,7 +237,7 @@ def push(session: Session, module: _Module = None, why: Why = None, dry_run: Dry
         session.note("Nothing was pushed: this is a dry run.")
 
 
-def plan(session: Session, module: _Module = None) -> None:
+def plan(session: Session, module: _Module = None, upstream: Upstreams = None) -> None:
     """Say which samples of each feature are to be computed, before anything runs.
 
     Below what is still to be computed, numbers are an upper bound. Versions and ids are read, and nothing is written.
@@ -239,7 +248,7 @@ def plan(session: Session, module: _Module = None) -> None:
     if named is None:
         raise InvalidInput("No definitions. Name their module: -m MODULE. Nothing was read.")
     graph = _current(named)
-    found = pending_work(session.open(), graph)
+    found = pending_work(session.open(), graph, upstream_projects(session, graph, upstream))
     if session.json:
         from dagster_versioned.cli.documents import print_json
 
@@ -275,6 +284,7 @@ def rebase(
             "--unchecked", metavar="FEATURE", help="Believe that its code gives the same rows; may be repeated."
         ),
     ] = None,
+    upstream: Upstreams = None,
     why: Why = None,
     apply: Apply = False,
 ) -> None:
@@ -294,8 +304,15 @@ def rebase(
         if not (old and equals and new):
             raise InvalidInput(f"--renamed {text!r} is no FEATURE.OLD=NEW, such as video.frames=images.")
         names[old] = new
+    graph = _current(named)
     report = rebased(
-        session.open(), _current(named), renamed=names, unchecked=unchecked or (), why=why, dry_run=not apply
+        session.open(),
+        graph,
+        renamed=names,
+        unchecked=unchecked or (),
+        upstreams=upstream_projects(session, graph, upstream),
+        why=why,
+        dry_run=not apply,
     )
     if session.json:
         from dagster_versioned.cli.documents import print_json

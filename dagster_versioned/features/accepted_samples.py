@@ -1,6 +1,6 @@
 """The samples of one feature that a rebase accepts, and what those below it see of them before they are written."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -23,7 +23,7 @@ from dagster_versioned.features.feature_table import FeatureTable, Resolved, fie
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.sample_update import SampleUpdate
-from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.project import Project
@@ -98,7 +98,9 @@ class FeatureToRebase:
         feature: Feature,
         names: Mapping[str, str],
         above: Mapping[str, Accepted],
+        others: Iterable[Project],
     ) -> None:
+        self._others = list(others)
         self._project, self._graph, self.feature, self._names, self._above = project, graph, feature, names, above
         self.table = project.table(feature.key.split("/"))
         self.head = self.table.state.history.heads.get(None) if self.table.exists() else None
@@ -141,8 +143,11 @@ class FeatureToRebase:
     def derived(self, before: FeatureGraph) -> Accepted | None:
         """A feature that is computed from others, with those samples accepted that were current before."""
         keys = dict.fromkeys(dep.feature for graph in (before, self._graph) for dep in graph[self.feature.key].deps)
-        files = {key: shown for key in keys if (shown := self._upstream(key)) is not None}
-        old = self._feature_table(before).resolve(files).increment.asked
+        known = {each.key: each for graph in (before, self._graph) for each in graph}
+        files = {key: shown for key in keys if (shown := self._upstream(known[key])) is not None}
+        # By which definitions another project computed them then is no question now.
+        unlocked = FeatureGraph([replace(each, project=None) for each in before], before.hash_length)
+        old = self._feature_table(unlocked).resolve(files).increment.asked
         resolved = self._feature_table(self._graph).resolve(files)
         asked, plan = resolved.increment.asked, resolved.feature.plan
         units = ", ".join(map(quoted, plan.units))
@@ -220,10 +225,11 @@ class FeatureToRebase:
         fields = {FieldRef.of(self.feature.key, each.key).text: each.member for each in before[self.feature.key].fields}
         return {self._names[text].replace("/", "_"): old for text, old in fields.items() if text in self._names}
 
-    def _upstream(self, key: str) -> UpstreamFiles | None:
+    def _upstream(self, feature: Feature) -> UpstreamFiles | None:
+        key = feature.key
         if key in self._above:
             return self._above[key].shown
-        table = self._project.table(key.split("/"))
+        table = table_of(feature, self._project, self._others)
         if not table.exists() or not table.state.history.heads:
             return None
         prefix = f"{key}."

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, Self, cast
 
 from dagster_versioned.engines.samples import SYSTEM_PREFIX
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.names import check_project_name
 
 INITIAL_CODE_VERSION = "__metaxy_initial__"
 """The code version of a field that states none (seed 004, "Field Level")."""
@@ -278,7 +279,7 @@ class FeatureDep:
     optional: bool = False
     lineage: Lineage = Lineage()
     fields_mapping: FieldsMapping = FieldsMapping()
-    source: Any = field(default=None, compare=False, repr=False)
+    source: Any = field(default=None, init=False, compare=False, repr=False)
 
     def __init__(
         self,
@@ -339,13 +340,15 @@ class Feature:
     """A table of samples, each with versions of its fields.
 
     ``id_columns`` identify a sample. Fields may be given by key alone, dependencies by the feature. Two fields never
-    share a name inside the columns of versions, and no id column is named like one of these.
+    share a name inside the columns of versions, and no id column is named like one of these. ``project`` names another
+    project, in which it is computed: this one reads it.
     """
 
     key: str
     id_columns: tuple[str, ...]
     fields: tuple[Field, ...]
     deps: tuple[FeatureDep, ...] = ()
+    project: str | None = None
 
     def __init__(
         self,
@@ -353,6 +356,7 @@ class Feature:
         id_columns: Iterable[str],
         fields: Iterable[Field | str] = ("default",),
         deps: "Iterable[FeatureDep | Feature | Asset | str]" = (),
+        project: str | None = None,
     ) -> None:
         object.__setattr__(self, "key", key_text(key))
         object.__setattr__(self, "id_columns", _listed(f"The id columns of feature {self.key!r}", id_columns))
@@ -363,6 +367,7 @@ class Feature:
             "deps",
             tuple(each if isinstance(each, FeatureDep) else FeatureDep(each) for each in _listed("The deps", deps)),
         )
+        object.__setattr__(self, "project", None if project is None else check_project_name(project))
         self._check()
 
     def _check(self) -> None:
@@ -417,6 +422,7 @@ class Feature:
             "id_columns": list(self.id_columns),
             "fields": [each.to_json() for each in self.fields],
             **({"deps": [dep.to_json() for dep in self.deps]} if self.deps else {}),
+            **({} if self.project is None else {"project": self.project}),
         }
 
     @classmethod
@@ -427,6 +433,7 @@ class Feature:
             members["id_columns"],
             [Field.from_json(each) for each in members["fields"]],
             [FeatureDep.from_json(each) for each in members.get("deps", ())],
+            members.get("project"),
         )
 
 

@@ -75,6 +75,8 @@ class FeatureTable:
                 f"Feature {self.feature.key!r} is computed from {missing}, which are not there. Nothing was computed "
                 "or written; materialize them first."
             )
+        for name in (dep.feature for dep in self.feature.deps):
+            upstreams[name].require_definition(self.graph, name)
         head, full = self._head(partition, full)
         self._check_columns(upstreams)
         given = {each.name: upstreams[each.name] for each in self.plan.upstreams}

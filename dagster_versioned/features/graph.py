@@ -115,8 +115,12 @@ class FeatureGraph:
 
     @cached_property
     def project_version(self) -> str:
-        """The version of the graph: of the keys and feature versions of all features, sorted by key."""
-        return self._hash(key + self.versions(key).feature for key in sorted(self._features))
+        """The version of the graph: of the keys and feature versions of all features, sorted by key.
+
+        Those of other projects are left out: they change it where they change a feature that is computed from them.
+        """
+        own = (key for key in sorted(self._features) if self._features[key].project is None)
+        return self._hash(key + self.versions(key).feature for key in own)
 
     def _all_field_versions(self) -> dict[FieldRef, str]:
         found: dict[FieldRef, str] = {}

@@ -145,6 +145,8 @@ def _definition_changes(old: Feature, new: Feature) -> Iterator[DefinitionChange
 def _definition(feature: Feature) -> Mapping[str, Any]:
     """All of a definition but its fields, flat."""
     found: dict[str, Any] = {"id_columns": list(feature.id_columns)}
+    if feature.project is not None:
+        found["project"] = feature.project
     for dep in feature.deps:
         members = dep.to_json()
         found[f"deps.{members.pop('feature')}"] = True

@@ -5,7 +5,7 @@ they are an upper bound: what comes of that is taken for changed, and for passin
 it the data versions that it had. What nobody can know before it ran is reported as unknown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
@@ -30,7 +30,7 @@ from dagster_versioned.features.feature_table import FeatureTable
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.resolve import sample_plan
-from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.features.upstream_files import UpstreamFiles, is_own, table_of
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
@@ -64,15 +64,23 @@ class PendingWork:
         return self.new + self.stale
 
 
-def pending_work(project: Project, graph: FeatureGraph) -> list[PendingWork]:
+def pending_work(project: Project, graph: FeatureGraph, upstreams: Iterable[Project] = ()) -> list[PendingWork]:
     """What of each feature is to be computed, in the order in which they are.
 
-    Their tables are those of the assets with their keys. Reads versions and ids, and nothing is written. Features with
-    partitions are unknown, since which partitions they are computed from is Dagster's to say.
+    Their tables are those of the assets with their keys; ``upstreams`` are the other projects whose features the graph
+    names, which are taken as they are. Reads versions and ids, and nothing is written. Features with
+    partitions are unknown, since which partitions they are computed from is Dagster's to say. Raises `InvalidInput`
+    where one of the projects is missing.
     """
     found: list[PendingWork] = []
     above: dict[str, UpstreamFiles | _Pending | None] = {}
+    others = list(upstreams)
+    read = {dep.feature for feature in graph if is_own(feature, project) for dep in feature.deps}
     for feature in graph:
+        if not is_own(feature, project):
+            if feature.key in read:
+                above[feature.key] = _stored_files(table_of(feature, project, others))
+            continue
         table = project.table(feature.key.split("/"))
         of = _of_feature(graph, feature, table, above) if feature.deps else _of_root(feature, table)
         found.append(of[0])
@@ -111,11 +119,15 @@ class _UnknownError(Exception):
 
 
 def _of_root(feature: Feature, table: VersionedTable) -> tuple[PendingWork, UpstreamFiles | None]:
-    if not table.exists() or not table.state.history.heads:
+    files = _stored_files(table)
+    if files is None:
         return PendingWork(feature.key, "unknown", note="it was never materialized"), None
-    files = UpstreamFiles(table, table.files())
     rows = sum(version.identity.nrow for version in files.files.versions if not version.is_foreign)
     return PendingWork(feature.key, "unknown", unchanged=rows, note="its samples are known once it ran"), files
+
+
+def _stored_files(table: VersionedTable) -> UpstreamFiles | None:
+    return UpstreamFiles(table, table.files()) if table.exists() and table.state.history.heads else None
 
 
 def _of_feature(

@@ -5,7 +5,7 @@ are now; what had really changed stays stale. All features are compared before t
 refused leaves all as they were. Source: seed 004 ("data version reconciliation").
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from dagster_versioned.features.feature_table import field_versions
 from dagster_versioned.features.graph import FeatureGraph, FieldRef
 from dagster_versioned.features.increment import Increment
 from dagster_versioned.features.snapshots import GraphHistory, Push
+from dagster_versioned.features.upstream_files import is_own, table_of
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
@@ -63,6 +64,7 @@ def rebase(
     unchecked: Collection[str] = (),
     compare: int = 100,
     before: FeatureGraph | None = None,
+    upstreams: Iterable[Project] = (),
     why: str | None = None,
     dry_run: bool = True,
 ) -> RebaseReport:
@@ -73,11 +75,12 @@ def rebase(
     row that differs from the stored one refuses the rebase. ``unchecked`` features are believed without. ``before`` are
     the definitions by which the tables were computed, by default those of the last push that has them. Fields keep
     their data versions, so that features below an accepted one stay current; an added field has its provenance.
+    ``upstreams`` are the other projects whose features the graph names; they are read.
 
     The definitions are pushed with the rebase, then each feature is one commit. Dead in between, it goes on when run
     again. Raises `InvalidInput` for what is refused, before anything is written.
     """
-    history, names = GraphHistory(project), dict(renamed or {})
+    history, names, others = GraphHistory(project), dict(renamed or {}), list(upstreams)
     if compare < 1:
         raise InvalidInput(f"compare is {compare}; at least 1 is needed. Nothing was written.")
     for what, keys in (("compute", compute or {}), ("unchecked", unchecked)):
@@ -88,7 +91,9 @@ def rebase(
     plans: dict[str, Accepted] = {}
     features: list[RebasedFeature] = []
     for feature in graph:
-        stage = FeatureToRebase(project, graph, feature, names, plans)
+        if not is_own(feature, project):
+            continue
+        stage = FeatureToRebase(project, graph, feature, names, plans, others)
         if stage.is_current:
             continue
         known = before or _definitions(history, stage)
@@ -110,7 +115,7 @@ def rebase(
         },
     }
     push = history.push(graph, why=why, rebase=record).push
-    written = (replace(each, after=_written(project, graph, plans[each.key], why)) for each in features)
+    written = (replace(each, after=_written(project, graph, plans[each.key], others, why)) for each in features)
     return RebaseReport(tuple(written), push)
 
 
@@ -218,11 +223,13 @@ def _checked(plan: Accepted, names_alone: bool, compute: Compute | None, believe
 # --- what is written -------------------------------------------------------------------------------------------------
 
 
-def _written(project: Project, graph: FeatureGraph, plan: Accepted, why: str | None) -> Version:
+def _written(
+    project: Project, graph: FeatureGraph, plan: Accepted, others: Iterable[Project], why: str | None
+) -> Version:
     key = plan.feature.feature.key
     parents: list[Upstream] = []
     for dep in graph[key].deps:
-        above, seen = project.table(dep.feature.split("/")), plan.upstreams.get(dep.feature)
+        above, seen = table_of(graph[dep.feature], project, others), plan.upstreams.get(dep.feature)
         if seen is not None:
             parents += above.upstream() if isinstance(seen, ShownTable) else above.upstream_of(seen.files)
     code_version = graph.versions(key).feature

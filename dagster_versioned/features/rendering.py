@@ -83,7 +83,8 @@ def draw(graph: FeatureGraph) -> Drawing:
             columns = ", ".join(field.columns)
             more = [code, f"from {parents}" if parents else "", f"of {columns}" if columns else ""]
             lines.append(Line(f"{field.key} {versions.fields[field.key]}", "; ".join(filter(None, more))))
-        title = Line(f"{feature.key} {versions.feature}", f"by {', '.join(feature.id_columns)}")
+        of = "" if feature.project is None else f"; of {feature.project}"
+        title = Line(f"{feature.key} {versions.feature}", f"by {', '.join(feature.id_columns)}{of}")
         deps = tuple(Line(f"from {dep.feature}", _dependency_text(dep)) for dep in feature.deps)
         nodes.append(Node(title, tuple(lines), deps))
     title = f"project version {graph.project_version}, features: {len(nodes)}"

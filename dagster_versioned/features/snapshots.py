@@ -199,9 +199,9 @@ class GraphHistory:
 
     def _read_push(self, key: str) -> Push:
         where = f"{self._store.uri}/{key}"
-        found = _parsed(_PushDocument, self._store.get(key), where)
+        found = parse_document(_PushDocument, self._store.get(key), where)
         if _push_key(found.number) != key:
-            raise _unreadable(where, f"it says that it is push {found.number}")
+            raise _unreadable(where, f"it says that it is push {found.number}", _RESTORE)
         return Push(found.number, found.snapshot, found.project_version, found.at, found.by, found.why, found.rebase)
 
     def _put_snapshot(self, name: str, data: bytes) -> None:
@@ -229,17 +229,17 @@ def snapshot_bytes(graph: FeatureGraph) -> bytes:
     return canonical_json({**_VERSION, "hash_length": graph.hash_length, "features": features})
 
 
-def parse_snapshot(data: bytes, where: str) -> FeatureGraph:
-    """The definitions that `snapshot_bytes` gave; ``where`` names them in messages.
+def parse_snapshot(data: bytes, where: str, fix: str | None = None) -> FeatureGraph:
+    """The definitions that `snapshot_bytes` gave; ``where`` and ``fix`` are as for `parse_document`.
 
     Raises `IntegrityError` for what is no such document, and `UnsupportedFeature` for one of a newer format.
     """
-    document = _parsed(_SnapshotDocument, data, where)
+    document = parse_document(_SnapshotDocument, data, where, fix or _RESTORE)
     features = [members.model_dump(exclude_none=True) for members in document.features]
     try:
         return FeatureGraph(map(Feature.from_json, features), document.hash_length)
     except InvalidInput as error:
-        raise _unreadable(where, str(error)) from error
+        raise _unreadable(where, str(error), fix or _RESTORE) from error
 
 
 def _canonical(feature: Feature) -> dict[str, Any]:
@@ -266,38 +266,40 @@ _VERSION: Mapping[str, int] = {"schema_version": SCHEMA_VERSION}
 
 _Name = Annotated[str, StringConstraints(min_length=1)]
 _Names = Annotated[list[_Name], Member(min_length=1)]
-_Sha = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+Sha = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 
 
-class _Members(BaseModel):
+class Members(BaseModel):
+    """A document, or a part of one: no other members than these, each of its type."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
 
-class _FieldDep(_Members):
+class _FieldDep(Members):
     feature: str
     fields: list[str] | None = None
 
 
-class _Field(_Members):
+class _Field(Members):
     key: str
     code_version: str
     deps: list[_FieldDep] | None = None
     columns: list[_Name] = []
 
 
-class _FieldsMapping(_Members):
+class _FieldsMapping(Members):
     kind: Literal["default", "specific", "all", "none"] = "default"
     match_suffix: bool = False
     excluded: list[str] = []
     mapping: dict[str, list[str]] = {}
 
 
-class _Lineage(_Members):
+class _Lineage(Members):
     kind: Literal["identity", "aggregation", "expansion"]
     on: _Names | None = None
 
 
-class _FeatureDep(_Members):
+class _FeatureDep(Members):
     feature: str
     rename: dict[_Name, _Name] = {}
     select: list[_Name] | None = None
@@ -307,23 +309,24 @@ class _FeatureDep(_Members):
     fields_mapping: _FieldsMapping = _FieldsMapping()
 
 
-class _Feature(_Members):
+class _Feature(Members):
     key: str
     id_columns: _Names
     fields: list[_Field]
     deps: list[_FeatureDep] = []
+    project: str | None = None
 
 
-class _SnapshotDocument(_Members):
+class _SnapshotDocument(Members):
     schema_version: Literal[1]
     hash_length: Annotated[int, Member(ge=SHORTEST, le=LONGEST)]
     features: list[_Feature]
 
 
-class _PushDocument(_Members):
+class _PushDocument(Members):
     schema_version: Literal[1]
     number: Annotated[int, Member(ge=0)]
-    snapshot: _Sha
+    snapshot: Sha
     project_version: Annotated[str, StringConstraints(pattern="^[0-9a-f]{8,64}$")]
     at: Instant
     by: str | None
@@ -331,10 +334,16 @@ class _PushDocument(_Members):
     rebase: dict[str, Any] | None = None
 
 
-_Document = TypeVar("_Document", _SnapshotDocument, _PushDocument)
+_RESTORE = "Nothing was changed. Restore it from a backup or from the store's own versioning."
+
+_Document = TypeVar("_Document", bound=Members)
 
 
-def _parsed(kind: type[_Document], data: bytes, where: str) -> _Document:
+def parse_document(kind: type[_Document], data: bytes, where: str, fix: str = _RESTORE) -> _Document:
+    """A JSON document of a kind; ``where`` names it in messages, ``fix`` says what to do where it is damaged.
+
+    Raises `IntegrityError` for what is no such document, and `UnsupportedFeature` for one of a newer format.
+    """
     try:
         members: Any = orjson.loads(data)
         version = members["schema_version"]
@@ -347,13 +356,10 @@ def _parsed(kind: type[_Document], data: bytes, where: str) -> _Document:
     except ValidationError as error:
         faults = error.errors(include_input=False, include_url=False, include_context=False)[:5]
         described = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults)
-        raise _unreadable(where, described) from None
+        raise _unreadable(where, described, fix) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise _unreadable(where, f"it is no JSON object with a schema_version ({type(error).__name__})") from error
+        raise _unreadable(where, f"it is no JSON object with a schema_version ({type(error).__name__})", fix) from error
 
 
-def _unreadable(where: str, what: str) -> IntegrityError:
-    return IntegrityError(
-        f"{where} cannot be read: {what}. Nothing was changed. Restore it from a backup or from the store's own"
-        " versioning."
-    )
+def _unreadable(where: str, what: str, fix: str) -> IntegrityError:
+    return IntegrityError(f"{where} cannot be read: {what}. {fix}")

@@ -1,6 +1,6 @@
 """What a feature lacks, resolved and written without Dagster. Source: seed 004 ("Incremental Computations")."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.feature_table import FeatureTable, Resolved
 from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.features.increment import Increment
-from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.features.upstream_files import UpstreamFiles, table_of
 from dagster_versioned.tables.feature_record import FeatureRecord
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.lineage import Upstream
@@ -88,6 +88,7 @@ def resolve_update(
     full: bool = False,
     stale_if: str | None = None,
     where: Mapping[str, str] | None = None,
+    upstreams: Iterable[Project] = (),
 ) -> FeatureUpdate:
     """What is new, stale and orphaned of a feature of a graph, compared with what its upstreams are now.
 
@@ -96,7 +97,8 @@ def resolve_update(
     Increments have frames of ``as_type`` (by default pyarrow's tables). ``partition`` is that of the table, and of
     the upstreams that have it. ``full``: all samples are to be computed. ``stale_if`` is a condition (SQL) on stored
     samples that are stale whatever they were computed from, ``where`` has conditions on upstreams, by feature, on what
-    is to be computed now: other samples are left for later. Raises `InvalidInput` where the feature is not
+    is to be computed now: other samples are left for later. ``upstreams`` are the other projects whose features the
+    graph names (`Feature.project`); they are read. Raises `InvalidInput` where the feature is not
     in the graph, lacks samples or upstreams, or cannot be compared, and `CommitConflict` for a table that another
     program changed.
     """
@@ -126,7 +128,10 @@ def resolve_update(
             f"Feature {key!r} is computed from {[dep.feature for dep in definition.deps]}, but samples were given. "
             "Nothing was computed or written. Leave them out, or write them to its upstream."
         )
-    files = {dep.feature: _upstream(project, dep.feature, partition) for dep in definition.deps}
+    others = list(upstreams)
+    files = {
+        dep.feature: _upstream(table_of(graph[dep.feature], project, others), partition) for dep in definition.deps
+    }
     given = {name: each for name, each in files.items() if each is not None}
     as_type = as_type or pa.Table
     found = kept.resolve(given, partition=partition, as_type=as_type, full=full, stale_if=stale_if, where=where)
@@ -141,9 +146,8 @@ def _stored_hash(table: VersionedTable, partition: str | None) -> SampleHash | N
     return None if record is None else SampleHash(cast("Any", record.hash[0]), record.hash[1])
 
 
-def _upstream(project: Project, key: str, partition: str | None) -> UpstreamFiles | None:
+def _upstream(table: VersionedTable, partition: str | None) -> UpstreamFiles | None:
     """The files of a table as it is now, of one partition if it has that; ``None`` where it was never written."""
-    table = project.table(key.split("/"))
     if not table.exists() or not table.state.history.heads:
         return None
     files = UpstreamFiles(table, table.files())

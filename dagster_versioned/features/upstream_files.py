@@ -7,9 +7,12 @@ from typing import Any
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.scan import ScanFile
-from dagster_versioned.errors import ExpiredVersion, VersionNotFound
+from dagster_versioned.errors import ExpiredVersion, InvalidInput, VersionNotFound
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.graph import FeatureGraph
 from dagster_versioned.tables.feature_record import FeatureRecord, digests_together
 from dagster_versioned.tables.history import Version
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.read import VersionFiles
 from dagster_versioned.tables.table import VersionedTable
 
@@ -30,6 +33,43 @@ class UpstreamFiles:
         """The rows as a frame."""
         scan = self.files.scan if columns is None else replace(self.files.scan, columns=tuple(columns))
         return self.table.read_files(replace(self.files, scan=scan), frame_type)
+
+    def require_definition(self, graph: FeatureGraph, key: str) -> None:
+        """Raise `InvalidInput` where a feature of another project was computed by other definitions than the graph's.
+
+        Those of the project itself may be: its own tables follow its definitions.
+        """
+        feature = graph[key]
+        if feature.project is None:
+            return
+        wanted = graph.versions(key)
+        for version in self.files.versions:
+            record = None if version.is_foreign else FeatureRecord.of(version.identity.custom)
+            if record is None:
+                if not feature.deps:
+                    continue  # an ordinary table, whose definition names columns
+                what = "is no feature's"
+            elif record.ids != feature.id_columns:
+                what = f"has the id columns {list(record.ids)}, and the locked definition {list(feature.id_columns)}"
+            else:
+                stored = {name: one for name, (one, _) in record.fields.items()}
+                different = sorted(
+                    name for name in {*stored, *wanted.fields} if stored.get(name) != wanted.fields.get(name)
+                )
+                if not different:
+                    continue
+                pairs = ", ".join(
+                    f"{name} {stored.get(name)} instead of {wanted.fields.get(name)}" for name in different
+                )
+                what = f"was computed by other definitions than the locked {wanted.feature}: {pairs}"
+                lengths = {len(one) for one in stored.values()} - {graph.hash_length}
+                if lengths:
+                    what += f" (state version_length={min(lengths)}, which is theirs)"
+            raise InvalidInput(
+                f"Feature {key!r} of project {feature.project} in version {version.short} {what}. Nothing was computed "
+                "or written. Lock it again with `dagster-versioned graph lock` and deploy; or, where the lock has what "
+                "was pushed last, wait until that project has computed it."
+            )
 
     def of(self, partitions: Iterable[str]) -> "UpstreamFiles":
         """The same version of some of the partitions; of those that it has."""
@@ -81,3 +121,26 @@ class UpstreamFiles:
         ]
         known = [record.digests for record in records if record is not None]
         return digests_together(known) if known and len(known) == len(records) else None
+
+
+def table_of(feature: Feature, project: Project, others: Iterable[Project]) -> VersionedTable:
+    """The table of a feature of a graph: in the project, or in that of the ``others`` that computes it.
+
+    Raises `InvalidInput` where that one is not among them.
+    """
+    if is_own(feature, project):
+        return project.table(feature.key.split("/"))
+    known = list(others)
+    for other in known:
+        if other.name == feature.project:
+            return other.table(feature.key.split("/"))
+    raise InvalidInput(
+        f"Feature {feature.key!r} is of project {feature.project}, which is not among the upstream projects "
+        f"{[other.name for other in known]}. Nothing was computed or written. Give it: "
+        f"upstreams=[Project.open({feature.project!r}, …)], on the command line --upstream LOCATION or --governance."
+    )
+
+
+def is_own(feature: Feature, project: Project) -> bool:
+    """Whether a project computes a feature itself."""
+    return feature.project in (None, project.name)

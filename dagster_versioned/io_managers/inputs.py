@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import dagster as dg
 
-from dagster_versioned.assets.graph.inputs import ALLOW_MISSING_KEY, COLUMNS_KEY, URI_KEY, VERSION_KEY, plain
+from dagster_versioned.assets.graph.inputs import (
+    ALLOW_MISSING_KEY,
+    COLUMNS_KEY,
+    PROJECT_KEY,
+    URI_KEY,
+    VERSION_KEY,
+    plain,
+)
 from dagster_versioned.assets.graph.places import external_table
 from dagster_versioned.assets.parked import Publish, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
@@ -72,6 +79,7 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     """
     if (uri := _uri(context)) is not None:
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
+    _require_project(context, project.project().name)
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
     if step is not None:
@@ -162,6 +170,17 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
         return as_source(table.read_files(files, wish.frame_type), context.asset_key)
 
     return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
+
+
+def _require_project(context: dg.InputContext, name: str) -> None:
+    wanted = plain(context.definition_metadata, PROJECT_KEY)
+    if wanted not in (None, name):
+        key = context.asset_key.to_user_string()
+        raise InvalidInput(
+            f"The {input_text(context)} is a feature of project {wanted}, and its IO manager is on {name}. Nothing was "
+            f"read. Make its source versioned_source({key!r}, io_manager_key=…), with a VersionedParquetIOManager on "
+            f"ProjectResource(name={wanted!r}, …) under that key."
+        )
 
 
 def _seen(

@@ -1,5 +1,6 @@
 """Features on the command line: drawn, compared, pushed."""
 
+import json
 import re
 import shlex
 import shutil
@@ -11,10 +12,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import resolve_update
+from dagster_versioned import Project, resolve_update
 from dagster_versioned.assets.code_location import features_of_module
 from dagster_versioned.cli.failures import ExitCode
 from dagster_versioned.features.snapshots import GraphHistory
+from dagster_versioned.governance.mirror import GovernanceStore
+from dagster_versioned.governance.registry import Registry
+from dagster_versioned.storage import LocalStore, Location
 from support.command_line import PROGRAM, in_process
 
 FEATURES = """
@@ -286,7 +290,7 @@ words = Feature("words", ["id"], [Field("{name}", deps=[FieldDep(video, ["audio"
 
 
 def test_help_says_what_a_push_is(cli):
-    for verb in ("render", "diff", "history", "push", "plan"):
+    for verb in ("render", "diff", "history", "push", "plan", "lock"):
         out = cli("graph", verb, "--help", ok=0).out
         assert f"dagster-versioned graph {verb}" in out
 
@@ -318,7 +322,124 @@ def test_the_page_works_as_it_is_written(tmp_path, monkeypatch):
             done = in_process(*words)
             assert (done.exit_code, done.stderr) == (0, ""), line
             said = outputs[line.removeprefix("dagster-versioned ")] = done.stdout
-    del sys.modules["features"]
+    for name in ("features", "search"):
+        del sys.modules[name]
+    assert "vectors" in outputs["graph render -m search"]
+    assert "crop 9558764d  by video_id; of VIDEOS" in outputs["graph render -m search"]
     assert [feature.key for feature in names["pushed"]] == ["video", "crop", "transcript", "faces"]
     assert len(outputs["graph history"].splitlines()) == 3
     assert outputs["graph plan -m features"].count(" is unknown ") == 3
+
+
+OURS = """
+from dagster_versioned import Feature, FeatureLock, Field
+
+lock = FeatureLock.read()
+index = Feature("index", ["video_id"], [Field("index", "{code}")], [lock["crop"]])
+"""
+
+
+@pytest.fixture
+def other(features, tmp_path):
+    """A project, VIDEOS, to which ``first`` was pushed; the options that name it."""
+    options = ("--project", "VIDEOS", "--location", str(tmp_path / "videos"))
+    assert in_process("graph", "push", "-m", "first", *options).exit_code == 0
+    return options
+
+
+def test_features_are_locked_and_renewed(cli, features, other):
+    first = cli("graph", "lock", "crop", *other, ok=0)
+    assert [line.split()[:3] for line in first.out.splitlines()[1:3]] == [
+        ["video", "VIDEOS", "added"],
+        ["crop", "VIDEOS", "added"],
+    ]
+    assert first.out.endswith("Wrote features.lock: 2 features.\n")
+    written = Path("features.lock").read_bytes()
+    assert cli("graph", "lock", *other, ok=0).out == "features.lock is up to date: 2 features.\n"
+    assert cli("graph", "lock", "--check", *other, ok=0).out == "features.lock is up to date: 2 features.\n"
+    cli("graph", "push", "-m", "second", *other, ok=0)
+    stale = cli("graph", "lock", "--check", *other, ok=ExitCode.FINDINGS)
+    assert stale.out.endswith("features.lock is not up to date.\n")
+    assert Path("features.lock").read_bytes() == written
+    document = cli.json("graph", "lock", *other)
+    assert (document["applied"], document["output"]) == (True, "features.lock")
+    assert document["projects"]["VIDEOS"]["push"] == 1
+    assert [(each["key"], each["change"]) for each in document["features"]] == [
+        ("video", "changed"),
+        ("crop", "changed"),
+    ]
+    assert cli("graph", "lock", "faces", *other, ok=0).out.endswith("Wrote features.lock: 3 features.\n")
+    less = cli("graph", "lock", "video", *other, ok=0).out.splitlines()
+    assert [line.split()[:3] for line in less[1:3]] == [["crop", "VIDEOS", "removed"], ["faces", "VIDEOS", "removed"]]
+
+
+def test_a_push_of_what_is_not_locked_leaves_the_file(cli, features, other):
+    cli("graph", "lock", "video", *other, ok=0)
+    written = Path("features.lock").read_bytes()
+    (features / "third.py").write_text(FEATURES.replace("{audio}", "1").replace('"faces", "1"', '"faces", "2"'))
+    cli("graph", "push", "-m", "third", *other, ok=0)
+    assert cli("graph", "lock", *other, ok=0).out == "features.lock is up to date: 1 feature.\n"
+    assert Path("features.lock").read_bytes() == written
+
+
+def test_what_cannot_be_locked_names_what_to_do(cli, features, other, tmp_path):
+    assert "none is named" in cli("graph", "lock", *other, ok=ExitCode.INVALID).err
+    assert "has no features ['no']" in cli("graph", "lock", "no", *other, ok=ExitCode.NOT_FOUND).err
+    unknown = cli("graph", "lock", "crop", "--project", "NO", "--governance", str(tmp_path / "gov"))
+    assert (unknown.code, unknown.out) == (ExitCode.INTEGRITY, "")
+    assert "NO" in unknown.err
+    assert not Path("features.lock").exists()
+    Path("features.lock").write_bytes(b'{"schema_version": 1,')
+    damaged = cli("graph", "lock", "crop", *other, ok=ExitCode.INTEGRITY)
+    assert "delete it and lock again" in damaged.err
+    assert Path("features.lock").read_bytes() == b'{"schema_version": 1,'
+
+
+def compute(project, module):
+    """All that the module ``first`` defines."""
+    graph = features_of_module(module)
+    given = pa.table({"video_id": [1, 2], "metaxy_provenance_by_field": [{"audio": "a", "frames": "f"}] * 2})
+    with resolve_update(project, graph, "video", samples=given) as update:
+        update.write()
+    with resolve_update(project, graph, "crop") as update:
+        update.write(update.increment.changed)
+
+
+def test_locked_features_are_planned_drawn_pushed_and_rebased_with_the_other_project(cli, features, other, project):
+    videos = Project.open("VIDEOS", other[-1])
+    compute(videos, "first")
+    cli("graph", "lock", "crop", *other, ok=0)
+    (features / "ours.py").write_text(OURS.replace("{code}", "1"))
+    (features / "bumped.py").write_text(OURS.replace("{code}", "2"))
+    upstream = ("--upstream", other[-1])
+    assert "by video_id; of VIDEOS" in cli("graph", "render", "-m", "ours", ok=0).out
+    cli("graph", "push", "-m", "ours", ok=0)
+    unknown = cli("graph", "plan", "-m", "ours", ok=ExitCode.INVALID)
+    assert "'crop' is of project VIDEOS" in unknown.err
+    (planned,) = cli.json("graph", "plan", "-m", "ours", *upstream)["features"]
+    assert (planned["key"], planned["certainty"], planned["new"]) == ("index", "exact", 2)
+    with resolve_update(project, features_of_module("ours"), "index", upstreams=[videos]) as update:
+        update.write(update.increment.changed)
+    words = ("graph", "rebase", "-m", "bumped", "--unchecked", "index", "--apply")
+    assert "'crop' is of project VIDEOS" in cli(*words, ok=ExitCode.INVALID).err
+    (rebased,) = cli.json(*words, *upstream)["features"]
+    assert (rebased["key"], rebased["samples"], rebased["left"]) == ("index", 2, 0)
+
+
+def test_governance_finds_the_projects_of_locked_features(cli, features, tmp_path, git_identity):
+    registry, clone = str(tmp_path / "registry.git"), tmp_path / "clone"
+    made, mirror = Registry.init(registry, clone), GovernanceStore(LocalStore(tmp_path / "gov"))
+    for name in ("VIDEOS", "SEARCH"):
+        made.register(name, Location.parse(str(tmp_path / name)), actor="Ada <ada@example.org>")
+    mirror.publish(made)
+    reader, writer = ("--governance", str(tmp_path / "gov")), ("--clone", str(clone))
+    videos = ("--project", "VIDEOS", *reader)
+    pushed = in_process("graph", "push", "-m", "first", *videos, *writer)
+    assert pushed.exit_code == 0, pushed.stderr
+    compute(Project.open("VIDEOS", str(tmp_path / "VIDEOS")), "first")
+    locked = in_process("graph", "lock", "crop", *videos)
+    assert locked.exit_code == 0, locked.stderr
+    (features / "ours.py").write_text(OURS.replace("{code}", "1"))
+    planned = in_process("graph", "plan", "-m", "ours", "--project", "SEARCH", *reader, "--json")
+    assert planned.exit_code == 0, planned.stderr
+    assert [(each["key"], each["new"]) for each in json.loads(planned.stdout)["features"]] == [("index", 2)]

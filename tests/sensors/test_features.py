@@ -4,7 +4,17 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from dagster_versioned import build_version_sensor
+from dagster_versioned import (
+    FeatureGraph,
+    FeatureLock,
+    GraphHistory,
+    Project,
+    ProjectResource,
+    VersionedParquetIOManager,
+    build_version_sensor,
+    resolve_update,
+    versioned_source,
+)
 from dagster_versioned.assets.feature import versioned_feature
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, Lineage
 
@@ -208,3 +218,44 @@ def test_partitions_are_judged_by_their_own_fields_and_whole_tables_by_all(daemo
     assert daemon.settle() == [("faces", None)]
     daemon.lose_cursor()
     assert daemon.tick() == []
+
+
+@pytest.mark.slow
+def test_a_commit_of_the_fields_of_another_projects_feature_triggers_once(daemon, tmp_path):
+    """The lock says what they are: a change of another field starts nothing."""
+    location = str(tmp_path / "videos")
+    other = Project.open("VIDEOS", location)
+    video = Feature("video", ["id"], [Field("sound", columns=["sound"]), Field("image", columns=["image"])])
+    graph = FeatureGraph([video])
+    GraphHistory(other).push(graph)
+    lock = FeatureLock.empty().locked(other, ["video"])
+
+    def table(rows):
+        return pa.table(dict(zip(("id", "sound", "image"), map(list, zip(*rows, strict=True)), strict=True)))
+
+    def write(*rows):
+        with resolve_update(other, graph, "video", samples=table(rows)) as update:
+            return update.write().version
+
+    @versioned_feature(
+        id_columns=["id"], fields=[Field("text", deps=[FieldDep("video", ["sound"])])], deps=[lock["video"]]
+    )
+    def words(increment):
+        return increment.changed.select(["id"])
+
+    manager = VersionedParquetIOManager(project=ProjectResource(name="VIDEOS", location=location))
+    daemon.deploy(
+        versioned_source("video", io_manager_key="videos"),
+        words,
+        sensors=[build_version_sensor("current", dg.AssetSelection.assets(words))],
+        resources={"videos": manager},
+    )
+    assert daemon.settle() == []
+    write((1, "a", "x"), (2, "b", "y"))
+    assert daemon.settle() == [("words", None)]
+    write((1, "a", "other"), (2, "b", "y"))
+    assert daemon.settle() == []
+    version = write((1, "a", "other"), (2, "c", "y"))
+    assert daemon.settle() == [("words", None)]
+    (parent,) = daemon.head("words").identity.parents
+    assert (parent.source, parent.table, parent.version) == ("VIDEOS", "video", version.metadata_sha)

@@ -13,6 +13,8 @@ COLUMNS_KEY = "dagster_versioned/columns"
 """`AssetIn` metadata that limits the input to some columns."""
 URI_KEY = "dagster_versioned/uri"
 """Metadata of an external asset that is a Delta table of no project: where it is."""
+PROJECT_KEY = "dagster_versioned/project"
+"""`AssetIn` metadata that names the project that the input is to be of, where it is another one than the asset's."""
 ALLOW_MISSING_KEY = "allow_missing_partitions"
 """`AssetIn` metadata that leaves out partitions that were never materialized; the key is Dagster's own."""
 

@@ -1,0 +1,91 @@
+"""The verb that pins features of other projects in a file, and how verbs for graphs open these projects."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dagster_versioned.cli.failures import ExitCode
+from dagster_versioned.cli.session import Session
+from dagster_versioned.cli.terminal import counted, say, show_table
+
+if TYPE_CHECKING:
+    from dagster_versioned.features.graph import FeatureGraph
+    from dagster_versioned.tables.project import Project
+
+Upstreams = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--upstream",
+        metavar="LOCATION",
+        help="Another project whose features are upstreams; may be repeated. --governance knows them by name.",
+    ),
+]
+
+
+def upstream_projects(session: Session, graph: "FeatureGraph", locations: list[str] | None) -> "list[Project]":
+    """The projects at the locations, and of the others that a graph names those that governance knows.
+
+    Raises what `Session.production` does.
+    """
+    plain = replace(session, project=None, environment=None, governance=None)
+    found = [replace(plain, location=location).production() for location in locations or ()]
+    if session.governance:
+        named = {feature.project for feature in graph if feature.project is not None}
+        missing = sorted(named - {project.name for project in found} - {session.project})
+        found += [session.governed().project(name) for name in missing]
+    return found
+
+
+def lock(
+    session: Session,
+    features: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FEATURE", help="What of the project; without any, what of it is in FILE."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The lock.")] = Path("features.lock"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether FILE is up to date: exit code 1 if not.")
+    ] = False,
+) -> ExitCode | None:
+    """Pin features of the project in a file, with all that they depend on, for a project that is computed from them.
+
+    They are those of the project's last push. Features of other projects in FILE stay.
+    """
+    from dagster_versioned.features.graph_diff import graph_diff
+    from dagster_versioned.features.lock import FeatureLock
+
+    project = session.open()
+    before = FeatureLock.read(output) if output.exists() else FeatureLock.empty()
+    after = before.locked(project, features or ())
+    diff = graph_diff(before.graph, after.graph)
+    was = before.projects.get(project.name)
+    is_same = not diff and was is not None and was.features == after.projects[project.name].features
+    applied = not is_same and not check
+    if applied:
+        after.write(output)
+    if session.json:
+        from dagster_versioned.cli.documents import print_json
+
+        changes = [asdict(change) for change in diff.features]
+        locked = {name: one.model_dump() for name, one in after.projects.items()}
+        print_json({"applied": applied, "output": str(output), "projects": locked, "features": changes})
+    elif is_same:
+        say(f"{output} is up to date: {counted(len(list(after)), 'feature')}.")
+    else:
+        show_table(
+            ["feature", "project", "", "before", "after"],
+            [
+                (
+                    each.key,
+                    (before if each.change == "removed" else after)[each.key].project,
+                    each.change,
+                    each.before,
+                    each.after,
+                )
+                for each in diff.features
+            ],
+        )
+        say(f"{output} is not up to date." if check else f"Wrote {output}: {counted(len(list(after)), 'feature')}.")
+    return ExitCode.FINDINGS if check and not is_same else None

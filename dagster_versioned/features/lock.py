@@ -1,0 +1,171 @@
+"""Features of other projects, pinned in a file: their definitions, read from what was pushed there.
+
+The code of the other project is not imported. What its definitions are now is asked when the file is made; whether its
+tables are computed by those in the file, whenever they are read (`UpstreamFiles.require_definition`).
+Source: seed 004 ("Graph Level"); Metaxy's ``lock``.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import orjson
+
+from dagster_versioned.errors import IntegrityError, InvalidInput, VersionNotFound
+from dagster_versioned.features.definitions import Asset, Feature, key_text
+from dagster_versioned.features.graph import FeatureGraph
+from dagster_versioned.features.snapshots import (
+    GraphHistory,
+    Members,
+    Sha,
+    parse_document,
+    parse_snapshot,
+    snapshot_bytes,
+)
+from dagster_versioned.identity.canonical import canonical_json
+from dagster_versioned.tables.project import Project
+
+FILE_NAME = "features.lock"
+
+_FIX = "Nothing was read. Restore the file, or delete it and lock again: `dagster-versioned graph lock FEATURE…`."
+
+
+class LockedProject(Members):
+    """What was locked of a project: the ``features`` that were named, and the push that had their definitions."""
+
+    features: list[str]
+    push: int
+    snapshot: Sha
+
+
+class _LockDocument(Members):
+    schema_version: Literal[1]
+    projects: dict[str, LockedProject]
+    versions: dict[str, str]
+    definitions: dict[str, Any]
+    sha256: Sha
+
+
+@dataclass(frozen=True)
+class FeatureLock:
+    """Features of other projects, with all that these depend on, as they were when they were locked.
+
+    ``lock["crop"]`` is the `Feature`, to be named in ``deps``; its ``project`` is where its table is.
+    """
+
+    graph: FeatureGraph
+    projects: Mapping[str, LockedProject]
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No features."""
+        return cls(FeatureGraph([]), {})
+
+    @classmethod
+    def read(cls, path: str | Path = FILE_NAME) -> Self:
+        """The lock in a file.
+
+        Raises `InvalidInput` where the file cannot be read, `IntegrityError` where it is not what was written, and
+        `UnsupportedFeature` for one of a newer format.
+        """
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidInput(
+                f"{path} cannot be read ({error.strerror}), so its features are unknown. {_FIX}"
+            ) from None
+        found = parse_document(_LockDocument, data, str(path), _FIX)
+        definitions = found.definitions
+        graph = parse_snapshot(orjson.dumps(definitions), f"'definitions' of {path}", _FIX)
+        lock = cls(_linked(graph), found.projects)
+        if orjson.loads(lock.to_bytes()) != orjson.loads(data):
+            raise IntegrityError(
+                f"{path} is not what was written: its definitions, their versions and its SHA-256 do not belong "
+                f"together. {_FIX}"
+            )
+        return lock
+
+    def __getitem__(self, key: str | Asset) -> Feature:
+        text = key_text(key)
+        if text not in self.graph:
+            raise InvalidInput(
+                f"The lock has no feature {text!r}, but {sorted(each.key for each in self.graph)}. Nothing was read. "
+                f"Lock it: `dagster-versioned graph lock {text}`, with the other project's --location or --governance."
+            )
+        return self.graph[text]
+
+    def __iter__(self) -> Iterator[Feature]:
+        return iter(self.graph)
+
+    def locked(self, project: Project, features: Iterable[str | Asset | Feature] = ()) -> Self:
+        """This lock with the features of a project as they were last pushed there; other projects' stay.
+
+        ``features`` take the place of those that were named before; without any, these are renewed. Raises
+        `InvalidInput` where none was named, one is not in the push, or two projects have one of the same key, and
+        `VersionNotFound` where nothing was pushed.
+        """
+        known = self.projects.get(project.name)
+        keys = sorted({key_text(each) for each in features}) or (known.features if known else [])
+        if not keys:
+            raise InvalidInput(f"No feature of {project.name} is locked, and none is named. Nothing was locked.")
+        history = GraphHistory(project)
+        push = history.find(None)
+        pushed = history.graph(push)
+        if missing := [key for key in keys if key not in pushed]:
+            raise VersionNotFound(
+                f"Push @{push.number} to {project.store.uri} has no features {missing}, but "
+                f"{sorted(each.key for each in pushed)}. Nothing was locked. Check the names, or push the definitions "
+                "there first: `dagster-versioned graph push -m MODULE`."
+            )
+        stay = {name: one for name, one in self.projects.items() if name != project.name}
+        if (stay or known is None) and self.projects and pushed.hash_length != self.graph.hash_length:
+            raise InvalidInput(
+                f"The static versions of {project.name} have {pushed.hash_length} digits, those that are locked "
+                f"{self.graph.hash_length}. Nothing was locked. Give all projects one version_length."
+            )
+        theirs = [replace(each, project=each.project or project.name) for each in _above(pushed, keys)]
+        others = _above(self.graph, [key for one in stay.values() for key in one.features])
+        graph = FeatureGraph([*others, *theirs], pushed.hash_length)
+        mine = LockedProject(features=list(keys), push=push.number, snapshot=push.snapshot)
+        return type(self)(_linked(graph), {**stay, project.name: mine})
+
+    def to_bytes(self) -> bytes:
+        """The file: JSON for people and for reviews, with a SHA-256 of all that is in it."""
+        members = {
+            "schema_version": 1,
+            "projects": {name: one.model_dump() for name, one in self.projects.items()},
+            "versions": {each.key: self.graph.versions(each.key).feature for each in self.graph},
+            "definitions": orjson.loads(snapshot_bytes(self.graph)),
+        }
+        members["sha256"] = hashlib.sha256(canonical_json(members)).hexdigest()
+        return orjson.dumps(members, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+    def write(self, path: str | Path = FILE_NAME) -> None:
+        """Write the file, whole or not at all. Raises `InvalidInput`."""
+        whole = Path(f"{path}.new")
+        try:
+            whole.write_bytes(self.to_bytes())
+            whole.replace(path)
+        except OSError as error:
+            raise InvalidInput(
+                f"{path} could not be written: {error.strerror}. It is as it was; choose another."
+            ) from None
+
+
+def _above(graph: FeatureGraph, keys: Iterable[str]) -> list[Feature]:
+    """Features and all that they depend on, in the order of the graph."""
+    wanted = set(keys)
+    for feature in reversed(list(graph)):
+        if feature.key in wanted:
+            wanted |= {dep.feature for dep in feature.deps}
+    return [feature for feature in graph if feature.key in wanted]
+
+
+def _linked(graph: FeatureGraph) -> FeatureGraph:
+    """The graph, in which each dependency knows its definition, so that naming one feature names all above it."""
+    made: dict[str, Feature] = {}
+    for each in graph:
+        made[each.key] = replace(each, deps=[replace(dep, feature=made[dep.feature]) for dep in each.deps])
+    return FeatureGraph(made.values(), graph.hash_length)
