@@ -12,6 +12,7 @@ from dagster_versioned.__about__ import __version__ as __version__
 if TYPE_CHECKING:  # for type checkers and editors; tests/test_public_surface.py holds this against _HOME
     from dagster_versioned.assets.feature import versioned_feature as versioned_feature
     from dagster_versioned.assets.feature_definition import feature_of as feature_of
+    from dagster_versioned.assets.multi_feature import versioned_multi_feature as versioned_multi_feature
     from dagster_versioned.assets.polling_source import polling_source as polling_source
     from dagster_versioned.assets.reuse.versioned_asset import versioned_asset as versioned_asset
     from dagster_versioned.assets.reuse.versioned_asset import versioned_multi_asset as versioned_multi_asset
@@ -98,6 +99,7 @@ _HOME = {
     "delete_samples": "dagster_versioned.features.delete_samples",
     "rebase": "dagster_versioned.features.rebase",
     "feature_of": "dagster_versioned.assets.feature_definition",
+    "versioned_multi_feature": "dagster_versioned.assets.multi_feature",
     "import_metaxy": "dagster_versioned.features.import_metaxy",
     "versioned_asset": "dagster_versioned.assets.reuse.versioned_asset",
     "versioned_feature": "dagster_versioned.assets.feature",

@@ -43,6 +43,7 @@ SURFACE = {
     "versioned_asset",
     "versioned_feature",
     "versioned_multi_asset",
+    "versioned_multi_feature",
     "ChainValidity",
     "FreshParents",
     "Governance",

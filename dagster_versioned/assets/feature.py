@@ -2,22 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any
 
 import dagster as dg
 
-from dagster_versioned.assets.feature_definition import feature_metadata, graph_of
-from dagster_versioned.assets.feature_step import Body, FeatureConfig, FeatureStep
-from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, PROJECT_KEY, plain
+from dagster_versioned.assets.feature_definition import feature_metadata, graph_over
+from dagster_versioned.assets.feature_function import StepFunction
+from dagster_versioned.assets.feature_step import FeatureConfig, FeatureStep
 from dagster_versioned.engines.samples import SampleHash
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field
-from dagster_versioned.features.graph import SHORTEST, FeatureGraph
-from dagster_versioned.features.upstream_files import UpstreamFiles
-
-_INCREMENT = "increment"
-_CONTEXT = ("context", "_context")
-_ANY_PLACE = inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 def versioned_feature(
@@ -79,32 +73,23 @@ def versioned_feature(
     def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         key = dg.AssetKey([*prefix, name or body.__name__])
-        listed = [_as_dep(dep) for dep in deps]
-        feature = Feature(key.path, id_columns, fields, listed)
-        above, lengths = _above(listed)
-        graph = FeatureGraph([*above, feature], _length(feature, version_length, lengths))
-        upstreams = _parameters(listed)
-        given = _Function(body, feature, upstreams)
-        loaded = dict(ins or {})
-        for parameter, upstream in upstreams.items():
-            loaded[parameter] = _input(graph[upstream], loaded)
+        feature = Feature(key.path, id_columns, fields, deps)
+        graph = graph_over(feature, version_length)
+        above = [graph[dep.feature] for dep in feature.deps]
+        function = StepFunction(body, f"feature {feature.key!r}", "increment", above, ins)
         _check_chunks(feature, chunk_size)
-        step = FeatureStep(graph, feature.key, hash or SampleHash(), chunk_size, given.as_type)
+        step = FeatureStep(graph, feature.key, hash or SampleHash(), chunk_size, function.as_type)
 
         def compute(
             context: dg.AssetExecutionContext, config: FeatureConfig, **values: Any
         ) -> Generator[dg.Output[Any]]:
-            files = {upstream: values.pop(parameter) for parameter, upstream in upstreams.items()}
-            yield from step.run(context, config, files, given.call(context, config, values))
+            files = function.files(values)
+            yield from step.run(context, config, files, function.call(context, config, values))
 
-        compute.__name__, compute.__qualname__, compute.__module__ = body.__name__, body.__qualname__, body.__module__
-        setattr(compute, "__signature__", given.signature)  # noqa: B010 - which type checkers do not know
-        # Dagster before 1.11.10 finds resources by these.
-        compute.__annotations__ = {one.name: one.annotation for one in given.signature.parameters.values()}
         return dg.asset(
             name=name,
             key_prefix=key_prefix,
-            ins=loaded,
+            ins=function.ins,
             group_name=group_name,
             description=description or inspect.getdoc(body),
             owners=owners,
@@ -121,69 +106,9 @@ def versioned_feature(
             pool=pool,
             code_version=graph.versions(feature.key).feature,
             output_required=False,
-        )(compute)
+        )(function.presented(compute))
 
     return define
-
-
-class _Function:
-    """The user's function: what it asks for, and what Dagster sees of that.
-
-    Raises `InvalidInput` where it has no place for what it is to get.
-    """
-
-    def __init__(self, body: Callable[..., Any], feature: Feature, upstreams: Mapping[str, str]) -> None:
-        hints = get_type_hints(body)
-        parameters = inspect.signature(body).parameters
-        takes = _INCREMENT in parameters
-        if takes != bool(feature.deps):
-            what, fix = (
-                ("takes an increment, but depends on no feature", "leave the parameter out, and return all samples")
-                if takes
-                else ("depends on features, but takes no increment", f"add the parameter {_INCREMENT!r}")
-            )
-            raise InvalidInput(f"The function of feature {feature.key!r} {what}. Nothing was defined; {fix}.")
-        self._body = body
-        self._context = next((each for each in _CONTEXT if each in parameters), None)
-        self._config = "config" in parameters
-        arguments = get_args(hints.get(_INCREMENT))
-        self.as_type: type | None = arguments[0] if arguments and isinstance(arguments[0], type) else None
-        kinds: dict[str, Any] = {
-            "context": dg.AssetExecutionContext,
-            "config": _config_class(feature.key, hints.get("config")) if self._config else FeatureConfig,
-            **dict.fromkeys(upstreams, UpstreamFiles),
-        }
-        ours = {_INCREMENT, "config", *_CONTEXT}
-        kinds |= {each: hints.get(each, inspect.Parameter.empty) for each in parameters if each not in ours}
-        self.signature = inspect.Signature(
-            [inspect.Parameter(name, _ANY_PLACE, annotation=kind) for name, kind in kinds.items()]
-        )
-
-    def call(self, context: dg.AssetExecutionContext, config: FeatureConfig, values: Mapping[str, Any]) -> Body:
-        """The function with all that it asks for but the increment."""
-        given = dict(values)
-        if self._context is not None:
-            given[self._context] = context
-        if self._config:
-            given["config"] = config
-        return lambda increment: self._body(**given, **({} if increment is None else {_INCREMENT: increment}))
-
-
-def _config_class(key: str, kind: Any) -> type[FeatureConfig]:
-    """The user's config, with ours beside it."""
-    if not isinstance(kind, type) or not issubclass(kind, dg.Config):
-        raise InvalidInput(
-            f"The parameter 'config' of feature {key!r} is annotated {kind!r:.100}. Nothing was defined; make it a "
-            f"dagster.Config without {', '.join(FeatureConfig.model_fields)}, which every feature has."
-        )
-    taken = {name for field, info in kind.model_fields.items() for name in (field, info.alias)}
-    if clashing := [name for name in FeatureConfig.model_fields if name in taken]:
-        raise InvalidInput(
-            f"The config {kind.__name__} of feature {key!r} has {', '.join(map(repr, clashing))}, which is a name in "
-            "the run config of every feature and means something else there. Nothing was defined; rename it."
-        )
-    name: str = cast("Any", kind).__name__
-    return type(name, (FeatureConfig, kind), {"__module__": kind.__module__})
 
 
 def _check_chunks(feature: Feature, size: int | None) -> None:
@@ -196,72 +121,3 @@ def _check_chunks(feature: Feature, size: int | None) -> None:
             f"Feature {feature.key!r} depends on no feature, so its function returns all samples at once, and "
             "chunk_size has no meaning. Nothing was defined. Leave it out."
         )
-
-
-def _parameters(deps: Iterable[FeatureDep]) -> dict[str, str]:
-    """The upstreams by the parameters in which their files are handed over."""
-    found: dict[str, str] = {}
-    for dep in deps:
-        name = f"upstream__{dep.feature}".replace("/", "__").replace("-", "_")
-        while name in found:
-            name += "_"
-        found[name] = dep.feature
-    return found
-
-
-def _as_dep(dep: FeatureDep | Feature | dg.AssetsDefinition | str) -> FeatureDep:
-    return dep if isinstance(dep, FeatureDep) else FeatureDep(dep)
-
-
-def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> tuple[list[Feature], set[int]]:
-    """The features that are depended on, and all above them; none of the ``seen`` ones, by their `id`, again.
-
-    And how long the static versions are of those that are assets.
-    """
-    found: list[Feature] = []
-    lengths: set[int] = set()
-    seen = set() if seen is None else seen
-    for dep in deps:
-        source = dep.source
-        if isinstance(source, Feature):
-            if id(source) not in seen:
-                seen.add(id(source))
-                above, of_these = _above(source.deps, seen)
-                found += [*above, source]
-                lengths |= of_these
-        elif isinstance(source, dg.AssetsDefinition):
-            graph = graph_of(source)
-            if graph is None:
-                raise InvalidInput(
-                    f"The asset {dep.feature!r} is no feature. Nothing was defined; say which columns identify its "
-                    f"rows: Feature({dep.feature!r}, id_columns=[...], fields=[Field(..., columns=[...])])."
-                )
-            found += graph
-            lengths.add(graph.hash_length)
-    return found, lengths
-
-
-def _length(feature: Feature, stated: int | None, above: Set[int]) -> int:
-    """How many digits the static versions have; all in a graph as many."""
-    found = {*above} if stated is None else {*above, stated}
-    if len(found) > 1:
-        raise InvalidInput(
-            f"The static versions of feature {feature.key!r} and of what it depends on would have {sorted(found)} "
-            "digits. Nothing was defined. Give all features of a project one version_length."
-        )
-    return found.pop() if found else SHORTEST
-
-
-def _input(upstream: Feature, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
-    """The input that hands over the files of an upstream; as ``ins`` say, from where it is taken."""
-    key = dg.AssetKey(upstream.key.split("/"))
-    project = {} if upstream.project is None else {PROJECT_KEY: upstream.project}
-    for name, one in list(ins.items()):
-        if one.key == key:
-            if plain(one.metadata or {}, COLUMNS_KEY) is not None:
-                raise InvalidInput(
-                    f"The input of {key.to_user_string()!r} has {COLUMNS_KEY} in its metadata, but its versions are "
-                    "needed as well. Nothing was defined; name the columns in FeatureDep(select=[...])."
-                )
-            return ins.pop(name)._replace(metadata={**(one.metadata or {}), **project})
-    return dg.AssetIn(key, metadata=project)

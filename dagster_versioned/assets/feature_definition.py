@@ -1,12 +1,13 @@
 """Which feature an asset is: its definition, and those above it, in the asset's metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
-from dagster_versioned.features.definitions import Feature
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.definitions import Feature, FeatureDep
 from dagster_versioned.features.graph import SHORTEST, FeatureGraph
 
 FEATURE_KEY = "dagster_versioned/feature"
@@ -17,7 +18,15 @@ LENGTH_KEY = "dagster_versioned/feature_version_length"
 
 
 def feature_of(asset: dg.AssetsDefinition) -> Feature | None:
-    """The feature that an asset is; ``None`` for an ordinary asset."""
+    """The feature that an asset is; ``None`` for an ordinary asset.
+
+    Raises `InvalidInput` for one that computes several.
+    """
+    if len(asset.keys) > 1 and any(FEATURE_KEY in each for each in asset.metadata_by_key.values()):
+        raise InvalidInput(
+            f"The asset {asset.op.name!r} is no single feature. Nothing was read or written. Name one of its features "
+            "by the Feature."
+        )
     definitions = _definitions(asset)
     return definitions[-1] if definitions else None
 
@@ -27,6 +36,16 @@ def graph_of(asset: dg.AssetsDefinition) -> FeatureGraph | None:
     definitions = _definitions(asset)
     length = max(map(version_length, asset.metadata_by_key.values()), default=SHORTEST)
     return FeatureGraph(definitions, length) if definitions else None
+
+
+def graph_over(feature: Feature, version_length: int | None) -> FeatureGraph:
+    """A feature and all that it depends on, which are in its dependencies.
+
+    ``version_length`` is how many digits static versions have, by default as many as those of assets above. Raises
+    `InvalidInput` where these are of several lengths, or one above is an asset that is no feature.
+    """
+    above, lengths = _above(feature.deps)
+    return FeatureGraph([*above, feature], _length(feature, version_length, lengths))
 
 
 def definitions_in(metadata: Mapping[str, Any]) -> list[Feature]:
@@ -48,3 +67,42 @@ def feature_metadata(graph: FeatureGraph, key: str) -> dict[str, Any]:
 
 def _definitions(asset: dg.AssetsDefinition) -> list[Feature]:
     return [each for metadata in asset.metadata_by_key.values() for each in definitions_in(metadata)]
+
+
+def _above(deps: Iterable[FeatureDep], seen: set[int] | None = None) -> tuple[list[Feature], set[int]]:
+    """The features that are depended on, and all above them; none of the ``seen`` ones, by their `id`, again.
+
+    And how long the static versions are of those that are assets.
+    """
+    found: list[Feature] = []
+    lengths: set[int] = set()
+    seen = set() if seen is None else seen
+    for dep in deps:
+        source = dep.source
+        if isinstance(source, Feature):
+            if id(source) not in seen:
+                seen.add(id(source))
+                above, of_these = _above(source.deps, seen)
+                found += [*above, source]
+                lengths |= of_these
+        elif isinstance(source, dg.AssetsDefinition):
+            graph = graph_of(source)
+            if graph is None:
+                raise InvalidInput(
+                    f"The asset {dep.feature!r} is no feature. Nothing was defined; say which columns identify its "
+                    f"rows: Feature({dep.feature!r}, id_columns=[...], fields=[Field(..., columns=[...])])."
+                )
+            found += graph
+            lengths.add(graph.hash_length)
+    return found, lengths
+
+
+def _length(feature: Feature, stated: int | None, above: Set[int]) -> int:
+    """How many digits the static versions have; all in a graph as many."""
+    found = {*above} if stated is None else {*above, stated}
+    if len(found) > 1:
+        raise InvalidInput(
+            f"The static versions of feature {feature.key!r} and of what it depends on would have {sorted(found)} "
+            "digits. Nothing was defined. Give all features of a project one version_length."
+        )
+    return found.pop() if found else SHORTEST

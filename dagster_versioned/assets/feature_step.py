@@ -1,4 +1,4 @@
-"""One step that computes a feature: what is stale of each partition, the function called for it, the rows checked."""
+"""One step that computes features: what is stale of each partition, the function called for it, the rows checked."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -24,7 +24,9 @@ from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.write import WriteResult
 
 Body = Callable[[Increment[Any] | None], Any]
-"""The user's function, with all that it asked for but the increment."""
+"""What gives the rows of a feature; without an increment, all its samples."""
+
+Files = Mapping[str, UpstreamFiles]
 
 
 class FeatureConfig(dg.Config):
@@ -70,43 +72,43 @@ class FeatureStep:
     hash: SampleHash
     chunk_size: int | None
     as_type: type | None
+    output: str = "result"
 
     def run(
-        self, context: dg.AssetExecutionContext, config: FeatureConfig, files: Mapping[str, UpstreamFiles], body: Body
+        self, context: dg.AssetExecutionContext, config: FeatureConfig, files: Files, body: Body
     ) -> Generator[dg.Output[Any]]:
         """Compute what is stale; the output is all that is left to be committed. None for a dry run."""
-        manager = self._manager(context)
-        table = manager.project.project().table(context.asset_key.path)
-        feature = FeatureTable(self.graph, self.key, table, self.hash)
         with ExitStack() as kept:  # until the output was handled
-            with manager.spark():
-                found = {
-                    one: kept.enter_context(resolved)
-                    for one, resolved in self._resolved(context, config, manager, feature, files, body)
-                }
-            for one, resolved in found.items():
-                place = self.key if one is None else f"{self.key}[{one}]"
-                context.log.info(f"{place}: {_increment_text(resolved)}.")
-            metadata_of = {one: increment_metadata(self.graph, self.key, resolved) for one, resolved in found.items()}
+            begun = self.begin(context, config, files, body, kept)
             if config.dry_run:
-                for one, metadata in metadata_of.items():
-                    context.log_event(dg.AssetObservation(context.asset_key, partition=one, metadata=metadata))
-                return
-            with manager.spark():
-                updates = {
-                    one: self._computed(context, manager, one, resolved, body) for one, resolved in found.items()
-                }
-            for one, metadata in metadata_of.items():
-                context.add_asset_metadata(metadata, partition_key=one)
-            yield dg.Output(updates.get(None, updates))
+                begun.observe()
+            else:
+                yield begun.finish(body)
+
+    def begin(
+        self, context: dg.AssetExecutionContext, config: FeatureConfig, files: Files, body: Body, kept: ExitStack
+    ) -> "BegunFeature":
+        """Find what is stale of each partition of the run; it is kept until a stack is closed."""
+        asset_key, manager = context.asset_key_for_output(self.output), self._manager(context)
+        feature = FeatureTable(self.graph, self.key, manager.project.project().table(asset_key.path), self.hash)
+        with manager.spark():
+            resolved = {
+                one: kept.enter_context(each)
+                for one, each in self._resolved(context, asset_key, config, manager, feature, files, body)
+            }
+        for one, each in resolved.items():
+            place = self.key if one is None else f"{self.key}[{one}]"
+            context.log.info(f"{place}: {_increment_text(each)}.")
+        return BegunFeature(self, context, asset_key, manager, resolved)
 
     def _resolved(
         self,
         context: dg.AssetExecutionContext,
+        asset_key: dg.AssetKey,
         config: FeatureConfig,
         manager: Manager,
         feature: FeatureTable,
-        files: Mapping[str, UpstreamFiles],
+        files: Files,
         body: Body,
     ) -> Iterator[tuple[str | None, Resolved]]:
         """What is stale of each partition of the run."""
@@ -117,51 +119,71 @@ class FeatureStep:
                     f"Feature {self.key!r} has no upstream to which {config.where} could apply. Nothing was computed "
                     "or written. Leave `where` out of its run config."
                 )
-            samples = _by_partition(context, body(None), partitions)
+            samples = _by_partition(asset_key, body(None), partitions)
             for one in partitions:
                 stale_if = config.stale_if or None
                 yield one, feature.resolve_samples(samples[one], partition=one, full=config.full, stale_if=stale_if)
             return
         as_type = self.as_type or manager.project.frame_type()
         for one in partitions:
-            given = _narrowed(context, files, one, partitions)
+            given = _narrowed(context, asset_key, files, one, partitions)
             options: dict[str, Any] = {"stale_if": config.stale_if or None, "where": config.where}
             yield one, feature.resolve(given, partition=one, as_type=as_type, full=config.full, **options)
 
-    def _computed(
-        self,
-        context: dg.AssetExecutionContext,
-        manager: Manager,
-        partition: str | None,
-        resolved: Resolved,
-        body: Body,
-    ) -> SampleUpdate:
-        """The rows of a partition; where they are computed in chunks, all but the last were committed."""
-        increment = resolved.increment
-        is_root = not resolved.feature.plan.upstreams
-        if not increment.todo:
-            options = TableOptions.from_metadata(context.assets_def.metadata_by_key[context.asset_key])
-            return resolved.finish(allow_empty=options.allow_empty)
-        parts = increment.chunks(self.chunk_size) if self.chunk_size is not None and not is_root else iter([increment])
-        after: Version | None = None
-        for part in parts:
-            update = resolved.finish(None if is_root else body(part), part, after=after)
-            if part.asked.left == increment.asked.left:
-                return update
-            after = manager.write_updates(context, {partition: update})[0].version
-            context.log.info(f"Feature {self.key}: wrote {part.todo} samples as version {after.short}.")
-        raise AssertionError("The last chunk leaves nothing.")
-
     def _manager(self, context: dg.AssetExecutionContext) -> Manager:
         step = context.get_step_execution_context()
-        (output,) = step.step.step_outputs
-        manager: Any = step.get_io_manager(StepOutputHandle(step.step.key, output.name))
+        manager: Any = step.get_io_manager(StepOutputHandle(step.step.key, self.output))
         if not isinstance(getattr(manager, "project", None), ProjectResource) or not hasattr(manager, "write_updates"):
             raise InvalidInput(
                 f"The IO manager of feature {self.key!r} is a {type(manager).__name__}, which stores no versioned "
                 "tables. Nothing was computed or written. Give it a VersionedParquetIOManager."
             )
         return cast("Manager", manager)
+
+
+@dataclass(frozen=True)
+class BegunFeature:
+    """A feature of a step of which is known what is stale, by partition."""
+
+    step: FeatureStep
+    context: dg.AssetExecutionContext
+    asset_key: dg.AssetKey
+    manager: Manager
+    resolved: Mapping[str | None, Resolved]
+
+    def observe(self) -> None:
+        """Say in Dagster what would be computed."""
+        for one, metadata in self._metadata().items():
+            self.context.log_event(dg.AssetObservation(self.asset_key, partition=one, metadata=metadata))
+
+    def finish(self, body: Body) -> dg.Output[Any]:
+        """Compute what is stale; the output is all that is left to be committed."""
+        with self.manager.spark():
+            updates = {one: self._computed(one, each, body) for one, each in self.resolved.items()}
+        for one, metadata in self._metadata().items():
+            self.context.add_asset_metadata(metadata, self.asset_key, partition_key=one)
+        return dg.Output(updates.get(None, updates), self.step.output)
+
+    def _metadata(self) -> dict[str | None, dict[str, Any]]:
+        step = self.step
+        return {one: increment_metadata(step.graph, step.key, each) for one, each in self.resolved.items()}
+
+    def _computed(self, partition: str | None, resolved: Resolved, body: Body) -> SampleUpdate:
+        """The rows of a partition; where they are computed in chunks, all but the last were committed."""
+        increment, size = resolved.increment, self.step.chunk_size
+        is_root = not resolved.feature.plan.upstreams
+        if not increment.todo:
+            options = TableOptions.from_metadata(self.context.assets_def.metadata_by_key[self.asset_key])
+            return resolved.finish(allow_empty=options.allow_empty)
+        parts = increment.chunks(size) if size is not None and not is_root else iter([increment])
+        after: Version | None = None
+        for part in parts:
+            update = resolved.finish(None if is_root else body(part), part, after=after)
+            if part.asked.left == increment.asked.left:
+                return update
+            after = self.manager.write_updates(self.context, {partition: update})[0].version
+            self.context.log.info(f"Feature {self.step.key}: wrote {part.todo} samples as version {after.short}.")
+        raise AssertionError("The last chunk leaves nothing.")
 
 
 def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
@@ -172,26 +194,25 @@ def _partitions(context: dg.AssetExecutionContext) -> list[str | None]:
 
 def _narrowed(
     context: dg.AssetExecutionContext,
-    files: Mapping[str, UpstreamFiles],
+    asset_key: dg.AssetKey,
+    files: Files,
     partition: str | None,
     partitions: Sequence[str | None],
-) -> Mapping[str, UpstreamFiles]:
+) -> Files:
     """Of the files that the run was handed, those that one of its partitions is computed from."""
     if len(partitions) == 1:
         return files
     step = context.get_step_execution_context()
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
     mapped = {
-        key: upstream_partitions(graph, context.asset_key, partition, dg.AssetKey(key.split("/")), step.instance)
+        key: upstream_partitions(graph, asset_key, partition, dg.AssetKey(key.split("/")), step.instance)
         for key in files
     }
     return {key: one if mapped[key] is None else one.of(mapped[key] or ()) for key, one in files.items()}
 
 
-def _by_partition(
-    context: dg.AssetExecutionContext, samples: Any, partitions: Sequence[str | None]
-) -> Mapping[str | None, Any]:
-    asset = context.asset_key.to_user_string()
+def _by_partition(asset_key: dg.AssetKey, samples: Any, partitions: Sequence[str | None]) -> Mapping[str | None, Any]:
+    asset = asset_key.to_user_string()
     if samples is None:
         raise InvalidInput(
             f"The feature {asset} returned None. Nothing was written. Without an upstream, it returns all its samples."

@@ -1,7 +1,7 @@
 """What features are: rows that know, field by field, what they were computed from. Source: seed 004 ("Versioning")."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self, cast
 
@@ -40,6 +40,12 @@ def key_text(key: "str | Sequence[str] | Feature | Asset") -> str:
     """
     if isinstance(key, Feature):
         return key.key
+    keys: Any = getattr(key, "keys", None)
+    if isinstance(keys, Set) and len(cast("Set[Any]", keys)) > 1:
+        raise InvalidInput(
+            f"The asset of {', '.join(sorted(each.to_user_string() for each in cast('Set[Any]', keys)))} is no single "
+            "feature. Nothing was read or written. Name one of its features by the Feature."
+        )
     if not isinstance(key, str | Sequence):
         key = cast("Sequence[str]", getattr(getattr(key, "key", None), "path", None) or [repr(key)])
     parts = key.split("/") if isinstance(key, str) else list(key)

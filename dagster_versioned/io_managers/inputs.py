@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 import dagster as dg
 
@@ -82,9 +82,11 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     _require_project(context, project.project().name)
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
+    wish = _wish(context, project)
+    if step is not None and wish.frame_type is UpstreamFiles and not _is_needed(step, context.asset_key):
+        return UpstreamFiles(table, cast("VersionFiles", None))  # which nobody looks into
     if step is not None:
         table = table_for(step, table, publish)
-    wish = _wish(context, project)
     seen = _seen(context, table, step, pins)
     is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
     versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
@@ -170,6 +172,13 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
         return as_source(table.read_files(files, wish.frame_type), context.asset_key)
 
     return _lazy(context, table.upstream_of(files.version), wish, value) if is_lazy(context) else value(None)
+
+
+def _is_needed(step: "StepExecutionContext", asset_key: dg.AssetKey) -> bool:
+    """Whether one of the assets that the run selected of the step is computed from another one."""
+    graph = step.job_def.asset_layer.asset_graph
+    selected = step.assets_def.keys if step.assets_def else ()
+    return any(asset_key in graph.get(key).parent_keys for key in selected)
 
 
 def _require_project(context: dg.InputContext, name: str) -> None:

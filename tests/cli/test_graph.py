@@ -322,8 +322,9 @@ def test_the_page_works_as_it_is_written(tmp_path, monkeypatch):
             done = in_process(*words)
             assert (done.exit_code, done.stderr) == (0, ""), line
             said = outputs[line.removeprefix("dagster-versioned ")] = done.stdout
-    for name in ("features", "search"):
+    for name in ("features", "search", "split"):
         del sys.modules[name]
+    assert outputs["graph render -m split"].count("from video.") == 2
     assert "vectors" in outputs["graph render -m search"]
     assert "crop 9558764d  by video_id; of VIDEOS" in outputs["graph render -m search"]
     assert [feature.key for feature in names["pushed"]] == ["video", "crop", "transcript", "faces"]

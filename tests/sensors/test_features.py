@@ -13,6 +13,7 @@ from dagster_versioned import (
     VersionedParquetIOManager,
     build_version_sensor,
     resolve_update,
+    versioned_multi_feature,
     versioned_source,
 )
 from dagster_versioned.assets.feature import versioned_feature
@@ -259,3 +260,36 @@ def test_a_commit_of_the_fields_of_another_projects_feature_triggers_once(daemon
     assert daemon.settle() == [("words", None)]
     (parent,) = daemon.head("words").identity.parents
     assert (parent.source, parent.table, parent.version) == ("VIDEOS", "video", version.metadata_sha)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("can_subset", [True, False])
+def test_features_of_one_asset_run_each_by_itself_or_together(daemon, can_subset):
+    rows, called = [(1, "a", "x"), (2, "b", "y")], []
+
+    @versioned_feature(id_columns=["id"], fields=[Field("sound", columns=["sound"]), Field("image", columns=["image"])])
+    def video():
+        return pa.table(dict(zip(("id", "sound", "image"), map(list, zip(*rows, strict=True)), strict=True)))
+
+    words, faces = (
+        Feature(name, ["id"], [Field("value", deps=[FieldDep(video, [field])])], [video])
+        for name, field in (("words", "sound"), ("faces", "image"))
+    )
+
+    @versioned_multi_feature(features=[words, faces], can_subset=can_subset)
+    def split(increments):
+        called.append({key: one.changed["id"].to_pylist() for key, one in increments.items()})
+        return {key: one.changed.select(["id"]) for key, one in increments.items()}
+
+    daemon.deploy(video, split, sensors=[build_version_sensor("current", dg.AssetSelection.all())])
+    assert daemon.materialize("video").success
+    daemon.settle()
+    assert sorted(key for call in called for key in call) == ["faces", "words"]
+    assert len(called) == (2 if can_subset else 1)
+    called.clear()
+    rows[0] = (1, "other", "x")
+    assert daemon.materialize("video").success
+    daemon.settle()
+    assert called == [{"words": [1]} if can_subset else {"words": [1], "faces": []}]
+    daemon.settle()
+    assert len(called) == 1

@@ -654,11 +654,11 @@ def config_with(name, **more):
 REFUSED = {
     "no increment": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"], deps=[video])(lambda: None),
-        "depends on features, but takes no increment",
+        "depends on features, but takes no 'increment'",
     ),
     "an increment of nothing": (
         lambda video: versioned_feature(name="f", id_columns=["id"], fields=["f"])(lambda increment: None),
-        "takes an increment, but depends on no feature",
+        "takes 'increment', but depends on no feature",
     ),
     "an ordinary asset": (
         lambda video: versioned_feature(

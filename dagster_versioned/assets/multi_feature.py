@@ -1,0 +1,185 @@
+"""`versioned_multi_feature`: one function for several features, each with its own increment and its own commit."""
+
+import inspect
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, cast
+
+import dagster as dg
+
+from dagster_versioned.assets.feature_definition import feature_metadata, graph_over
+from dagster_versioned.assets.feature_function import StepFunction
+from dagster_versioned.assets.feature_step import FeatureConfig, FeatureStep, Files
+from dagster_versioned.engines.samples import SampleHash
+from dagster_versioned.errors import InvalidInput
+from dagster_versioned.features.definitions import Feature
+from dagster_versioned.features.graph import FeatureGraph
+
+
+def versioned_multi_feature(
+    *,
+    features: Iterable[Feature],
+    specs: Iterable[dg.AssetSpec] = (),
+    hash: SampleHash | None = None,  # noqa: A002 - what it is
+    version_length: int | None = None,
+    name: str | None = None,
+    ins: Mapping[str, dg.AssetIn] | None = None,
+    can_subset: bool = False,
+    group_name: str | None = None,
+    description: str | None = None,
+    partitions_def: dg.PartitionsDefinition[str] | None = None,
+    backfill_policy: dg.BackfillPolicy | None = None,
+    io_manager_key: str | None = None,
+    required_resource_keys: Set[str] | None = None,
+    retry_policy: dg.RetryPolicy | None = None,
+    op_tags: Mapping[str, Any] | None = None,
+    pool: str | None = None,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """`versioned_feature` of several ``features``, which are computed by one call of the function.
+
+    Its parameter ``increments`` has, by feature key, the `Increment` of each that the run is to compute; it returns
+    frames by feature key, of those at least that have samples to compute. Where no feature has any, it is not called.
+    Each frame is checked and committed by itself, in the order of ``features``: where one is refused, those before it
+    are written, and a retry computes the rest. Features without ``deps`` have no increments, and the function returns
+    the samples of each; one asset has features of one of these kinds, and none that depends on another of it.
+
+    ``specs`` say more of some of the features, by asset key: metadata, owners, tags, a condition. With ``can_subset`` a
+    run computes those that were selected, and a sensor requests each by itself; else all run together. The other
+    parameters are those of `versioned_feature` and `dagster.multi_asset`. Raises `InvalidInput`.
+    """
+    listed = list(features)
+    described = {"/".join(spec.key.path): spec for spec in specs}
+    _check(listed, described)
+    graphs = {feature.key: graph_over(feature, version_length) for feature in listed}
+    lengths = {graph.hash_length for graph in graphs.values()}
+    if len(lengths) > 1:
+        raise _refused(listed, f"have static versions of {sorted(lengths)} digits", "give all one version_length")
+    together = FeatureGraph([each for graph in graphs.values() for each in graph], *lengths)
+    above = {dep.feature: together[dep.feature] for feature in listed for dep in feature.deps}
+
+    def define(body: Callable[..., Any]) -> dg.AssetsDefinition:
+        function = StepFunction(body, f"features {[each.key for each in listed]}", "increments", above.values(), ins)
+        how = hash or SampleHash()
+        steps = {key: FeatureStep(graphs[key], key, how, None, function.as_type, _output_name(key)) for key in graphs}
+
+        def compute(
+            context: dg.AssetExecutionContext, config: FeatureConfig, **values: Any
+        ) -> Generator[dg.Output[Any]]:
+            wanted = [
+                step
+                for step in steps.values()
+                if context.asset_key_for_output(step.output) in context.selected_asset_keys
+            ]
+            files = function.files(values)
+            yield from _run(wanted, context, config, files, function.call(context, config, values))
+
+        outs: dict[str, dg.AssetOut] = {}
+        for key, step in steps.items():
+            spec = described.get(key) or dg.AssetSpec(key.split("/"))
+            spec = spec.replace_attributes(code_version=graphs[key].versions(key).feature)
+            spec = spec.merge_attributes(metadata=feature_metadata(graphs[key], key))
+            outs[step.output] = dg.AssetOut.from_spec(spec, is_required=False, io_manager_key=io_manager_key)
+        asset = dg.multi_asset(
+            outs=outs,
+            name=name or body.__name__,
+            ins=function.ins,
+            can_subset=can_subset,
+            group_name=group_name,
+            description=description or inspect.getdoc(body),
+            partitions_def=partitions_def,
+            backfill_policy=backfill_policy,
+            required_resource_keys=set(required_resource_keys or ()),
+            retry_policy=retry_policy,
+            op_tags=op_tags,
+            pool=pool,
+        )(function.presented(compute))
+        return asset.map_asset_specs(lambda spec: _own_deps(spec, graphs["/".join(spec.key.path)], above))
+
+    return define
+
+
+def _run(
+    steps: Sequence[FeatureStep],
+    context: dg.AssetExecutionContext,
+    config: FeatureConfig,
+    files: Files,
+    call: Callable[[Any], Any],
+) -> Generator[dg.Output[Any]]:
+    """Compute what is stale of some features; each output is all that is left to be committed of one."""
+    keys = [step.key for step in steps]
+
+    @cache
+    def samples() -> Mapping[str, Any]:
+        return _by_feature(call(None), keys)
+
+    @cache
+    def computed(partition: str | None) -> Mapping[str, Any]:
+        return _by_feature(call({key: one.resolved[partition].increment for key, one in begun.items()}), keys)
+
+    with ExitStack() as kept:  # until the outputs were handled
+        begun = {
+            step.key: step.begin(
+                context,
+                config,
+                {dep.feature: files[dep.feature] for dep in step.graph[step.key].deps},
+                lambda _, key=step.key: samples().get(key),
+                kept,
+            )
+            for step in steps
+        }
+        for key, one in begun.items():
+            if config.dry_run:
+                one.observe()
+            else:
+                yield one.finish(
+                    lambda increment, key=key: computed(None if increment is None else increment.partition).get(key)
+                )
+
+
+def _by_feature(given: Any, keys: Sequence[str]) -> Mapping[str, Any]:
+    frames = cast("Mapping[str, Any]", given)
+    if not isinstance(given, Mapping) or not set(frames) <= set(keys):
+        what = f"frames of {sorted(map(str, frames))}" if isinstance(given, Mapping) else f"a {type(given).__name__}"
+        raise InvalidInput(
+            f"The function of the features {keys} returned {what}. Nothing more was written. Return a dict of frames "
+            "by the keys of those features that the run computes."
+        )
+    return frames
+
+
+def _own_deps(spec: dg.AssetSpec, graph: FeatureGraph, above: Mapping[str, Feature]) -> dg.AssetSpec:
+    """The asset without the upstreams of the others."""
+    feature = graph["/".join(spec.key.path)]
+    others = above.keys() - {dep.feature for dep in feature.deps}
+    return spec.replace_attributes(deps=[dep for dep in spec.deps if "/".join(dep.asset_key.path) not in others])
+
+
+def _output_name(key: str) -> str:
+    return key.replace("/", "__").replace("-", "_")
+
+
+def _check(features: Sequence[Feature], described: Mapping[str, dg.AssetSpec]) -> None:
+    keys = [feature.key for feature in features]
+    if not keys or len(set(map(_output_name, keys))) < len(keys):
+        raise _refused(features, "are none, or two have one name", "give each a key of its own")
+    if unknown := sorted(described.keys() - set(keys)):
+        raise _refused(
+            features, f"are said more of by the specs {unknown}, which name none of them", "define a Feature for each"
+        )
+    if len({bool(feature.deps) for feature in features}) > 1:
+        raise _refused(features, "depend on others, and some on none", "make those that depend on none another asset")
+    for feature in features:
+        inner = [dep.feature for dep in feature.deps if dep.feature in keys]
+        if inner:
+            raise _refused(
+                features,
+                f"depend on each other: {feature.key!r} on {inner}, which is written when the function has returned",
+                "make it another asset",
+            )
+        if feature.project is not None:
+            raise _refused(features, f"have {feature.key!r}, which {feature.project} computes", "leave it out")
+
+
+def _refused(features: Sequence[Feature], what: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"The features {[each.key for each in features]} {what}. Nothing was defined; {fix}.")
