@@ -6,11 +6,22 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from dagster_versioned import Feature, FeatureDep, Field, FieldDep, Increment, Lineage, versioned_feature
+from dagster_versioned import (
+    Feature,
+    FeatureDep,
+    Field,
+    FieldDep,
+    Increment,
+    Lineage,
+    versioned_feature,
+    versioned_multi_feature,
+)
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from support.house import changes
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+FIELDS = ("sound", "image")
 
 
 def test_features_are_computed_by_spark_alone(house, spark):
@@ -60,4 +71,30 @@ def test_features_are_computed_by_spark_alone(house, spark):
     called.update(words=[], images=[])
     assert set(changes(house.run(more, video, words, images)).values()) == {"none"}
     assert called == {"words": [], "images": []}
+    assert len(spark.sparkContext._jsc.getPersistentRDDs()) == 0
+
+
+def test_several_features_are_computed_by_one_function_of_spark(house, spark):
+    rows = [(n, f"s{n}", f"i{n}") for n in range(4)]
+    calls = []
+
+    @versioned_feature(id_columns=["id"], fields=[Field("sound", columns=["sound"]), Field("image", columns=["image"])])
+    def video() -> DataFrame:
+        return spark.createDataFrame(rows, "id long, sound string, image string")
+
+    features = [Feature(f"of_{one}", ["id"], [Field("it", deps=[FieldDep(video, [one])])], [video]) for one in FIELDS]
+
+    @versioned_multi_feature(features=features)
+    def split(increments: dict[str, Increment[DataFrame]]) -> dict[str, DataFrame]:
+        found = {key: one.changed for key, one in increments.items()}
+        calls.append({key: sorted(row.id for row in one.select("id").collect()) for key, one in found.items()})
+        return {key: rows.select("id", sf.upper(key.removeprefix("of_")).alias("it")) for key, rows in found.items()}
+
+    house.run(video, split)
+    rows[0] = (0, "S0", "i0")
+    house.run(video, split)
+    assert calls == [{f"of_{one}": [0, 1, 2, 3] for one in FIELDS}, {"of_sound": [0], "of_image": []}]
+    for one in FIELDS:
+        found = {row["id"]: row["it"] for row in house.project.table(f"of_{one}").read().to_pylist()}
+        assert found == {n: f"{one[0].upper()}{n}" for n in range(4)}
     assert len(spark.sparkContext._jsc.getPersistentRDDs()) == 0
