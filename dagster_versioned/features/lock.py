@@ -80,7 +80,10 @@ class FeatureLock:
         definitions = found.definitions
         graph = parse_snapshot(orjson.dumps(definitions), f"'definitions' of {path}", _FIX)
         lock = cls(_linked(graph), found.projects)
-        if orjson.loads(lock.to_bytes()) != orjson.loads(data):
+        is_placed = all(each.project for each in graph) and all(
+            key in graph for one in found.projects.values() for key in one.features
+        )
+        if not is_placed or orjson.loads(lock.to_bytes()) != orjson.loads(data):
             raise IntegrityError(
                 f"{path} is not what was written: its definitions, their versions and its SHA-256 do not belong "
                 f"together. {_FIX}"
@@ -102,9 +105,11 @@ class FeatureLock:
     def locked(self, project: Project, features: Iterable[str | Asset | Feature] = ()) -> Self:
         """This lock with the features of a project as they were last pushed there; other projects' stay.
 
-        ``features`` take the place of those that were named before; without any, these are renewed. Raises
-        `InvalidInput` where none was named, one is not in the push, or two projects have one of the same key, and
-        `VersionNotFound` where nothing was pushed.
+        ``features`` take the place of those that were named before; without any, these are renewed. What a project's
+        features are is its own push's to say: another one that depends on them may have been pushed with earlier ones.
+        Raises `InvalidInput` where none was named, two projects have one of the same key, or depend on different
+        definitions of a third one's that is not locked itself, and `VersionNotFound` where nothing was pushed, or one
+        is not in the push.
         """
         known = self.projects.get(project.name)
         keys = sorted({key_text(each) for each in features}) or (known.features if known else [])
@@ -126,10 +131,30 @@ class FeatureLock:
                 f"{self.graph.hash_length}. Nothing was locked. Give all projects one version_length."
             )
         theirs = [replace(each, project=each.project or project.name) for each in _above(pushed, keys)]
-        others = _above(self.graph, [key for one in stay.values() for key in one.features])
-        graph = FeatureGraph([*others, *theirs], pushed.hash_length)
+        graph = FeatureGraph(self._together(stay, theirs, project.name), pushed.hash_length)
         mine = LockedProject(features=list(keys), push=push.number, snapshot=push.snapshot)
-        return type(self)(_linked(graph), {**stay, project.name: mine})
+        projects = {**stay, project.name: mine}
+        named = _above(graph, [key for one in projects.values() for key in one.features])
+        return type(self)(_linked(FeatureGraph(named, graph.hash_length)), projects)
+
+    def _together(self, stay: Mapping[str, LockedProject], theirs: Iterable[Feature], project: str) -> list[Feature]:
+        """The features of the projects that stay, and those that one depends on; of two definitions the owner's."""
+        above = {name: _above(self.graph, one.features) for name, one in stay.items()}
+        owned = {each.key for name, features in above.items() for each in features if each.project == name}
+        found = {each.key: each for features in above.values() for each in features}
+        for each in theirs:
+            other = found.get(each.key, each)
+            if other.project != each.project:
+                return [*found.values(), each]  # two features of one key, which no graph has
+            if other != each and each.project != project and each.key not in owned:
+                raise InvalidInput(
+                    f"{project} and another locked project depend on different definitions of {each.key!r} of "
+                    f"{each.project}. Nothing was locked. Lock its own, which count for all: `dagster-versioned graph "
+                    f"lock {each.key}`, with --project {each.project} or its --location."
+                )
+            if each.project == project or each.key not in owned:
+                found[each.key] = each
+        return list(found.values())
 
     def to_bytes(self) -> bytes:
         """The file: JSON for people and for reviews, with a SHA-256 of all that is in it."""

@@ -292,6 +292,50 @@ def test_naming_features_replaces_those_of_the_project_and_leaves_the_others(oth
     assert renewed.graph.versions("words") == theirs("2").versions("words")
 
 
+def search(tmp_path, other, name="SEARCH", key="long"):
+    """A project between: it is computed from words of VIDEOS, and what it computes is pushed."""
+    between = Theirs(tmp_path, name)
+    between.deploy = lambda: between.push(FeatureGraph([*(lock := other.lock("words")), replace(long(lock), key=key)]))
+    between.deploy()
+    return between
+
+
+def test_a_projects_own_lock_says_what_its_features_are_whoever_depends_on_them(other, tmp_path):
+    """So that a project and one that is computed from it are renewed one after the other, in any order."""
+    between, third = search(tmp_path, other), search(tmp_path, other, "THIRD", "far")
+    lock = third.lock("far", onto=between.lock("long", onto=other.lock("words")))
+    other.push(theirs("2"))
+    between.deploy()
+    third.deploy()
+    old, new = theirs("1"), theirs("2")
+    for order in ((other, between, third), (third, other, between), (between, third, other)):
+        renewed = lock
+        for each in order:
+            renewed = each.lock(onto=renewed)
+            expected = new if other in order[: order.index(each) + 1] else old
+            assert renewed.graph.versions("words") == expected.versions("words")
+        assert {each.key: each.project for each in renewed} == {
+            "video": "VIDEOS",
+            "words": "VIDEOS",
+            "long": "SEARCH",
+            "far": "THIRD",
+        }
+        renewed.write(tmp_path / "features.lock")
+        assert FeatureLock.read(tmp_path / "features.lock").to_bytes() == renewed.to_bytes()
+
+
+def test_two_projects_on_different_definitions_of_a_third_need_the_third_locked(other, tmp_path):
+    between, third = search(tmp_path, other), search(tmp_path, other, "THIRD", "far")
+    lock = third.lock("far", onto=between.lock("long"))
+    other.push(theirs("2"))
+    between.deploy()
+    third.deploy()
+    with pytest.raises(InvalidInput, match=r"'words' of VIDEOS.*Nothing was locked.*graph lock words.*VIDEOS"):
+        between.lock(onto=lock)
+    both = third.lock(onto=between.lock(onto=other.lock("words", onto=lock)))
+    assert both.graph.versions("words") == theirs("2").versions("words")
+
+
 def test_what_cannot_be_locked_is_refused(other, tmp_path):
     with pytest.raises(InvalidInput, match="No feature of VIDEOS is locked, and none is named"):
         other.lock()
@@ -378,6 +422,16 @@ def test_no_value_of_the_file_can_be_changed_unseen(locked, tmp_path):
         parent[place[-1]] = {str: f"{was}0", int: 7, bool: False}.get(type(was))
         path.write_text(json.dumps(document))
         with pytest.raises((IntegrityError, UnsupportedFeature), match="lock"):
+            FeatureLock.read(path)
+
+
+def test_a_feature_of_no_project_or_a_name_without_one_is_refused(locked, tmp_path):
+    path = tmp_path / "features.lock"
+    nobodys = FeatureGraph([replace(each, project=None) for each in locked], locked.graph.hash_length)
+    unknown = {"MANY": locked.projects["MANY"].model_copy(update={"features": ["a/c"]})}
+    for forged in (replace(locked, graph=nobodys), replace(locked, projects=unknown)):
+        path.write_bytes(forged.to_bytes())
+        with pytest.raises(IntegrityError, match="do not belong together"):
             FeatureLock.read(path)
 
 
