@@ -21,7 +21,7 @@ from dagster_versioned.delta.log.cleanup import CleanedUp, cleanup_log, require_
 from dagster_versioned.delta.log.commits import commits_after, list_log
 from dagster_versioned.delta.log.compaction import compact_log
 from dagster_versioned.delta.log.history import HistoryEntry, history, version_at
-from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, write_checksum
+from dagster_versioned.delta.log.snapshot import Snapshot, load_head, load_snapshot, write_checksum
 from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.delta.vacuum import Vacuumed, vacuum
 from dagster_versioned.errors import InvalidInput
@@ -69,8 +69,7 @@ class Table:
         The newest snapshot is kept, and from then on follows new commits without reading the log again. Raises
         `TableNotFound`, `VersionNotFound`, `LogCorrupt`, `UnsupportedFeature`.
         """
-        if version is not None and timestamp is not None:
-            raise InvalidInput("A snapshot is of a version or of a time, not of both. Nothing was read.")
+        _require_one(version, timestamp)
         if version is None:
             newest = self._current()
             if timestamp is None:
@@ -79,6 +78,16 @@ class Table:
         if self._newest is not None and self._newest.version == version:
             return self._newest
         return load_snapshot(self.store, version)
+
+    def head(self, version: int | None = None, timestamp: datetime | str | None = None) -> Snapshot:
+        """`snapshot` without its files, whose tables are empty; at a cost that does not grow with them.
+
+        Raises as that, except for what is wrong with a file.
+        """
+        _require_one(version, timestamp)
+        if timestamp is not None:
+            version = version_at(self.store, load_head(self.store), _moment(timestamp))
+        return load_head(self.store, version)
 
     def _current(self) -> Snapshot:
         known = self._newest
@@ -287,6 +296,11 @@ class Table:
 
 def _place(given: int | datetime | str) -> int | datetime:
     return given if isinstance(given, int) else _moment(given)
+
+
+def _require_one(version: int | None, timestamp: datetime | str | None) -> None:
+    if version is not None and timestamp is not None:
+        raise InvalidInput("A snapshot is of a version or of a time, not of both. Nothing was read.")
 
 
 def _moment(timestamp: datetime | str) -> datetime:

@@ -71,6 +71,10 @@ FEW_ACTIONS = {Metadata.NAME: _METADATA, Protocol.NAME: _PROTOCOL, Txn.NAME: _TX
 
 _FILE_ACTIONS = {Add.NAME: pa.struct(list(ADD)), Remove.NAME: pa.struct(list(REMOVE))}
 
+NOT_PLAIN = ("stats", "tags")
+"""What of an add only helps to pass over it, and is most of its bytes."""
+
+_PLAIN_ADD = pa.struct([member for member in cast("Any", ADD) if member.name not in NOT_PLAIN])
 _PARSED = "stats_parsed"
 
 _PARALLEL = 4
@@ -139,6 +143,28 @@ def read_files(store: ObjectStore, key: str, row_groups: range | None = None) ->
     columns, _ = _columns(store, key, _FILE_ACTIONS, row_groups)
     _require_members(columns, key)
     return with_keys(columns[Add.NAME]), with_keys(columns[Remove.NAME])
+
+
+def read_live_files(store: ObjectStore, key: str, row_groups: range | None = None) -> pa.Table:
+    """The first of `read_files` with nulls for `NOT_PLAIN`.
+
+    Raises `LogCorrupt`, also where a file is live twice.
+    """
+    if key.endswith(".json"):
+        adds = _read_json(store, key).adds
+    else:
+        columns, _ = _columns(store, key, {Add.NAME: _PLAIN_ADD}, row_groups)
+        _require_members(columns, key)
+        adds = columns[Add.NAME]
+    kinds: list[Any] = ADD.types
+    arrays: list[Any] = [
+        pa.nulls(adds.num_rows, kind) if name in NOT_PLAIN else adds[name]
+        for name, kind in zip(ADD.names, kinds, strict=True)
+    ]
+    files = with_keys(pa.Table.from_arrays(arrays, schema=ADD))
+    if not _distinct(identities(files)):
+        raise LogCorrupt(f"{key}: a file occurs twice in the checkpoint. Nothing was read.")
+    return files
 
 
 def sidecar_names(store: ObjectStore, key: str) -> list[str]:
@@ -211,11 +237,14 @@ def _columns(
     try:
         source: Any = in_arrow(store.get(key)) if path is None else path
         file = _opened(source)
+        leaves = _leaf_columns(file.schema_arrow, wanted)
         groups = list(range(file.num_row_groups) if row_groups is None else row_groups)
-        table = _read_groups(source, file, groups, _leaf_columns(file.schema_arrow, wanted))
+        if _FILE_ACTIONS.keys().isdisjoint(wanted):
+            groups = [group for group in groups if _may_hold(file.metadata.row_group(group), leaves)]
+        table = _read_groups(source, file, groups, leaves)
         table.validate(full=True)  # reading does not ask whether text is UTF-8
         columns = {name: _struct_rows(table, name, shape) for name, shape in wanted.items()}
-        if Add.NAME in wanted:
+        if Add.NAME in wanted and "stats" in columns[Add.NAME].column_names:
             columns[Add.NAME] = _with_statistics(columns[Add.NAME], file, groups)
         entries = file.metadata.metadata or {}
         notes = {name.decode(): value for name, value in entries.items() if name != b"ARROW:schema"}
@@ -224,6 +253,18 @@ def _columns(
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
     return columns, notes
+
+
+def _may_hold(group: pq.RowGroupMetaData, leaves: Sequence[str]) -> bool:
+    """Whether there is a value in one of the columns; what is not about files is in few row groups of a large one."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if not any(column.path_in_schema == leaf or column.path_in_schema.startswith(f"{leaf}.") for leaf in leaves):
+            continue
+        found: Any = column.statistics
+        if found is None or not found.has_null_count or found.null_count < group.num_rows:
+            return True
+    return False
 
 
 def _opened(source: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
@@ -253,8 +294,8 @@ def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> 
 
 
 def _require_members(columns: dict[str, pa.Table], key: str) -> None:
-    for name, required in _REQUIRED.items():
-        for column in required:
+    for name in columns.keys() & _REQUIRED:
+        for column in _REQUIRED[name]:
             if columns[name][column].null_count:
                 raise LogCorrupt(f"{key}: a {name} action has no {column}. Nothing was read.")
     sizes = columns[Add.NAME]["size"]

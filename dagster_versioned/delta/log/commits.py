@@ -205,6 +205,26 @@ def _versions_after(store: ObjectStore, version: int) -> list[int]:
     return [int(match[1]) for key in keys if (match := _COMMIT.fullmatch(key))]
 
 
+def newest_version(store: ObjectStore, known: int) -> int:
+    """The newest version of a log that had the version ``known``, without a listing where little was committed since.
+
+    Raises as `list_log`.
+    """
+    if _is_there(store, known):  # else it was cleaned up, and others behind it may have been
+        for version in range(known, known + _TAIL):
+            if not _is_there(store, version + 1):
+                return version
+    return list_log(store).version
+
+
+def _is_there(store: ObjectStore, version: int) -> bool:
+    try:
+        store.head(commit_key(version))
+    except ObjectNotFound:
+        return False
+    return True
+
+
 def commits_from(store: ObjectStore, version: int) -> list[tuple[int, ObjectInfo]]:
     """The commits from ``version`` on that are in the log, up to the first gap: one listing, none is read."""
     found: list[tuple[int, ObjectInfo]] = []

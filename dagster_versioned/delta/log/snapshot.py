@@ -1,7 +1,8 @@
 """Snapshots: the state of a table at one version, replayed from its log."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -17,7 +18,7 @@ from dagster_versioned.delta.files.file_actions import (
     without,
     without_keys,
 )
-from dagster_versioned.delta.log.checkpoint_read import Checkpoint, read_checkpoint
+from dagster_versioned.delta.log.checkpoint_read import Checkpoint, read_checkpoint, read_head
 from dagster_versioned.delta.log.checksum import Checksum, put_checksum, require_checksum
 from dagster_versioned.delta.log.commits import (
     CheckpointFiles,
@@ -134,6 +135,21 @@ def load_snapshot(store: ObjectStore, version: int | None = None) -> Snapshot:
     except VersionedError as error:
         error.add_note(f"While replaying version {segment.version} of {store.uri}.")
         raise
+
+
+def load_head(store: ObjectStore, version: int | None = None) -> Snapshot:
+    """`load_snapshot` without the files, whose tables are empty: of a checkpoint only the rest is read.
+
+    Raises as that, except for what is wrong with a file.
+    """
+    segment = list_log(store, version)
+    try:
+        heads = [read_head(store, key)[0] for key in segment.checkpoint.keys] if segment.checkpoint else []
+        changes = read_changes(store, segment.commits)
+        return snapshot_head(store, segment, tuple(chain.from_iterable(heads)), changes.headers)
+    except (LogCorrupt, ObjectNotFound):
+        whole = load_snapshot(store, version)  # which passes over a checkpoint for an older one, or says what is wrong
+        return replace(whole, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES))
 
 
 @dataclass(frozen=True, slots=True)

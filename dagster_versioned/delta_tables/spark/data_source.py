@@ -51,10 +51,11 @@ def register(session: "SparkSession") -> None:
     Reading, as a batch: the options ``version`` or ``timestamp`` (ISO 8601, with a zone), ``columns`` (names with
     commas between them, or a JSON list), ``profile`` (of the AWS configuration files), ``allow`` (folders outside the
     table's own that its files may be in, listed as columns are); or ``readChangeFeed`` with ``startingVersion`` or
-    ``startingTimestamp``, and ``endingVersion`` or ``endingTimestamp``. As a stream: see `log_tail.StreamOptions`. The
-    log is replayed by one process, however large it is: where Spark plans such a read, there is no session that it
-    could ask. (`read_delta` has the cluster replay large logs.) Filters reach the files' statistics where
-    ``spark.sql.python.filterPushdown.enabled`` is ``true`` when this is called (and while queries run).
+    ``startingTimestamp``, and ``endingVersion`` or ``endingTimestamp``. The log of a batch is replayed by one process,
+    however large it is: where Spark plans such a read, there is no session that it could ask. (`read_delta` has the
+    cluster replay large logs.) As a stream: see `log_tail`, and its `StreamOptions`. Filters reach the files'
+    statistics where ``spark.sql.python.filterPushdown.enabled`` is ``true`` when this is called (and while queries
+    run).
 
     Writing, with the modes ``append`` and ``overwrite``, and streams in the output modes ``append`` and ``complete``:
     see `data_source_write.WriteJob`.
@@ -145,7 +146,7 @@ class VersionedSource(DataSource):
 
     def schema(self) -> "spark_types.StructType":
         asked = ReadOptions.of(self.options, STREAM_OPTIONS)
-        snapshot = snapshot_of(asked)
+        snapshot = head_of(asked)
         self._version = snapshot.version
         scan = scan_of(asked.store(), snapshot, asked.columns)
         return spark_schema((scan if asked.feed is None else with_feed(scan)).selected)
@@ -180,7 +181,7 @@ class VersionedSource(DataSource):
                 "A stream has no end, so it is not read at a version or timestamp. Say where it begins:"
                 " startingVersion or startingTimestamp."
             )
-        snapshot = snapshot_of(replace(asked, version=self._version))
+        snapshot = head_of(replace(asked, version=self._version))
         store = asked.store()
         base = scan_of(store, snapshot, asked.columns)
         scan = _chosen(base if asked.feed is None else with_feed(base), schema)
@@ -211,6 +212,13 @@ def snapshot_of(asked: ReadOptions) -> "Snapshot":
     from dagster_versioned.delta.table import Table
 
     return Table(asked.store()).snapshot(asked.version, asked.timestamp)
+
+
+def head_of(asked: ReadOptions) -> "Snapshot":
+    """`snapshot_of` without its files, for who needs the columns alone."""
+    from dagster_versioned.delta.table import Table
+
+    return Table(asked.store()).head(asked.version, asked.timestamp)
 
 
 def scan_of(store: ObjectStore, snapshot: "Snapshot", columns: Sequence[str] | None) -> Scan:

@@ -12,6 +12,7 @@ from dagster_versioned.delta_tables.spark.planned_rows import OPEN_BYTES, TASK_B
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 
+_MEMBERS = [member.name for member in fields(ScanFile)]
 _VECTORS = [member.name for member in fields(ScanFile) if "DeletionVector" in str(member.type)]
 """Members of a file that are vectors."""
 
@@ -47,10 +48,17 @@ def partitions_of(files: Iterable[ScanFile]) -> list[InputPartition]:
         if size + cost > TASK_BYTES:
             tasks.append([])
             size = 0
-        tasks[-1].append(asdict(file))
+        tasks[-1].append(_plain(file))
         size += cost
     # Of built-in types alone: a stream's files are planned by another process than the code that reads them.
     return [InputPartition(task) for task in tasks]
+
+
+def _plain(file: ScanFile) -> dict[str, Any]:
+    """What `asdict` returns, which takes the longest of a batch's plan, as it copies what cannot change."""
+    plain = {name: getattr(file, name) for name in _MEMBERS}
+    vectors = {name: asdict(plain[name]) for name in _VECTORS if plain[name] is not None}
+    return {**plain, "partition_values": dict(file.partition_values), **vectors}
 
 
 def _file(plain: Mapping[str, Any]) -> ScanFile:

@@ -15,15 +15,14 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dagster_versioned.delta.actions import Action, Metadata, Protocol, encode_action, parse_line
-from dagster_versioned.delta.files.arrow_memory import arrow_reader
 from dagster_versioned.delta.files.external_files import ExternalFiles, reach_of
 from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, identities
 from dagster_versioned.delta.files.predicate import parse_predicate
 from dagster_versioned.delta.files.skipping import candidates
-from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_files, read_head, sidecar_names
+from dagster_versioned.delta.log.checkpoint_pieces import CheckpointPiece, checkpoint_pieces, is_larger
+from dagster_versioned.delta.log.checkpoint_read import read_files
 from dagster_versioned.delta.log.checksum import Checksum, require_checksum
 from dagster_versioned.delta.log.commits import CheckpointFiles, LogSegment, list_log
 from dagster_versioned.delta.log.history import version_at
@@ -68,17 +67,11 @@ _ROWS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _CheckpointTask:
-    key: str
-    row_groups: range | None
-
-
-@dataclass(frozen=True, slots=True)
 class _CommitsTask:
     versions: range
 
 
-_Task = _CheckpointTask | _CommitsTask
+_Task = CheckpointPiece | _CommitsTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +132,12 @@ def files_of(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch]).select(FILES.names).cast(FILES)
 
 
-def large_log() -> int:
-    """`LARGE`, or what `LARGE_VARIABLE` says. Raises `InvalidInput` where that is no number."""
-    text = os.environ.get(LARGE_VARIABLE, str(LARGE))
+def large_log(default: int = LARGE) -> int:
+    """What `LARGE_VARIABLE` says, else ``default``. Raises `InvalidInput` where that is no number."""
+    text = os.environ.get(LARGE_VARIABLE, str(default))
     if not text.isdecimal():
         raise InvalidInput(
-            f"{LARGE_VARIABLE} is {text!r:.50}. Nothing was read. Give it a number of file actions, such as {LARGE}."
+            f"{LARGE_VARIABLE} is {text!r:.50}. Nothing was read. Give it a number of file actions, such as {default}."
         )
     return int(text)
 
@@ -168,7 +161,7 @@ def plan_if_large(
     limit = large_log() if large is None else large
     try:
         segment = list_log(store, version)
-        if segment.checkpoint is None or _count(store, segment.checkpoint, limit) <= limit:
+        if segment.checkpoint is None or not is_larger(store, segment.checkpoint, limit):
             return None
         if timestamp is not None:
             head = _begin(session, store, segment)[0]
@@ -225,9 +218,9 @@ def _plan(session: "SparkSession", store: ObjectStore, segment: LogSegment) -> L
 
 def _begin(
     session: "SparkSession", store: ObjectStore, segment: LogSegment
-) -> "tuple[Snapshot, tuple[Action, ...], list[_Task], DataFrame]":
+) -> "tuple[Snapshot, tuple[Action, ...], Sequence[_Task], DataFrame]":
     """The head of the plan, what the checkpoint says of other things than files, its tasks, and the commits."""
-    actions, tasks = _checkpoint_tasks(store, segment.checkpoint) if segment.checkpoint else ((), [])
+    actions, tasks = _checkpoint_tasks(store, segment.checkpoint)
     commits = _frame(session, store, _commit_tasks(segment)).persist()
     with translate_spark_errors():
         headers = [_headers(bytes(row[0])) for row in commits.where("headers is not null").select("headers").collect()]
@@ -249,63 +242,10 @@ def _figures(files: "DataFrame", protocol: Protocol, metadata: Metadata) -> Chec
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _count(store: ObjectStore, checkpoint: CheckpointFiles, large: int) -> int:
-    """How many rows the files of a checkpoint have, as far as it takes to pass ``large``; those of JSON, which are
-    small, count as none. Little is read: of tables that are not large this is asked, too."""
-    count, sidecars = 0, list[str]()
-    for key in checkpoint.keys:
-        metadata = None if key.endswith(".json") else _metadata(store, key)
-        count += 0 if metadata is None else metadata.num_rows
-        if metadata is None or "sidecar" in _columns(metadata, key):
-            sidecars += [SIDECARS + name for name in sidecar_names(store, key)]
-    for key in sidecars:
-        if count > large:
-            break
-        count += _metadata(store, key).num_rows
-    return count
-
-
-def _metadata(store: ObjectStore, key: str) -> pq.FileMetaData:
-    path = store.local_path(key)
-    try:
-        if path is not None:
-            return pq.read_metadata(path)
-        # Parquet ends with the length of its footer.
-        size = store.head(key).size
-        tail = store.get_range(key, max(size - 8, 0), 8)
-        length = int.from_bytes(tail[:4], "little") + 8
-        footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
-        return pq.read_metadata(footer)
-    except (pa.ArrowException, OSError) as error:
-        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
-
-
-def _columns(metadata: pq.FileMetaData, key: str) -> list[str]:
-    try:
-        return metadata.schema.to_arrow_schema().names
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
-
-
-def _file_keys(store: ObjectStore, checkpoint: CheckpointFiles) -> tuple[tuple[Any, ...], list[str]]:
-    """The actions of a checkpoint that are not about files, and the files that may hold others."""
-    heads = [read_head(store, key) for key in checkpoint.keys]
-    sidecars = [SIDECARS + name for _, names in heads for name in names]
-    return tuple(chain.from_iterable(actions for actions, _ in heads)), [*checkpoint.keys, *sidecars]
-
-
-def _checkpoint_tasks(store: ObjectStore, checkpoint: CheckpointFiles) -> tuple[tuple[Any, ...], list[_Task]]:
-    """As `_file_keys`, with what each task reads: files elsewhere as a whole, since they are fetched as a whole."""
-    actions, keys = _file_keys(store, checkpoint)
-    tasks: list[_Task] = []
-    for key in keys:
-        if key.endswith(".json") or store.local_path(key) is None:
-            tasks.append(_CheckpointTask(key, None))
-            continue
-        groups = range(_metadata(store, key).num_row_groups)
-        cuts = range(0, len(groups), _GROUPS_PER_TASK)
-        tasks += [_CheckpointTask(key, groups[start : start + _GROUPS_PER_TASK]) for start in cuts]
-    return actions, tasks
+def _checkpoint_tasks(
+    store: ObjectStore, checkpoint: CheckpointFiles | None
+) -> tuple[tuple[Action, ...], list[CheckpointPiece]]:
+    return ((), []) if checkpoint is None else checkpoint_pieces(store, checkpoint, _GROUPS_PER_TASK)
 
 
 def _commit_tasks(segment: LogSegment) -> list[_Task]:
@@ -344,7 +284,7 @@ def _reader(
 
 
 def _read(store: ObjectStore, task: _Task) -> Iterator[pa.Table]:
-    if isinstance(task, _CheckpointTask):
+    if isinstance(task, CheckpointPiece):
         files, tombstones = read_files(store, task.key, task.row_groups)
         version = -1
     else:

@@ -2,6 +2,10 @@
 
 The position in the stream is a file: the next one to read, of a commit's or of the snapshot that the stream began with.
 Spark keeps it in the query's checkpoint, so that a query which is started again goes on where it was.
+
+Where Spark plans a batch, beside the driver, there is no session that could be asked to replay a log. So the files of a
+large snapshot are taken as its checkpoint has them (`stream_snapshot`), and of a batch with many of them only the
+places in that checkpoint are planned: tasks read from there which files they read.
 """
 
 from collections import OrderedDict
@@ -10,28 +14,49 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.actions import Add, PartitionValues
 from dagster_versioned.delta.features import require_read
 from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.files.partition_values import encode
 from dagster_versioned.delta.log.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from dagster_versioned.delta.log.commits import Commit, list_log, read_commit
+from dagster_versioned.delta.log.checkpoint_read import read_live_files
+from dagster_versioned.delta.log.commits import Commit, newest_version, read_commit
 from dagster_versioned.delta.log.history import listed_commits
-from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot, load_head
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.delta.table import Table
 from dagster_versioned.delta_tables.change_feed import feed_scan, place
 from dagster_versioned.delta_tables.read import delta_scan
 from dagster_versioned.delta_tables.spark.data_source_tasks import FilesReader, partitions_of
+from dagster_versioned.delta_tables.spark.log_plan import large_log
+from dagster_versioned.delta_tables.spark.planned_rows import OPEN_BYTES
+from dagster_versioned.delta_tables.stream_snapshot import (
+    SnapshotByCheckpoint,
+    SnapshotByTime,
+    StreamSnapshot,
+    large_checkpoint,
+)
+from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import InvalidInput, ObjectNotFound, VersionedError, VersionNotFound
 from dagster_versioned.storage.object_store import ObjectStore
 
 MAX_FILES = 1000
 """Files a micro-batch at most, as in the reference; ``maxFilesPerTrigger``."""
+
+LARGE = 100_000
+"""File actions in a checkpoint beyond which the files that a stream begins with are not held in memory, all at once."""
+
+MANY_FILES = 10_000
+"""Files of a batch beyond which tasks find in the checkpoint which they read: as plans, they take a kilobyte each."""
+
+_PLANNED_BYTES = 1 << 30
+"""What a task reads that looks into the checkpoint first, which takes as long as reading some 50 MB."""
 
 _CACHED_VERSIONS = 100
 
@@ -105,13 +130,17 @@ class Position:
 
     ``base`` is the version that the stream began with; ``whole``: with all rows of its snapshot, else with those that
     its commit added. Both stay, so that an offset says by itself where its stream began: a query that ends before its
-    first batch is done asks for the beginning again, when the table may have a newer version.
+    first batch is done asks for the beginning again, when the table may have a newer version. ``checkpoint`` and
+    ``etag`` are those in whose order the files of a large snapshot come; of others, and of every stream that began
+    before there was such an order, the files come by time.
     """
 
     base: int
     whole: bool
     version: int
     index: int
+    checkpoint: int | None = None
+    etag: str | None = None
 
     @property
     def beginning(self) -> "Position":
@@ -121,6 +150,14 @@ class Position:
     def in_snapshot(self) -> bool:
         return self.whole and self.version == self.base
 
+    @property
+    def next_version(self) -> "Position":
+        return replace(self, version=self.version + 1, index=0)
+
+    def to_offset(self) -> dict[str, Any]:
+        """What Spark keeps: equal texts for equal positions, those of earlier releases included."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
 
 class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The stream of a table whose columns are those of ``scan``, which has no files."""
@@ -129,34 +166,44 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(scan)
         self.store = store
         self.options = options
-        self.schema = snapshot.schema
-        self.snapshot: Snapshot | None = snapshot
+        self.head = snapshot
+        self.newest = snapshot.version
         self.last: int | None = None
-        self.files: OrderedDict[tuple[bool, int], list[ScanFile]] = OrderedDict()
+        self.begun: tuple[Position, Snapshot, StreamSnapshot] | None = None
+        self.files: OrderedDict[int, list[ScanFile]] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         """What the tasks need; the rest is for who plans."""
-        return {"scan": self.scan}
+        return {"scan": self.scan, "head": self.head}
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition.value, Mapping):
+            files = self._found(cast("dict[str, Any]", partition.value))
+            yield from stream_table(replace(self.scan, files=tuple(files)))
+        else:
+            yield from super().read(partition)
 
     # --- positions ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
-        return asdict(self._beginning())
+        return self._beginning().to_offset()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         position, newest = Position(**start), self._newest()
+        if isinstance(limit, ReadAllAvailable):
+            ended = position.version > newest
+            return (position if ended else replace(position, version=newest + 1, index=0)).to_offset()
         files = bytes_ = 0
-        bounded = not isinstance(limit, ReadAllAvailable)
         while position.version <= newest:
-            for file in self._files(position)[position.index :]:
+            for index, size in self._sizes(position):
                 full = files >= self.options.max_files
-                full |= self.options.max_bytes is not None and bytes_ + file.size > self.options.max_bytes
-                if bounded and files and full:
-                    return asdict(position)
-                files, bytes_ = files + 1, bytes_ + file.size
-                position = replace(position, index=position.index + 1)
-            position = replace(position, version=position.version + 1, index=0)
-        return asdict(position)
+                full |= self.options.max_bytes is not None and bytes_ + size > self.options.max_bytes
+                if files and full:
+                    return position.to_offset()
+                files, bytes_ = files + 1, bytes_ + size
+                position = replace(position, index=index + 1)
+            position = position.next_version
+        return position.to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
         return ReadMaxFiles(self.options.max_files)
@@ -165,13 +212,20 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"version": self._newest() + 1, "index": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
-        self.last = list_log(self.store).version
+        self.last = newest_version(self.store, self.newest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = Position(**start), Position(**end)
-        if (first.base, first.whole) != (last.base, last.whole):
+        if first.beginning != last.beginning:
             first = last.beginning
-        return partitions_of(self._between(first, last))
+        tasks: list[InputPartition] = []
+        if first.in_snapshot:
+            tasks = self._snapshot_tasks(first, last.index if last.in_snapshot else None)
+            if last.in_snapshot:
+                return tasks
+            first = first.next_version
+            self.begun = None
+        return [*tasks, *partitions_of(self._between(first, last))]
 
     def _beginning(self) -> Position:
         version = self.options.starting_version
@@ -180,7 +234,8 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         newest = self._newest()
         match version:
             case None:
-                return Position(newest, True, newest, 0)
+                checkpoint, etag = large_checkpoint(self.store, newest, large_log(LARGE)) or (None, None)
+                return Position(newest, True, newest, 0, checkpoint, etag)
             case "latest":
                 return Position(newest + 1, False, newest + 1, 0)
             case _:
@@ -195,44 +250,91 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         moment = place(timestamp)
         assert not isinstance(moment, int)
         try:
-            before = table.snapshot(timestamp=moment)
+            before = table.head(timestamp=moment)
         except VersionNotFound:
             return next(version for version, _ in listed_commits(self.store))
         exact = before.timestamp_ms == int(moment.timestamp() * 1000)
         return before.version if exact else before.version + 1
 
     def _newest(self) -> int:
-        return list_log(self.store).version if self.last is None else self.last
+        if self.last is not None:
+            return self.last
+        self.newest = newest_version(self.store, self.newest)
+        return self.newest
 
-    # --- files ---
+    # --- files of the snapshot ---
+
+    def _sizes(self, position: Position) -> Iterator[tuple[int, int]]:
+        """Index and bytes of each file from a position on to the end of its version."""
+        if not position.in_snapshot:
+            yield from enumerate((file.size for file in self._files(position)[position.index :]), position.index)
+            return
+        _, files = self._snapshot(position)
+        for some in files.between(position.index, files.end):
+            yield from zip(some.indices.tolist(), some.sizes.tolist(), strict=True)
+
+    def _snapshot(self, position: Position) -> tuple[Snapshot, StreamSnapshot]:
+        beginning = position.beginning
+        if self.begun is None or self.begun[0] != beginning:
+            head = self.head if self.head.version == position.base else load_head(self.store, position.base)
+            _require_columns(head.schema, self.head.schema, head.version)
+            if position.checkpoint is None:
+                found = SnapshotByTime(self.store, position.base)
+            else:
+                found = SnapshotByCheckpoint(self.store, position.base, position.checkpoint, position.etag or "")
+            self.begun = beginning, head, found
+        return self.begun[1:]
+
+    def _snapshot_tasks(self, first: Position, end: int | None) -> list[InputPartition]:
+        head, files = self._snapshot(first)
+        end = files.end if end is None else end
+        values = _values_of_inserts(head) if self.options.feed else {}
+        if first.checkpoint is None or end - first.index <= MANY_FILES:
+            tables = [some.files for some in files.between(first.index, end)]
+            return partitions_of(_with(values, self._located(pa.concat_tables(tables)))) if tables else []
+        tasks: list[InputPartition] = []
+        for some in files.between(first.index, end):
+            if some.piece is None:
+                tasks += partitions_of(_with(values, self._located(some.files)))
+                continue
+            groups = some.piece.row_groups
+            piece = {"key": some.piece.key, "row_groups": None if groups is None else [groups.start, groups.stop]}
+            costs = np.cumsum(some.sizes + OPEN_BYTES) // _PLANNED_BYTES
+            for rows in np.split(some.rows, np.nonzero(np.diff(costs))[0] + 1):
+                first_row, last_row = int(rows[0]), int(rows[-1])
+                gone = sorted(set(range(first_row, last_row + 1)).difference(rows.tolist()))
+                tasks.append(InputPartition({**piece, "rows": [first_row, last_row], "gone": gone, "values": values}))
+        return tasks
+
+    def _found(self, task: Mapping[str, Any]) -> list[ScanFile]:
+        """The files of a task, in the piece of a checkpoint that it names."""
+        groups: list[int] | None = task["row_groups"]
+        table = read_live_files(self.scan.store, task["key"], None if groups is None else range(*groups))
+        (first, last), gone = task["rows"], frozenset(task["gone"])
+        rows = [row for row in range(first, last + 1) if row not in gone]
+        return _with(task["values"], self._located(table.take(pa.array(rows, pa.int64()))))
+
+    # --- files of commits ---
 
     def _between(self, first: Position, last: Position) -> Iterator[ScanFile]:
         position = first
         while position.version < last.version:
             yield from self._files(position)[position.index :]
-            position = replace(position, version=position.version + 1, index=0)
+            position = position.next_version
         if last.index:
             yield from self._files(last)[position.index : last.index]
 
     def _files(self, position: Position) -> list[ScanFile]:
-        """All files of the position's version, in an order that stays."""
-        key = (position.in_snapshot, position.version)
-        if key not in self.files:
-            self.files[key] = self._load(position)
+        """All files of a commit, in an order that stays."""
+        version = position.version
+        if version not in self.files:
+            commit = self._commit(version)
+            self.files[version] = (
+                self._changed(commit) if self.options.feed else self._located(adds_table(self._added(commit)))
+            )
             if len(self.files) > _CACHED_VERSIONS:
                 self.files.popitem(last=False)
-        return self.files[key]
-
-    def _load(self, position: Position) -> list[ScanFile]:
-        if not position.in_snapshot:
-            commit = self._commit(position.version)
-            return self._changed(commit) if self.options.feed else self._located(self._added(commit))
-        snapshot = self.snapshot
-        if snapshot is None or snapshot.version != position.version:
-            snapshot = load_snapshot(self.store, position.version)
-        _require_columns(snapshot.schema, self.schema, snapshot.version)
-        files = self._located(sorted(snapshot.adds(), key=lambda add: (add.modification_time, add.path)))
-        return [_as_inserts(file, snapshot) for file in files] if self.options.feed else files
+        return self.files[version]
 
     def _commit(self, version: int) -> Commit:
         try:
@@ -245,10 +347,9 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _added(self, commit: Commit) -> list[Add]:
         """The files of a commit whose rows are new. Raises `VersionedError` where it is not that simple."""
-        assert self.snapshot is not None
-        require_read(commit.protocol or self.snapshot.protocol, commit.metadata or self.snapshot.metadata)
+        require_read(commit.protocol or self.head.protocol, commit.metadata or self.head.metadata)
         if commit.metadata is not None:
-            _require_columns(parse_schema(commit.metadata.schema_string), self.schema, commit.version)
+            _require_columns(parse_schema(commit.metadata.schema_string), self.head.schema, commit.version)
         adds = [add for add in commit.adds if add.data_change]
         if not any(remove.data_change for remove in commit.removes) or self.options.ignore_changes:
             return adds
@@ -265,26 +366,31 @@ class LogTail(FilesReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _changed(self, commit: Commit) -> list[ScanFile]:
         """The files that say what a commit changed."""
         if commit.metadata is not None:
-            _require_columns(parse_schema(commit.metadata.schema_string), self.schema, commit.version)
+            _require_columns(parse_schema(commit.metadata.schema_string), self.head.schema, commit.version)
         return list(feed_scan(self.store, commit.version, commit.version, None).files)
 
-    def _located(self, adds: Sequence[Add]) -> list[ScanFile]:
-        assert self.snapshot is not None
-        table = adds_table(adds)
-        self.snapshot.reach.confine(table["path"])
-        scan = delta_scan(self.store, replace(self.snapshot, files=table))
+    def _located(self, table: pa.Table) -> list[ScanFile]:
+        """The files of a table with the schema `files.FILES`, in its order."""
+        self.head.reach.confine(table["path"])
+        scan = delta_scan(self.scan.store, replace(self.head, files=table))
         by_key = {file.key: file for file in scan.files}
-        return [by_key[add.key] for add in adds]
+        return [by_key[key] for key in cast("list[str]", table["key"].to_pylist())]
 
 
-def _as_inserts(file: ScanFile, snapshot: Snapshot) -> ScanFile:
-    moment = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-    values = {
+def _with(values: PartitionValues, files: Sequence[ScanFile]) -> list[ScanFile]:
+    if not values:
+        return list(files)
+    return [replace(file, partition_values={**file.partition_values, **values}) for file in files]
+
+
+def _values_of_inserts(head: Snapshot) -> dict[str, str | None]:
+    """What the feed says of rows that are there at first."""
+    moment = datetime.fromtimestamp(head.timestamp_ms / 1000, UTC)
+    return {
         CHANGE_TYPE: "insert",
-        COMMIT_VERSION: encode(snapshot.version, "long"),
+        COMMIT_VERSION: encode(head.version, "long"),
         COMMIT_TIMESTAMP: encode(moment, "timestamp"),
     }
-    return replace(file, partition_values={**file.partition_values, **values})
 
 
 def _require_columns(found: StructType, stream: StructType, version: int) -> None:

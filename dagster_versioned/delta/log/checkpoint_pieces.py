@@ -1,0 +1,93 @@
+"""A checkpoint in pieces, each of which is read by itself, so that nobody has to hold it as a whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagster_versioned.delta.actions import Action
+from dagster_versioned.delta.files.arrow_memory import arrow_reader
+from dagster_versioned.delta.log.checkpoint_read import SIDECARS, read_files, read_head, sidecar_names
+from dagster_versioned.delta.log.commits import CheckpointFiles
+from dagster_versioned.errors import LogCorrupt
+from dagster_versioned.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPiece:
+    """One file of a checkpoint, or some row groups of it, with ``rows`` actions of any kind."""
+
+    key: str
+    row_groups: range | None
+    rows: int
+
+
+def checkpoint_pieces(
+    store: ObjectStore, checkpoint: CheckpointFiles, row_groups: int
+) -> tuple[tuple[Action, ...], list[CheckpointPiece]]:
+    """What a checkpoint says of other things than files, and the pieces that may hold files, in an order that stays.
+
+    A piece has at most ``row_groups`` of a file; of stores elsewhere it is a whole file, since it is fetched as a
+    whole. Raises `LogCorrupt`, and `ObjectNotFound`, where a file is not there or cannot be read.
+    """
+    heads = [read_head(store, key) for key in checkpoint.keys]
+    sidecars = [SIDECARS + name for _, names in heads for name in names]
+    pieces: list[CheckpointPiece] = []
+    for key in [*checkpoint.keys, *sidecars]:
+        pieces += _pieces(store, key, row_groups)
+    return tuple(chain.from_iterable(actions for actions, _ in heads)), pieces
+
+
+def _pieces(store: ObjectStore, key: str, row_groups: int) -> Sequence[CheckpointPiece]:
+    if key.endswith(".json"):
+        files, tombstones = read_files(store, key)
+        return [CheckpointPiece(key, None, files.num_rows + tombstones.num_rows)]
+    metadata = _metadata(store, key)
+    if store.local_path(key) is None:
+        return [CheckpointPiece(key, None, metadata.num_rows)]
+    groups = range(metadata.num_row_groups)
+    cuts = [groups[start : start + row_groups] for start in range(0, len(groups), row_groups)]
+    return [CheckpointPiece(key, cut, sum(metadata.row_group(group).num_rows for group in cut)) for cut in cuts]
+
+
+def is_larger(store: ObjectStore, checkpoint: CheckpointFiles, limit: int) -> bool:
+    """Whether the files of a checkpoint have more than ``limit`` rows; those of JSON, which are small, count as none.
+
+    Little is read: of tables that are not large this is asked, too. Raises `LogCorrupt`, `ObjectNotFound`.
+    """
+    count, sidecars = 0, list[str]()
+    for key in checkpoint.keys:
+        metadata = None if key.endswith(".json") else _metadata(store, key)
+        count += 0 if metadata is None else metadata.num_rows
+        if metadata is None or "sidecar" in _columns(metadata, key):
+            sidecars += [SIDECARS + name for name in sidecar_names(store, key)]
+    for key in sidecars:
+        if count > limit:
+            break
+        count += _metadata(store, key).num_rows
+    return count > limit
+
+
+def _metadata(store: ObjectStore, key: str) -> pq.FileMetaData:
+    path = store.local_path(key)
+    try:
+        if path is not None:
+            return pq.read_metadata(path)
+        # Parquet ends with the length of its footer.
+        size = store.head(key).size
+        tail = store.get_range(key, max(size - 8, 0), 8)
+        length = int.from_bytes(tail[:4], "little") + 8
+        footer: Any = arrow_reader(store.get_range(key, max(size - length, 0), length))
+        return pq.read_metadata(footer)
+    except (pa.ArrowException, OSError) as error:
+        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
+
+
+def _columns(metadata: pq.FileMetaData, key: str) -> list[str]:
+    try:
+        return metadata.schema.to_arrow_schema().names
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise LogCorrupt(f"{key}: the checkpoint cannot be read ({error}). Nothing was read.") from error
