@@ -7,7 +7,7 @@ from typing import Any, cast, get_args, get_type_hints
 import dagster as dg
 
 from dagster_versioned.assets.feature_step import FeatureConfig
-from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, PROJECT_KEY, plain
+from dagster_versioned.assets.graph.inputs import COLUMNS_KEY, IF_SELECTED_KEY, PROJECT_KEY, plain
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.definitions import Feature
 from dagster_versioned.features.upstream_files import UpstreamFiles
@@ -127,7 +127,7 @@ def _parameters(keys: Iterable[str]) -> dict[str, str]:
 def _input(upstream: Feature, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
     """The input that hands over the files of an upstream; as ``ins`` say, from where it is taken."""
     key = dg.AssetKey(upstream.key.split("/"))
-    project = {} if upstream.project is None else {PROJECT_KEY: upstream.project}
+    asked = {IF_SELECTED_KEY: True} | ({} if upstream.project is None else {PROJECT_KEY: upstream.project})
     for name, one in list(ins.items()):
         if one.key == key:
             if plain(one.metadata or {}, COLUMNS_KEY) is not None:
@@ -135,5 +135,5 @@ def _input(upstream: Feature, ins: dict[str, dg.AssetIn]) -> dg.AssetIn:
                     f"The input of {key.to_user_string()!r} has {COLUMNS_KEY} in its metadata, but its versions are "
                     "needed as well. Nothing was defined; name the columns in FeatureDep(select=[...])."
                 )
-            return ins.pop(name)._replace(metadata={**(one.metadata or {}), **project})
-    return dg.AssetIn(key, metadata=project)
+            return ins.pop(name)._replace(metadata={**(one.metadata or {}), **asked})
+    return dg.AssetIn(key, metadata=asked)

@@ -10,6 +10,7 @@ import dagster as dg
 from dagster_versioned.assets.graph.inputs import (
     ALLOW_MISSING_KEY,
     COLUMNS_KEY,
+    IF_SELECTED_KEY,
     PROJECT_KEY,
     URI_KEY,
     VERSION_KEY,
@@ -82,11 +83,11 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
     _require_project(context, project.project().name)
     table = project.project().table(context.asset_key.path)
     step = step_of(context)
-    wish = _wish(context, project)
-    if step is not None and wish.frame_type is UpstreamFiles and not _is_needed(step, context.asset_key):
-        return UpstreamFiles(table, cast("VersionFiles", None))  # which nobody looks into
     if step is not None:
+        if plain(context.definition_metadata, IF_SELECTED_KEY) and not _is_needed(step, context.asset_key):
+            return UpstreamFiles(table, cast("VersionFiles", None))
         table = table_for(step, table, publish)
+    wish = _wish(context, project)
     seen = _seen(context, table, step, pins)
     is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
     versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)

@@ -15,6 +15,8 @@ URI_KEY = "dagster_versioned/uri"
 """Metadata of an external asset that is a Delta table of no project: where it is."""
 PROJECT_KEY = "dagster_versioned/project"
 """`AssetIn` metadata that names the project that the input is to be of, where it is another one than the asset's."""
+IF_SELECTED_KEY = "dagster_versioned/if_selected"
+"""`AssetIn` metadata of files that nobody looks into where no selected asset of the step depends on them."""
 ALLOW_MISSING_KEY = "allow_missing_partitions"
 """`AssetIn` metadata that leaves out partitions that were never materialized; the key is Dagster's own."""
 

@@ -22,6 +22,7 @@ from dagster_versioned import (
 from dagster_versioned.assets.code_location import features_of_module
 from dagster_versioned.assets.feature_definition import definitions_in
 from dagster_versioned.errors import InvalidInput, VersionedError
+from dagster_versioned.features.upstream_files import UpstreamFiles
 from support.feature_tables import BASE, VIDEO, videos
 from support.house import changes, materializations
 
@@ -343,3 +344,20 @@ def test_an_io_manager_that_stores_no_tables_is_refused(house, split):
     _, asset = split.assets(io_manager_key="other")
     with pytest.raises(InvalidInput, match="FilesystemIOManager, which stores no versioned tables"):
         house.run(split.video(), asset, resources={"other": dg.FilesystemIOManager()})
+
+
+def test_any_other_multi_asset_gets_the_files_that_it_asks_for_whatever_is_selected(house, split):
+    house.run(split.video())
+    seen = []
+
+    @dg.multi_asset(
+        outs={name: dg.AssetOut(is_required=False) for name in ("one", "two")},
+        internal_asset_deps={"one": {dg.AssetKey("video")}, "two": set()},
+        can_subset=True,
+    )
+    def pair(video: UpstreamFiles):
+        seen.append(video.read(pa.Table).num_rows)
+        yield dg.Output(pa.table({"id": [1]}), "two")
+
+    house.run(split.video(), pair, selection=["two"])
+    assert seen == [3]
