@@ -49,8 +49,8 @@ def versioned_multi_feature(
     parameters are those of `versioned_feature` and `dagster.multi_asset`. Raises `InvalidInput`.
     """
     listed = list(features)
-    described = {"/".join(spec.key.path): spec for spec in specs}
-    _check(listed, described)
+    described = _described(listed, specs, group_name)
+    _check(listed)
     graphs = {feature.key: graph_over(feature, version_length) for feature in listed}
     lengths = {graph.hash_length for graph in graphs.values()}
     if len(lengths) > 1:
@@ -159,14 +159,43 @@ def _output_name(key: str) -> str:
     return key.replace("/", "__").replace("-", "_")
 
 
-def _check(features: Sequence[Feature], described: Mapping[str, dg.AssetSpec]) -> None:
+def _described(
+    features: Sequence[Feature], specs: Iterable[dg.AssetSpec], group_name: str | None
+) -> dict[str, dg.AssetSpec]:
+    """The specs by feature, checked."""
+    listed = list(specs)
+    kinds: list[tuple[type, Sequence[Any]]] = [(Feature, features), (dg.AssetSpec, listed)]
+    for kind, given in kinds:
+        if strange := [f"{each!r:.100}" for each in given if not isinstance(each, kind)]:
+            raise InvalidInput(f"{', '.join(strange)} is no {kind.__name__}. Nothing was defined; name one of these.")
+    keys, found = {feature.key for feature in features}, dict[str, dg.AssetSpec]()
+    for spec in listed:
+        key = "/".join(spec.key.path)
+        if key not in keys:
+            raise _refused(features, f"have a spec of {key!r}, which is none of them", "define a Feature for it")
+        if key in found:
+            raise _refused(features, f"have two specs of {key!r}", "make them one")
+        ours = {
+            "deps": spec.deps,
+            "code_version": spec.code_version,
+            "partitions_def": spec.partitions_def,
+            "group_name": group_name and spec.group_name,
+        }
+        if taken := [name for name, value in ours.items() if value]:
+            raise _refused(
+                features,
+                f"have a spec that describes {key!r} by {', '.join(taken)}",
+                "leave that out: partitions and group are one for all, the code version is the feature's, and what else"
+                " the function reads are its inputs",
+            )
+        found[key] = spec
+    return found
+
+
+def _check(features: Sequence[Feature]) -> None:
     keys = [feature.key for feature in features]
     if not keys or len(set(map(_output_name, keys))) < len(keys):
         raise _refused(features, "are none, or two have one name", "give each a key of its own")
-    if unknown := sorted(described.keys() - set(keys)):
-        raise _refused(
-            features, f"are said more of by the specs {unknown}, which name none of them", "define a Feature for each"
-        )
     if len({bool(feature.deps) for feature in features}) > 1:
         raise _refused(features, "depend on others, and some on none", "make those that depend on none another asset")
     for feature in features:

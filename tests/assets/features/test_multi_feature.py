@@ -292,13 +292,30 @@ def test_what_is_said_of_an_output_stays(split):
     assert found.code_version
 
 
+WORDS = dg.AssetSpec(["media", "words"])
+
+
 @pytest.mark.parametrize(
     ("features", "options", "problem"),
     [
         ([], {}, r"The features \[\] are none"),
         ([VIDEO, VIDEO], {}, "two have one name"),
         ([Feature("a/b", ["id"]), Feature("a__b", ["id"])], {}, "two have one name"),
-        (definitions(above=VIDEO), {"specs": [dg.AssetSpec("other")]}, r"specs \['other'\], which name none"),
+        (definitions(above=VIDEO), {"specs": [dg.AssetSpec("other")]}, "spec of 'other', which is none"),
+        ([*definitions(), "video"], {}, "'video' is no Feature"),
+        (definitions(), {"specs": ["media/words"]}, "'media/words' is no AssetSpec"),
+        (definitions(), {"specs": [WORDS, WORDS]}, r"two specs of 'media/words'"),
+        (
+            definitions(),
+            {"specs": [dg.AssetSpec(WORDS.key, deps=["other"], code_version="2")]},
+            r"'media/words' by deps, code_version.*inputs",
+        ),
+        (
+            definitions(),
+            {"specs": [dg.AssetSpec(WORDS.key, partitions_def=dg.StaticPartitionsDefinition(["mon"]))]},
+            r"'media/words' by partitions_def",
+        ),
+        (definitions(), {"specs": [dg.AssetSpec(WORDS.key, group_name="a")], "group_name": "b"}, "group_name"),
         ([VIDEO, *definitions()], {}, "depend on others, and some on none"),
         (
             [Feature("a", ["id"], deps=[VIDEO]), Feature("b", ["id"], deps=["a"])],
