@@ -353,7 +353,17 @@ def test_a_default_is_for_rows_to_come(table, uri):
 
 
 def test_a_default_that_makes_no_sense_is_refused(table, uri, tmp_path):
-    for name, sql, reason in (("s.c", "1", "only columns"), ("b", "((", "no SQL"), ("z", "1", "no column")):
+    for name, sql, reason in (
+        ("s.c", "1", "only columns"),
+        ("b", "((", "no SQL"),
+        ("b", "", "no SQL"),
+        ("b", "1; 2", "no SQL"),
+        ("b", 1, "no text"),
+        ("z", "1", "no column"),
+        ("a", "nope(1)", "the function nope is not admitted"),
+        ("a", "a + 1", "needs the column 'a' of a row"),
+        ("a", "'abc'", "it is no "),
+    ):
         with pytest.raises(InvalidInput, match=reason):
             table.set_default(name, sql)
     made = StructType([StructField("a", "long"), StructField("g", "long", True, {"delta.generationExpression": "a"})])

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +23,15 @@ LIST = ArrayType("long")
 DEEP = MapType("string", ArrayType(StructType([StructField("a", LIST)])))
 
 
-def table(properties: dict[str, str], data_type: DataType = "long", partition: tuple[str, ...] = ()) -> Metadata:
+def table(
+    properties: dict[str, str],
+    data_type: DataType = "long",
+    partition: tuple[str, ...] = (),
+    *,
+    keep_names: bool = True,
+) -> Metadata:
     schema = StructType([StructField("x", data_type), StructField("p", "string"), StructField("q", "string")])
-    schema, configuration = with_mapped_columns(schema, properties, keep_names=True)
+    schema, configuration = with_mapped_columns(schema, properties, keep_names=keep_names)
     return Metadata("i", schema.json(), partition, configuration)
 
 
@@ -52,6 +59,13 @@ def without_ids(metadata: Metadata) -> Metadata:
     return replace(metadata, schema_string=metadata.schema_string.replace(NESTED_IDS, "other"))
 
 
+def with_number(metadata: Metadata, path: str, number: int) -> Metadata:
+    """The metadata, with another id for a place inside of a list or map."""
+    changed, count = re.subn(rf'("{re.escape(path)}":)\d+', rf"\g<1>{number}", metadata.schema_string)
+    assert count == 1
+    return replace(metadata, schema_string=changed)
+
+
 def changed_type(old: str, new: str) -> Metadata:
     metadata = table(ON[2], new)
     changes = f'{{"delta.typeChanges":[{{"fromType":"{old}","toType":"{new}"}}],'
@@ -73,9 +87,15 @@ WIDENED = Protocol(3, 7, ("columnMapping", "typeWidening"), ("columnMapping", "i
          add(deletion_vector=DeletionVector("i", "x", 1, 1)), "'a' has a deletion vector"),
         (V2, table(ON[2]), add(stats=None), "'a' do not say"),
         (V1, table(ON[1], LIST), add(), "'x' is a list or a map"),
-        (V1, table(ON[1], StructType([StructField("m", MapType("long", "long"))])), add(), "'m' is a list or a map"),
+        (V1, table(ON[1], StructType([StructField("m", MapType("long", "long"))])), add(), "'x.m' is a list or a map"),
         (V2, table(ON[2], "void"), add(), "'x' is of the type void"),
         (V2, without_ids(table(ON[2], LIST)), add(), "'x.element' has no id"),
+        (V2, with_number(table(ON[2], LIST), "x.element", 3), add(), "'x.element' and 'p' have one id, 3"),
+        (V2, with_number(table(ON[2], DEEP), "x.key", 3), add(), "'x.value' and 'x.key' have one id, 3"),
+        (V2, with_number(table(ON[2], DEEP), "a.element", 1), add(), "'x.value.element.a.element' and 'x' have one id"),
+        (V1, table(ON[1], LIST, keep_names=False), add(), "column 'x' is a list"),
+        (V2, without_ids(table(ON[2], LIST, keep_names=False)), add(), "'x.element' has no id"),
+        (V2, table(ON[2], StructType([StructField("a", "void")]), keep_names=False), add(), "column 'x.a' is of"),
         (WIDENED, changed_type("integer", "double"), add(), "from integer to double"),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import encode_action
 from dagster_versioned.delta.log.commits import commit_key, parse_commit
 from dagster_versioned.delta.log.snapshot import load_snapshot
@@ -284,6 +285,29 @@ def test_defaults_fill_what_is_left_out_and_null_is_a_value(uri):
         {"id": 2, "v": "new", "t": 0},
         {"id": 3, "v": "new", "t": 2},
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sql", "reason"),
+    [
+        ("long", "nope(1)", "the function nope is not admitted"),
+        ("long", "id + 1", "needs the column 'id' of a row"),
+        ("long", "'abc'", "it is no long"),
+        ("byte", "300 + 1", "out of range"),
+        ("date", "upper('abc')", "invalid date"),
+    ],
+)
+def test_a_table_is_not_created_with_a_default_by_which_no_row_could_be_written(uri, kind, sql, reason):
+    with pytest.raises(InvalidInput, match=reason) as refused:
+        create_delta(uri, schema(("id", "long"), ("v", kind, True, {"CURRENT_DEFAULT": sql})))
+    assert "Nothing was written" in str(refused.value)
+    assert not files_of(uri)
+
+
+def test_a_default_that_spark_alone_makes_is_kept_for_it(uri):
+    create_delta(uri, schema(("id", "long"), ("v", "string", True, {"CURRENT_DEFAULT": "uuid()"})))
+    Table(uri).set_default("id", "factorial(transform(array(1), x -> x + 1)[0])")
+    assert Table(uri).schema.field("v").metadata["CURRENT_DEFAULT"] == "uuid()"
 
 
 def identity(start, step, *, explicit):

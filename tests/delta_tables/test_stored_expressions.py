@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.delta import Table
+from dagster_versioned.delta.commit.stored_expressions import FUNCTIONS, OF_DEFAULTS, require_admitted
 from dagster_versioned.delta.schema.types import StructField, StructType
 from dagster_versioned.delta_tables import arrow
 from dagster_versioned.delta_tables import spark as delta
-from dagster_versioned.delta_tables.stored_expressions import FUNCTIONS, OF_DEFAULTS, require_admitted
 from dagster_versioned.errors import InvalidInput
 from support.spark import needs_spark
 

@@ -29,6 +29,7 @@ from dagster_versioned.delta.commit.protocol_upgrade import ASKED, MIN_READER, M
 from dagster_versioned.delta.commit.references import references
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN, backfill, new_columns
+from dagster_versioned.delta.commit.stored_expressions import check_default
 from dagster_versioned.delta.commit.transaction import Transaction
 from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
 from dagster_versioned.delta.files.statistics import null_count, num_records
@@ -343,20 +344,14 @@ def _with_nullable(read: Snapshot, path: Path, nullable: bool, reads: Reads) -> 
 
 def set_default(read: Snapshot, column: Column, sql: str) -> Transaction:
     """Have rows to come that bring no value for a column get the value of a SQL expression; rows so far stay."""
-    from sqlglot import parse_one
-    from sqlglot.errors import SqlglotError
-
     path = found_path(read.schema, column)
     name = ".".join(path)
     if len(path) != 1:
         raise InvalidInput(f"{name!r} is part of a column, and only columns have defaults. Nothing was written.")
-    taken = field_at(read.schema, path).metadata.keys() & {GENERATED, IDENTITY_START}
-    if taken:
+    field = field_at(read.schema, path)
+    if taken := field.metadata.keys() & {GENERATED, IDENTITY_START}:
         raise InvalidInput(f"The values of {name!r} are made by the table ({min(taken)}). Nothing was written.")
-    try:
-        parse_one(sql, dialect="spark")
-    except SqlglotError as error:
-        raise InvalidInput(f"The default of {name!r} is no SQL: {error}. Nothing was written.") from error
+    check_default(name, sql, field.type)
     return _with_metadata(read, path, {DEFAULT: sql})
 
 

@@ -1,12 +1,13 @@
 """Tables that can be converted to Apache Iceberg. Protocol: *Iceberg Compatibility V1* and *V2*."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
 
 from dagster_versioned.delta.actions import Action, Add, Metadata, Protocol
 from dagster_versioned.delta.features import column_mapping, writer_features
 from dagster_versioned.delta.files.statistics import num_records
-from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
+from dagster_versioned.delta.schema.column_mapping import ID, PHYSICAL_NAME
 from dagster_versioned.delta.schema.mapped_columns import NESTED_IDS
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, decimal_of
 from dagster_versioned.delta.schema.widening import CHANGES, is_wider_for_iceberg
@@ -59,7 +60,7 @@ def require_convertible(
         before, after = list(read.partition_columns), list(metadata.partition_columns)
         reasons.append(f"it is partitioned by {before}, and would be by {after}")
     if read is None or read.schema_string != metadata.schema_string or not iceberg_compat(protocol, read):
-        reasons += _of_type(schema, nests=2 in versions, nested=())
+        reasons += [*_of_type(schema, "", nests=2 in versions), *(_shared_ids(schema) if 2 in versions else ())]
     if reasons:
         raise InvalidInput(
             f"The table promises to be convertible to Iceberg (delta.enableIcebergCompatV{max(versions)}), but"
@@ -87,17 +88,18 @@ def _of_files(actions: Sequence[Action]) -> Iterator[str]:
             yield f"the statistics of {action.path!r} do not say how many rows it has"
 
 
-def _of_type(data_type: DataType, *, nests: bool, nested: Collection[str], path: str = "") -> Iterator[str]:
-    """``nests``: whether lists and maps are allowed; ``nested``: the paths in the closest field that have ids."""
+def _of_type(data_type: DataType, path: str, *, nests: bool, nested: "_Nested | None" = None) -> Iterator[str]:
+    """``path`` is by the user's names; ``nests``: whether lists and maps are allowed; ``nested``: where the closest
+    field is left, by the names that its ids have."""
     match data_type:
         case StructType(fields=fields):
             for field in fields:
-                yield from _of_field(field, nests=nests)
-        case ArrayType(element_type=element) if nests:
-            yield from _inner(element, f"{path}.element", nested)
-        case MapType(key_type=key, value_type=value) if nests:
-            yield from _inner(key, f"{path}.key", nested)
-            yield from _inner(value, f"{path}.value", nested)
+                yield from _of_field(field, f"{path}.{field.name}" if path else field.name, nests=nests)
+        case ArrayType(element_type=element) if nests and nested:
+            yield from _inner(element, path, nested, "element")
+        case MapType(key_type=key, value_type=value) if nests and nested:
+            yield from _inner(key, path, nested, "key")
+            yield from _inner(value, path, nested, "value")
         case ArrayType() | MapType():
             yield f"column {path!r} is a list or a map, which only version 2 has"
         case _:
@@ -105,19 +107,63 @@ def _of_type(data_type: DataType, *, nests: bool, nested: Collection[str], path:
                 yield f"column {path!r} is of the type {data_type}"
 
 
-def _inner(data_type: DataType, path: str, nested: Collection[str]) -> Iterator[str]:
-    if path not in nested:
+def _inner(data_type: DataType, path: str, nested: "_Nested", step: str) -> Iterator[str]:
+    path, inside = f"{path}.{step}", nested.at(step)
+    if inside.path not in inside.ids:
         yield f"{path!r} has no id in {NESTED_IDS}"
-    yield from _of_type(data_type, nests=True, nested=nested, path=path)
+    yield from _of_type(data_type, path, nests=True, nested=inside)
 
 
-def _of_field(field: StructField, *, nests: bool) -> Iterator[str]:
+def _of_field(field: StructField, path: str, *, nests: bool) -> Iterator[str]:
     for change in cast("list[Mapping[str, Any]]", field.metadata.get(CHANGES) or []):
         old, new = change.get("fromType", ""), change.get("toType", "")
         if not is_wider_for_iceberg(old, new):
-            yield f"column {field.name!r} was changed from {old} to {new}"
-    name = field.metadata.get(PHYSICAL_NAME, field.name)
-    old_ids = cast("Mapping[str, int]", field.metadata.get(_OLD_NESTED_IDS) or {})
-    known = {name + path.removeprefix(field.name) for path in old_ids}
-    known |= (field.metadata.get(NESTED_IDS) or {}).keys()
-    yield from _of_type(field.type, nests=nests, nested=known, path=name)
+            yield f"column {path!r} was changed from {old} to {new}"
+    yield from _of_type(field.type, path, nests=nests, nested=_Nested.of(field))
+
+
+def _shared_ids(schema: StructType) -> Iterator[str]:
+    """Ids of elements, keys and values that others have, too: of these, or of columns."""
+    fields = [*_fields(schema, "")]
+    used = {number: path for path, field in fields if isinstance(number := field.metadata.get(ID), int)}
+    for path, field in fields:
+        nested = _Nested.of(field)
+        for inside, number in nested.ids.items():
+            own = path + inside.removeprefix(nested.path)
+            if (other := used.setdefault(number, own)) != own:
+                yield f"{own!r} and {other!r} have one id, {number} ({NESTED_IDS})"
+
+
+def _fields(data_type: DataType, path: str) -> Iterator[tuple[str, StructField]]:
+    match data_type:
+        case StructType(fields=fields):
+            for field in fields:
+                own = f"{path}.{field.name}" if path else field.name
+                yield own, field
+                yield from _fields(field.type, own)
+        case ArrayType(element_type=element):
+            yield from _fields(element, f"{path}.element")
+        case MapType(key_type=key, value_type=value):
+            yield from _fields(key, f"{path}.key")
+            yield from _fields(value, f"{path}.value")
+        case _:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """A place in a field's lists and maps, as the keys of its ids spell it, and all these ids."""
+
+    path: str
+    ids: Mapping[str, int]
+
+    @classmethod
+    def of(cls, field: StructField) -> Self:
+        name = field.metadata.get(PHYSICAL_NAME, field.name)
+        old = cast("Mapping[str, int]", field.metadata.get(_OLD_NESTED_IDS) or {})
+        new = cast("Mapping[str, int]", field.metadata.get(NESTED_IDS) or {})
+        ids = {name + path.removeprefix(field.name): number for path, number in old.items()} | dict(new)
+        return cls(name, {path: number for path, number in ids.items() if type(number) is int})
+
+    def at(self, step: str) -> Self:
+        return replace(self, path=f"{self.path}.{step}")

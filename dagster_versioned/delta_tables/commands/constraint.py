@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from dagster_versioned.delta.commit.conflicts import WHOLE_TABLE
 from dagster_versioned.delta.commit.protocol_upgrade import protocol_with
+from dagster_versioned.delta.commit.stored_expressions import require_admitted
 from dagster_versioned.delta_tables.commands.command import Applied, Command
 from dagster_versioned.delta_tables.commands.plan import Plan, existing
 from dagster_versioned.delta_tables.dml import FileChanges, RowEngine
-from dagster_versioned.delta_tables.stored_expressions import require_admitted
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage.object_store import ObjectStore
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dagster_versioned.delta.commit.conflicts import NOTHING
+from dagster_versioned.delta.commit.stored_expressions import check_default, require_admitted
 from dagster_versioned.delta.commit.transaction import Transaction, commit
 from dagster_versioned.delta.commit.write_rules import WriteRules
 from dagster_versioned.delta.log.snapshot import Snapshot
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.types import DataType, StructType
 from dagster_versioned.delta_tables.commands.command import Applied, Command, compact_json
 from dagster_versioned.delta_tables.commands.plan import (
     SchemaMode,
@@ -19,7 +20,7 @@ from dagster_versioned.delta_tables.commands.plan import (
 )
 from dagster_versioned.delta_tables.commands.provenance import UNNAMED, Provenance
 from dagster_versioned.delta_tables.dml import RowEngine, Target
-from dagster_versioned.delta_tables.stored_expressions import require_admitted
+from dagster_versioned.engines.sql import Names, evaluate, table_of
 from dagster_versioned.errors import InvalidInput, LogCorrupt
 from dagster_versioned.storage.object_store import ObjectStore
 
@@ -48,10 +49,22 @@ def create(
         raise InvalidInput(f"{error} Nothing was written.") from error
     for constraint, sql in target.rules.checks.items():
         engine.violations(target, require_admitted(f"the constraint {constraint!r}", sql))
+    for column, sql in target.rules.defaults.items():
+        _check_default(column, sql, plan.left.schema.field(column).type)
     actions = [plan.left.protocol, plan.left.metadata, *plan.also]
     parameters = {"partitionBy": compact_json(list(partition_by)), "properties": compact_json(dict(properties or {}))}
     made = Transaction(None, actions, "CREATE TABLE", NOTHING, parameters)
     return Applied(commit(store, None, lambda _: made)[0].version)
+
+
+def _check_default(column: str, sql: str, data_type: DataType) -> None:
+    """Make a default once, as a write over Arrow does. Raises `InvalidInput`."""
+    check_default(column, sql, data_type)
+    try:
+        expression = Names({}).resolve(sql)
+    except InvalidInput:  # an expression that Spark alone evaluates
+        return
+    evaluate(table_of({}, 1), {column: (expression, data_type)})
 
 
 def write(

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dagster_versioned.delta.commit.stored_expressions import OF_DEFAULTS, require_admitted
 from dagster_versioned.delta.commit.write_rules import Inside
 from dagster_versioned.delta.schema.identity_columns import IdentityColumn
 from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.delta_tables.dml import Target
 from dagster_versioned.delta_tables.spark import task as delta_task
 from dagster_versioned.delta_tables.spark.row_locations import PREFIX
-from dagster_versioned.delta_tables.stored_expressions import OF_DEFAULTS, require_admitted
 from dagster_versioned.engines.spark.assignment import quoted, spelled
 from dagster_versioned.engines.spark.catalyst import is_classic
 from dagster_versioned.engines.spark.types import spark_schema

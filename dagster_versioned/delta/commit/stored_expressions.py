@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
+from dagster_versioned.delta.schema.types import DataType, type_to_arrow
 from dagster_versioned.errors import InvalidInput
 
 _FUNCTIONS = """
@@ -65,6 +68,41 @@ def require_admitted(what: str, sql: str, functions: frozenset[str] = FUNCTIONS)
             " drop it."
         )
     return sql
+
+
+def check_default(name: str, sql: str, data_type: DataType) -> None:
+    """Raise `InvalidInput` for the default of a column by which no engine could write a row.
+
+    It is read, not run: one expression of admitted functions and of no column, and a plain value is one of the type.
+    """
+    from sqlglot import exp, parse
+    from sqlglot.errors import SqlglotError
+
+    if not isinstance(sql, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _no_default(name, sql, "it is no text", "Give the expression as SQL.")
+    try:
+        (tree,) = parse(sql, dialect="spark")
+    except (SqlglotError, RecursionError, ValueError) as error:
+        raise _no_default(name, sql, f"it is no SQL: {error}", "Give one expression.") from error
+    if tree is None:
+        raise _no_default(name, sql, "it is no SQL", "Give one expression; drop_default takes a default away.")
+    require_admitted(f"the default of column {name!r}", sql, OF_DEFAULTS)
+    own = {variable.name for each in tree.find_all(exp.Lambda) for variable in each.expressions} | OF_DEFAULTS
+    if named := sorted({each.name for each in tree.find_all(exp.Column)} - own):
+        raise _no_default(name, sql, f"it needs the column {named[0]!r} of a row", "Only generated columns do that.")
+    if isinstance(tree, exp.Literal) and tree.is_string and data_type in _PARSED:
+        try:
+            pa.scalar(tree.name.strip()).cast(type_to_arrow(data_type))
+        except (pa.ArrowException, ValueError):
+            raise _no_default(name, sql, f"it is no {data_type}", "Give a value of the column's type.") from None
+
+
+_PARSED = ("byte", "short", "integer", "long", "float", "double", "boolean", "date")
+"""Types of which every text that is a value is one to Arrow, Spark and DuckDB alike."""
+
+
+def _no_default(name: str, sql: object, reason: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"{sql!r:.300} cannot be the default of {name!r}: {reason}. Nothing was written. {fix}")
 
 
 def _refused(sql: str, functions: frozenset[str]) -> Iterator[str]:
