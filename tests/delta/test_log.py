@@ -13,6 +13,7 @@ from dagster_versioned.delta.log.commits import (
     json_checksum,
     last_checkpoint_version,
     list_log,
+    newest_version,
     parse_commit,
     read_commit,
     read_commits,
@@ -106,6 +107,24 @@ def test_a_short_tail_is_followed_without_a_listing(put_log: PutLog) -> None:
     store = CountingStore(put_log(EMPTY, EMPTY, EMPTY))
     assert len(commits_after(store, 0)) == 2
     assert [call.verb for call in store.calls] == ["get"] * 2
+
+
+@pytest.mark.parametrize("known", [0, 5, 19])
+def test_the_newest_version_is_found_from_one_that_was(put_log: PutLog, known: int) -> None:
+    assert newest_version(put_log(*[EMPTY] * 20), known) == 19
+
+
+def test_the_newest_version_is_found_without_a_listing_where_little_is_new(put_log: PutLog) -> None:
+    store = CountingStore(put_log(*[EMPTY] * 20))
+    assert newest_version(store, 18) == 19
+    assert {call.verb for call in store.calls} == {"head"}
+
+
+def test_the_newest_version_is_found_where_the_known_one_was_cleaned_up(put_log: PutLog) -> None:
+    store = put_log(*[EMPTY] * 20)
+    store.put("_delta_log/00000000000000000015.checkpoint.parquet", b"")
+    store.delete([commit_key(version) for version in range(12)])
+    assert newest_version(store, 3) == 19
 
 
 def test_a_gap_far_down_the_tail_is_found(put_log: PutLog) -> None:

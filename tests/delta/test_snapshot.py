@@ -1,6 +1,6 @@
 """Replay against a model: plain dicts, one action at a time."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,8 +23,9 @@ from dagster_versioned.delta.actions import (
     encode_action,
 )
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, write_checkpoint
+from dagster_versioned.delta.files.file_actions import FILES, TOMBSTONES, no_rows
 from dagster_versioned.delta.log.commits import commit_key, read_commit, read_commits
-from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
+from dagster_versioned.delta.log.snapshot import Snapshot, load_head, load_snapshot
 from dagster_versioned.errors import LogCorrupt, UnsupportedFeature
 from dagster_versioned.storage.local import LocalStore
 from support.delta_logs import SCHEMA, concern, content, put_commit
@@ -119,6 +120,10 @@ def put(store: LocalStore, version: int, actions: list[Action]) -> None:
     put_commit(store, version, [CommitInfo(info), *(one for one in actions if not isinstance(one, CommitInfo))])
 
 
+def without_files(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, files=no_rows(FILES), tombstones=no_rows(TOMBSTONES))
+
+
 def check(snapshot: Snapshot, model: Model) -> None:
     assert snapshot.protocol == model.protocol
     assert snapshot.metadata == model.metadata
@@ -154,6 +159,7 @@ def test_replay_advance_and_checkpoints_agree_with_the_model(
         for version in range(last + 1):
             loaded = load_snapshot(store, version)
             assert content(loaded) == content(plain[version])
+            assert content(load_head(store, version)) == content(without_files(loaded))
             if version >= first:
                 assert content(plain[first].advance(read_commits(store, first + 1, version))) == content(loaded)
         stepwise = plain[first]
@@ -342,8 +348,29 @@ def test_an_unreadable_checkpoint_is_passed_over(store: LocalStore, damage: str)
             store.put(checkpoint_key(version), b"PAR1 garbage" if damage == "garbage" else b"")
         assert sorted(load_snapshot(store).files["key"].to_pylist()) == expected
         assert load_snapshot(store, 4).version == 4
+        assert content(load_head(store)) == content(without_files(load_snapshot(store)))
     store.delete([commit_key(0)])
-    with pytest.raises(LogCorrupt, match="checkpoint"):
+    for load in (load_snapshot, load_head):
+        with pytest.raises(LogCorrupt, match="checkpoint"):
+            load(store)
+
+
+def test_of_a_large_checkpoint_a_head_reads_the_row_groups_that_are_not_about_files(store: LocalStore) -> None:
+    put(store, 0, [PROTOCOL, METADATA, *(add(f"f{number}") for number in range(50)), DomainMetadata("d", "", False)])
+    write_checkpoint(store, load_snapshot(store))
+    path = store.local_path(checkpoint_key(0))
+    pq.write_table(pq.read_table(path), path, row_group_size=10)
+    expected = content(without_files(load_snapshot(store)))
+    data = bytearray(path.read_bytes())
+    group = pq.read_metadata(path).row_group(3)
+    for column in (group.column(number) for number in range(group.num_columns)):
+        start, length = column.dictionary_page_offset or column.data_page_offset, column.total_compressed_size
+        data[start : start + length] = bytes(length)
+    path.write_bytes(data)
+    store.put(commit_key(0), b'{"commitInfo":{"inCommitTimestamp":1000}}')
+    head = load_head(store)
+    assert (head.protocol, head.metadata, head.domains) == (expected[0][1], expected[0][2], {"d": ""})
+    with pytest.raises(LogCorrupt):
         load_snapshot(store)
 
 

@@ -1,6 +1,12 @@
 """The files that a stream begins with come once each, planned from a piece of the checkpoint at a time."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -15,10 +21,24 @@ from support.spark import needs_spark
 
 pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python: from PySpark 4.0 on")
 
+from dagster_versioned.delta.actions import Remove
+from dagster_versioned.delta.commit.checkpoint import write_checkpoint
+from dagster_versioned.delta.files.file_actions import adds_table
 from dagster_versioned.delta.table import Table
-from dagster_versioned.delta_tables.arrow import create_delta, delete_from, optimize_delta, read_delta, write_delta
+from dagster_versioned.delta_tables.arrow import (
+    create_delta,
+    delete_from,
+    merge_delta,
+    optimize_delta,
+    read_delta,
+    write_delta,
+)
+from dagster_versioned.delta_tables.dml import WhenMatched, WhenNotMatched
 from dagster_versioned.delta_tables.spark import log_tail
 from dagster_versioned.errors import VersionedError
+from dagster_versioned.storage import LocalStore
+from support import spark_large_stream_job
+from support.delta_logs import put_commit
 from support.stream_planner import StreamPlanner
 
 pytestmark = needs_spark(4, 2, "streams that are limited")
@@ -255,3 +275,58 @@ def test_each_row_comes_once_whatever_happens_in_between(
             planner.start = end
             table.change(*between[number : number + 1])
         assert sorted(found) == sorted([*expected, *range(begun, table.next)])
+
+
+ENTRIES, EVERY = 100_000, 1000
+
+
+def large_log_of(folder: Path) -> None:
+    """A checkpoint with 100,000 files in ten row groups, and a commit that removes all but each thousandth, which alone
+    ever were there; the rest of the log is by our own writers."""
+    write_delta(str(folder), numbers(0, 5), properties=NO_CHECKPOINTS)
+    table = Table(str(folder)).snapshot()
+    (example,) = table.adds()
+    names = [f"part-{number:06d}.parquet" for number in range(ENTRIES)]
+    for number, name in enumerate(names[::EVERY]):
+        pq.write_table(numbers(1000 + number * 5, 1005 + number * 5), folder / name)
+    size = {name: (folder / name).stat().st_size for name in names[::EVERY]}
+    adds = [replace(example, path=name, size=size.get(name, 1), stats=None) for name in names]
+    store = LocalStore(folder)
+    write_checkpoint(store, replace(table, files=adds_table([example, *adds])))
+    cut(folder, ENTRIES // 10)
+    put_commit(store, 1, [Remove(name, True) for name in names if name not in size])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_executors_plan_a_large_snapshot_and_its_rows_come_once_when_the_driver_dies(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    (tmp_path / "executors").mkdir()
+    large_log_of(source)
+    expected = [*range(5), *range(1000, 1000 + ENTRIES // EVERY * 5)]
+    first = StreamPlanner(path=source, maxFilesPerTrigger=40)
+    assert all(isinstance(task.value, dict) for task in first.plan(first.latest()))
+    program = [sys.executable, spark_large_stream_job.__file__, tmp_path / "executors", source, target, tmp_path / "q"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+
+    def started():
+        return subprocess.Popen(list(map(str, program)), start_new_session=True, env=environment)
+
+    driver = started()
+    try:
+        while not list(target.glob("_delta_log/*.json")):
+            assert driver.poll() is None, "it ended before its first batch was committed"
+            time.sleep(0.02)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert len(all_ids(target)) < len(expected), "it died in the middle of the snapshot"
+    write_delta(str(source), numbers(5000, 5010))
+    delete_from(str(source), "id >= 1000 and id < 1003")
+    Table(str(source)).checkpoint()
+    rows = pa.table({"id": [5001, 6000], "p": [7, 7]})
+    merge_delta(str(source), rows, "target.id = source.id", [WhenMatched("all"), WhenNotMatched("all")])
+    again = started()
+    assert again.wait(500) == 0
+    assert all_ids(target) == [*expected, *range(5000, 5010)]
