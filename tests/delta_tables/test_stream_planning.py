@@ -118,6 +118,17 @@ def test_a_large_snapshot_comes_once_and_then_each_commit(large, tens, monkeypat
     assert drained(planner) == [[80, 81, 82, 83, 84]]
 
 
+def test_a_file_that_is_gone_from_the_middle_of_a_piece_does_not_come(large, tmp_path, monkeypatch):
+    for start in (0, 10, 20):
+        write_delta(str(tmp_path), numbers(start, start + 10), properties=None if start else NO_CHECKPOINTS)
+    Table(str(tmp_path)).checkpoint()
+    adds = [add for add in pq.read_table(checkpoint_of(tmp_path))["add"].to_pylist() if add]
+    middle = pq.read_table(tmp_path / adds[1]["path"])["id"][0].as_py()
+    delete_from(str(tmp_path), f"id >= {middle} and id < {middle + 10}")
+    monkeypatch.setattr(log_tail, "MANY_FILES", 0)
+    assert joined(drained(StreamPlanner(path=tmp_path))) == all_ids(tmp_path)
+
+
 def test_bytes_bound_a_batch_of_a_large_snapshot(large, tens):
     batches = drained(StreamPlanner(path=tens, maxBytesPerTrigger="1b"))
     assert sorted(map(len, batches)) == [9, 10, 10, 10, 10, 10, 10]
