@@ -23,6 +23,7 @@ from dagster_versioned.delta.actions import (
 )
 from dagster_versioned.delta.commit import checkpoint
 from dagster_versioned.delta.commit.checkpoint import checkpoint_key, read_checkpoint, write_checkpoint
+from dagster_versioned.delta.log.checkpoint_read import read_head
 from dagster_versioned.delta.log.commits import CheckpointFiles, commit_key, json_checksum, list_log
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot
 from dagster_versioned.delta.schema.types import StructField, StructType
@@ -274,6 +275,28 @@ def test_v2(store: LocalStore, snapshot: Snapshot, form: str, sidecars: bool) ->
         put_parquet(store, key, pa.Table.from_pylist(body, schema=schema))
     assert not list_log(store).commits
     assert same(load_snapshot(store), snapshot)
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_v2_checkpoint_of_another_version_than_its_name_is_passed_over(
+    store: LocalStore, snapshot: Snapshot, form: str
+) -> None:
+    name = f"_delta_log/{0:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.{form}"
+    if form == "json":
+        spec = b'{"checkpointMetadata":{"version":3}}'
+        store.put(name, b"\n".join([spec, *map(encode_action, STATE)]))
+    else:
+        write_checkpoint(store, snapshot)
+        rows = rows_of(store)
+        store.delete([checkpoint_key(0), "_delta_log/_last_checkpoint"])
+        version = pa.array([{"version": 3}] + [None] * (rows.num_rows - 1), pa.struct([("version", pa.int64())]))
+        put_parquet(store, name, rows.append_column("checkpointMetadata", version))
+    assert same(load_snapshot(store), snapshot)  # of the log, which is whole
+    store.delete([commit_key(0)])
+    reason = f"{name}: its checkpointMetadata is of version 3, its name of 0. Nothing was read."
+    for read in (lambda: load_snapshot(store), lambda: read_head(store, name)):
+        with pytest.raises(LogCorrupt, match=re.escape(reason)):
+            read()
 
 
 def test_a_missing_sidecar_is_named(store: LocalStore) -> None:

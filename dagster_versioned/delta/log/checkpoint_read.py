@@ -63,6 +63,8 @@ _PROTOCOL = pa.struct(
 _TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])
 _DOMAIN = pa.struct([("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())])
 _SIDECAR = pa.struct([("path", pa.string()), ("sizeInBytes", pa.int64())])
+_SPEC = "checkpointMetadata"
+_OF_V2 = {"sidecar": _SIDECAR, _SPEC: pa.struct([("version", pa.int64())])}
 SIDECARS = LOG_FOLDER + "_sidecars/"
 """Where the files are that hold file actions for V2 checkpoints."""
 
@@ -128,7 +130,8 @@ def read_head(store: ObjectStore, key: str) -> tuple[tuple[Action, ...], list[st
     if key.endswith(".json"):
         piece = _read_json(store, key)
         return tuple(piece.actions), piece.sidecars
-    columns, _ = _columns(store, key, {**FEW_ACTIONS, "sidecar": _SIDECAR})
+    columns, _ = _columns(store, key, {**FEW_ACTIONS, **_OF_V2})
+    _require_version(columns[_SPEC]["version"].to_pylist(), key)
     return tuple(_few(columns, key)), _names(columns["sidecar"], key)
 
 
@@ -221,6 +224,8 @@ def _read_json(store: ObjectStore, key: str) -> _Piece:
         if members.get("sidecar") is not None:
             sidecar = Members(members, where).members("sidecar")
             sidecars.append(_sidecar_name(sidecar.text("path"), where))
+        elif members.get(_SPEC) is not None:
+            _require_version([Members(members, where).members(_SPEC).optional_integer("version")], key)
         elif action := parse_action(members, where):
             actions.append(action)
     adds = adds_table([action for action in actions if isinstance(action, Add)])
@@ -286,11 +291,22 @@ def _read_groups(source: Any, file: pq.ParquetFile, groups: list[int], columns: 
 
 
 def _read_parquet(store: ObjectStore, key: str, *, of_sidecar: bool = False) -> _Piece:
-    wanted = dict(_FILE_ACTIONS) if of_sidecar else {**FEW_ACTIONS, **_FILE_ACTIONS, "sidecar": _SIDECAR}
+    wanted = dict(_FILE_ACTIONS) if of_sidecar else {**FEW_ACTIONS, **_FILE_ACTIONS, **_OF_V2}
     columns, notes = _columns(store, key, wanted)
     _require_members(columns, key)
-    names = [] if of_sidecar else _names(columns["sidecar"], key)
+    names: list[str] = []
+    if not of_sidecar:
+        _require_version(columns[_SPEC]["version"].to_pylist(), key)
+        names = _names(columns["sidecar"], key)
     return _Piece(_few(columns, key), names, columns[Add.NAME], columns[Remove.NAME], notes)
+
+
+def _require_version(versions: Sequence[int | None], key: str) -> None:
+    """Raise `LogCorrupt` for a checkpoint that is of another version than its name has. Protocol: *V2 Spec*."""
+    named = int(key.removeprefix(LOG_FOLDER)[:20])
+    for version in versions:
+        if version is not None and version != named:
+            raise LogCorrupt(f"{key}: its {_SPEC} is of version {version}, its name of {named}. Nothing was read.")
 
 
 def _require_members(columns: dict[str, pa.Table], key: str) -> None:
