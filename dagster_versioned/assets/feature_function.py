@@ -42,6 +42,12 @@ class StepFunction:
                 else (f"depends on features, but takes no {increment!r}", f"add the parameter {increment!r}")
             )
             raise InvalidInput(f"The function of {who} {what}. Nothing was defined; {fix}.")
+        for name, key in _asset_parameters(body, ins or {}).items():
+            if key in by_key:
+                raise InvalidInput(
+                    f"The function of {who} takes {name!r}, which is its upstream {key!r}. Nothing was defined; leave "
+                    f"the parameter out: what is stale of {key!r} is in {increment!r}."
+                )
         self._body = body
         self._increment = increment
         self._context = next((each for each in _CONTEXT if each in parameters), None)
@@ -87,6 +93,21 @@ class StepFunction:
         if self._config:
             given["config"] = config
         return lambda increment: self._body(**given, **({} if increment is None else {self._increment: increment}))
+
+
+def _asset_parameters(body: Callable[..., Any], ins: Mapping[str, dg.AssetIn]) -> dict[str, str]:
+    """The assets that parameters of a function are, as Dagster finds them: by their names, or as ``ins`` say."""
+    found: dict[str, str] = {}
+    hints = get_type_hints(body, include_extras=True)
+    for name in inspect.signature(body).parameters:
+        hint = hints.get(name)
+        is_resource = hasattr(hint, "__metadata__") or (
+            isinstance(hint, type) and issubclass(hint, dg.ConfigurableResource)
+        )
+        key = ins[name].key if name in ins else None
+        if name in ins or not is_resource:
+            found[name] = name if key is None else "/".join(dg.AssetKey.from_coercible(key).path)
+    return found
 
 
 def _frame_type(annotation: Any) -> type | None:

@@ -39,10 +39,11 @@ def versioned_multi_feature(
     """`versioned_feature` of several ``features``, which are computed by one call of the function.
 
     Its parameter ``increments`` has, by feature key, the `Increment` of each that the run is to compute; it returns
-    frames by feature key, of those at least that have samples to compute. Where no feature has any, it is not called.
-    Each frame is checked and committed by itself, in the order of ``features``: where one is refused, those before it
-    are written, and a retry computes the rest. Features without ``deps`` have no increments, and the function returns
-    the samples of each; one asset has features of one of these kinds, and none that depends on another of it.
+    frames by feature key, of those at least that have samples to compute; others are not looked at. Where no feature
+    has any, it is not called. Each frame is checked and committed by itself, in the order of ``features``: where one is
+    refused, those before it are written, and a retry computes the rest. Features without ``deps`` have no increments,
+    and the function returns the samples of each; one asset has features of one of these kinds, and none that depends on
+    another of it.
 
     ``specs`` say more of some of the features, by asset key: metadata, owners, tags, a condition. With ``can_subset`` a
     run computes those that were selected, and a sensor requests each by itself; else all run together. The other

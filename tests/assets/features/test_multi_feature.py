@@ -338,6 +338,39 @@ def test_a_function_without_its_parameter_is_refused():
         versioned_multi_feature(features=[VIDEO])(lambda increments: {})
 
 
+@pytest.mark.parametrize("ins", [{}, {"video": dg.AssetIn()}, {"video": dg.AssetIn("video", metadata={"mine": 1})}])
+def test_an_upstream_in_a_parameter_of_its_own_is_refused(ins):
+    """Dagster would find two inputs of one asset, and say that one cannot be resolved."""
+
+    def split(increments, video: pa.Table):
+        raise AssertionError
+
+    def one(increment, video: pa.Table):
+        raise AssertionError
+
+    for define, body in (
+        (versioned_multi_feature(features=definitions(), ins=ins), split),
+        (versioned_feature(id_columns=["id"], fields=["one"], deps=[VIDEO], ins=ins), one),
+    ):
+        with pytest.raises(InvalidInput, match=r"takes 'video', which is its upstream 'video'.*in 'increment"):
+            define(body)
+
+
+def test_a_resource_may_have_the_name_of_an_upstream(house, split):
+    class Rate(dg.ConfigurableResource):
+        of: int
+
+    seen = []
+
+    @versioned_multi_feature(features=definitions())
+    def split_up(increments, video: Rate):
+        seen.append(video.of)
+        return {key: one.changed.select(["id"]) for key, one in increments.items()}
+
+    house.run(split.video(), split_up, resources={"video": Rate(of=3)})
+    assert seen == [3]
+
+
 @pytest.mark.parametrize(
     ("returned", "problem"),
     [
