@@ -6,7 +6,9 @@ Source: seed 004 ("Graph Level"); Metaxy's ``lock``.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -169,7 +171,7 @@ class FeatureLock:
 
     def write(self, path: str | Path = FILE_NAME) -> None:
         """Write the file, whole or not at all. Raises `InvalidInput`."""
-        whole = Path(f"{path}.new")
+        whole = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.partial")
         try:
             whole.write_bytes(self.to_bytes())
             whole.replace(path)
@@ -177,6 +179,9 @@ class FeatureLock:
             raise InvalidInput(
                 f"{path} could not be written: {error.strerror}. It is as it was; choose another."
             ) from None
+        finally:
+            with suppress(OSError):
+                whole.unlink(missing_ok=True)
 
 
 def _above(graph: FeatureGraph, keys: Iterable[str]) -> list[Feature]:

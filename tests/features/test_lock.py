@@ -357,6 +357,10 @@ def test_what_cannot_be_locked_is_refused(other, tmp_path):
         FeatureLock.read(tmp_path / "no.lock")
     with pytest.raises(InvalidInput, match="could not be written"):
         lock.write(tmp_path / "no" / "features.lock")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InvalidInput, match="could not be written"):
+        lock.write(tmp_path / "folder")
+    assert not list(tmp_path.glob(".folder*")), "nothing is left of what was not written"
 
 
 MANY = FeatureGraph(
