@@ -362,4 +362,4 @@ def parse_document(kind: type[_Document], data: bytes, where: str, fix: str = _R
 
 
 def _unreadable(where: str, what: str, fix: str) -> IntegrityError:
-    return IntegrityError(f"{where} cannot be read: {what}. {fix}")
+    return IntegrityError(f"{where} cannot be read: {what.rstrip('.')}. {fix}")
