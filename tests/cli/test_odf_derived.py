@@ -96,6 +96,7 @@ def test_the_columns_of_a_computed_dataset_have_the_names_that_its_manifest_give
     assert [offset for _, offset in explained["rows"]] == [2]
 
 
+@pytest.mark.slow
 def test_columns_of_a_computed_dataset_are_not_renamed(cli: Cli, scores: Path):
     cli("odf", "add", derived(scores, PLAIN), ok=0)
     renamed = cli("odf", "add", derived(scores, PLAIN, text=BEST.replace(": played_at", ": at")), ok=2).err

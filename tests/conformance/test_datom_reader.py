@@ -36,7 +36,7 @@ PLACES = [
     "local",
     pytest.param("local-prefix", marks=pytest.mark.slow),
     pytest.param("s3", marks=[pytest.mark.s3, pytest.mark.slow]),
-    pytest.param("s3-prefix", marks=pytest.mark.s3),
+    pytest.param("s3-prefix", marks=[pytest.mark.s3, pytest.mark.slow]),
 ]
 
 

@@ -221,6 +221,7 @@ def test_single_part_makes_a_large_table_eligible(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.every(3)
 def test_plain_spark_reads_the_files_of_every_version(history: TableHistory, spark) -> None:
     for version, expected in list(history.expected.items())[-8:]:
         files = [str(history.folder / add.path) for add in history.table.files(version).adds]

@@ -141,6 +141,7 @@ class TestABatchWithoutTasks:
         assert (ids(table), Table(table).version) == ([1, 2], 0)
 
 
+@pytest.mark.slow
 def test_a_batch_that_breaks_a_rule_leaves_no_file(session, places):
     source, table, _ = places
     write_delta(table, pa.table({"id": [0]}), properties={"delta.constraints.small": "id < 5"})

@@ -54,6 +54,7 @@ CASES = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("schema", "before", "after"), CASES.values(), ids=CASES)
 def test_spark_agrees_with_arrow(spark, schema, before, after):
     key = schema.names[:2] if len(schema) > 2 else schema.names[:1]

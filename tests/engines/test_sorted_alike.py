@@ -66,6 +66,7 @@ def test_ties_are_decided_alike(spark, tmp_path, names):
     assert [part.sha256 for part in ours.parts] == [part.sha256 for part in arrow.parts]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("key", ["doubles", "floats", "strings", "binaries", "booleans"])
 def test_keys_are_ordered_alike(spark, tmp_path, key):
     table = pa.table({"l": COLUMNS["lists"], key: COLUMNS[key], "n": pa.array(range(60), pa.int64())})

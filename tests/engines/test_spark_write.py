@@ -346,6 +346,7 @@ def test_a_write_touches_no_session_setting_and_leaves_pickling_as_it_was(spark,
     assert not cloudpickle.list_registry_pickle_by_value()
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("column", ["{0}", "named_struct('t', {0})", "array({0})", "map('k', {0})"])
 def test_text_that_is_not_utf8_is_refused_by_column(spark, tmp_path, column):
     note = column.format("cast(X'FFFE' as string)")

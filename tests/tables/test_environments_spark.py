@@ -27,6 +27,7 @@ def project(request, tmp_path) -> Project:
     return Project("NYC", server.store(server.new_bucket()))
 
 
+@pytest.mark.every(2)
 def test_writes_reads_and_promotes(project, spark):
     project.table("raw").write(pa.table({"n": [0]}))
     parents = project.table("raw").upstream()

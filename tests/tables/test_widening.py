@@ -476,6 +476,7 @@ def test_spark_writes_and_reads_such_walks_alike(
 
 
 @pytest.mark.spark
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("narrow", "wide"), WIDENINGS)
 def test_spark_reads_narrow_parts_as_the_table_has_them_and_filters_by_value(
     spark: Any, table: VersionedTable, narrow: str, wide: str
