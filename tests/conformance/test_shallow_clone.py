@@ -157,7 +157,7 @@ def test_it_is_read_as_a_format_of_spark(tables, spark):
     loaded = spark.read.format("versioned").option("allow", f"/nowhere,{base}").load(clone)
     assert canonical.lines_of_frame(loaded) == VERSIONS[NEWEST]
     with pytest.raises(Exception, match="absolutePaths"):
-        spark.read.format("versioned").load(clone)
+        spark.read.format("versioned").load(clone).collect()
 
 
 @pytest.mark.spark
