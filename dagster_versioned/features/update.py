@@ -102,6 +102,7 @@ def resolve_update(
     in the graph, lacks samples or upstreams, or cannot be compared, and `CommitConflict` for a table that another
     program changed.
     """
+    # A condition by itself, as delete_samples takes it, is what people give who have no type checker.
     if where is not None and not isinstance(where, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(
             f"The conditions on upstreams are {where!r:.100}. Nothing was computed or written. Give each by its"

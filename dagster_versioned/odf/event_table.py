@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, cast, overload
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
@@ -201,9 +201,7 @@ class EventTable:
         ``described`` is passed on to `append`. Raises `InvalidInput` for a watermark that goes back, or has no zone,
         for a dataset that a query computes, and for a table that is no history of events yet.
         """
-        moment = _moment(watermark, "watermark")
-        if moment is None:  # pyright: ignore[reportUnnecessaryComparison]
-            raise InvalidInput("watermark=None is no moment. Nothing was changed. Give a datetime with a time zone.")
+        moment = _required_moment(watermark, "watermark")
         ground = self.ground()
         if self.chain.seed.dataset_kind is not DatasetKind.ROOT:
             raise InvalidInput(
@@ -553,23 +551,19 @@ def _native(frame_type: type) -> type:
     return pa.Table if family_of(frame_type) is not None else frame_type
 
 
-@overload
-def _moment(given: datetime, what: str) -> datetime: ...
-
-
-@overload
-def _moment(given: datetime | None, what: str) -> datetime | None: ...
-
-
 def _moment(given: datetime | None, what: str) -> datetime | None:
-    if given is not None and not isinstance(given, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+    return None if given is None else _required_moment(given, what)
+
+
+def _required_moment(given: object, what: str) -> datetime:
+    if not isinstance(given, datetime):
         raise InvalidInput(
             f"{what}={given!r:.50} is no datetime, so it is no moment. Nothing was changed. Give it as one, with a time"
             " zone."
         )
-    if given is not None and given.tzinfo is None:
+    if given.tzinfo is None:
         raise InvalidInput(f"{what}={given!r} has no time zone, so it is no moment. Nothing was changed. Give it one.")
-    return None if given is None else given.astimezone(UTC)
+    return given.astimezone(UTC)
 
 
 def _next_millisecond(moment: datetime) -> datetime:

@@ -11,9 +11,9 @@ import pytest
 
 from dagster_versioned.delta import Table
 from dagster_versioned.delta.actions import Add, Metadata, Protocol
-from dagster_versioned.delta.commit.references import references
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from dagster_versioned.delta.commit.transaction import Transaction
+from dagster_versioned.delta.commit.write_rules import references
 from dagster_versioned.delta.features import reader_features, writer_features
 from dagster_versioned.delta.log.commits import read_commits
 from dagster_versioned.delta.schema.column_mapping import physical_path

@@ -26,12 +26,11 @@ from dagster_versioned.delta.commit.column_path import (
 from dagster_versioned.delta.commit.conflicts import NOTHING, WHOLE_TABLE, Reads
 from dagster_versioned.delta.commit.iceberg import iceberg_compat
 from dagster_versioned.delta.commit.protocol_upgrade import ASKED, MIN_READER, MIN_WRITER, protocol_with
-from dagster_versioned.delta.commit.references import references
 from dagster_versioned.delta.commit.row_tracking import ENABLED as ROW_TRACKING
 from dagster_versioned.delta.commit.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN, backfill, new_columns
 from dagster_versioned.delta.commit.stored_expressions import check_default
 from dagster_versioned.delta.commit.transaction import Transaction
-from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns
+from dagster_versioned.delta.commit.write_rules import WriteRules, parse_columns, references
 from dagster_versioned.delta.files.statistics import null_count, num_records
 from dagster_versioned.delta.files.statistics import parse as parse_statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
@@ -100,6 +99,7 @@ def altered(
 
 def set_properties(read: Snapshot, properties: Mapping[str, str]) -> Transaction:
     """Set table properties, with what each of them brings: features in the protocol, ids of columns, ids of rows."""
+    # Whoever has no type checker gives a list, or numbers, and would get an error of this code's own.
     if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidInput(
             f"{properties!r:.100} are no properties. Nothing was written. Give values by name: {{'name': 'value'}}."
@@ -165,6 +165,7 @@ def _indexed(properties: Mapping[str, str]) -> list[Path]:
 
 def _refuse_own(keys: Collection[str]) -> None:
     for key in keys:
+        # A list of names in the place of names: as above.
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidInput(
                 f"{key!r:.100} is no name of a property, which is text. Nothing was written. Give each name by itself."

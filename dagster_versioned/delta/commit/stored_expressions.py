@@ -70,7 +70,7 @@ def require_admitted(what: str, sql: str, functions: frozenset[str] = FUNCTIONS)
     return sql
 
 
-def check_default(name: str, sql: str, data_type: DataType) -> None:
+def check_default(name: str, sql: object, data_type: DataType) -> None:
     """Raise `InvalidInput` for the default of a column by which no engine could write a row.
 
     It is read, not run: one expression of admitted functions and of no column, and a plain value is one of the type.
@@ -78,7 +78,7 @@ def check_default(name: str, sql: str, data_type: DataType) -> None:
     from sqlglot import exp, parse
     from sqlglot.errors import SqlglotError
 
-    if not isinstance(sql, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(sql, str):
         raise _no_default(name, sql, "it is no text", "Give the expression as SQL.")
     try:
         (tree,) = parse(sql, dialect="spark")

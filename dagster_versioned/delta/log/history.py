@@ -45,9 +45,9 @@ class HistoryEntry:
         return value if isinstance(value, str) else None
 
 
-def require_limit(limit: int | None) -> None:
+def require_limit(limit: object) -> None:
     """Raise `InvalidInput` for what is no number of things; a negative one would leave out the oldest."""
-    if limit is not None and (not isinstance(limit, int) or limit < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
         raise InvalidInput(f"The limit is {limit!r:.50}. Nothing was read. Give a number from 0 on, or None for all.")
 
 
