@@ -1,5 +1,6 @@
 """One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -12,7 +13,10 @@ from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventDat
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
+from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -28,6 +32,12 @@ NOTE_KEY = "dagster_versioned/read"
 # Dagster makes one step context per attempt and passes it to every IO manager of the step, so a retry starts with an
 # empty note, and what an attempt noted goes when the attempt does.
 _noted: "WeakKeyDictionary[StepExecutionContext, Versions]" = WeakKeyDictionary()
+
+
+# By run and table, the last ones.
+_left: "OrderedDict[tuple[str, str], TableState]" = OrderedDict()
+_LEFT = 512
+_left_lock = ForkLock()
 
 
 def step_of(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
@@ -67,6 +77,24 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
     """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
     own = _noted.get(step, {})
     return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+
+
+def leave_to_run(step: "StepExecutionContext", table: VersionedTable) -> None:
+    """Remember how a step left a table, for the steps of its run that this process executes later."""
+    state = table.operations.cache.known
+    key = step.run_id, table.store.uri
+    with _left_lock:
+        _left.pop(key, None)
+        if state is not None and state.is_small:
+            _left[key] = state
+        while len(_left) > _LEFT:
+            _left.popitem(last=False)
+
+
+def left_by_run(step: "StepExecutionContext", table: VersionedTable) -> TableState | None:
+    """How the last step of the run that wrote to a table left it, as far as this process knows."""
+    with _left_lock:
+        return _left.get((step.run_id, table.store.uri))
 
 
 def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:

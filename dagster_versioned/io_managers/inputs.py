@@ -1,7 +1,7 @@
 """What a step reads: the exact version that its input is to see, as the type that it is annotated with."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
@@ -17,12 +17,12 @@ from dagster_versioned.assets.graph.inputs import (
     plain,
 )
 from dagster_versioned.assets.graph.places import external_table
-from dagster_versioned.assets.parked import Publish, table_for
+from dagster_versioned.assets.parked import Publish, is_parking, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.io_managers.attempt import input_text, note, step_of
+from dagster_versioned.io_managers.attempt import input_text, left_by_run, note, step_of
 from dagster_versioned.io_managers.column_lineage import as_source
 from dagster_versioned.io_managers.event_histories import projected, refuse_times
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
@@ -33,6 +33,7 @@ from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.read import VersionFiles
+from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:
@@ -73,10 +74,19 @@ class _Seen:
         return files.of_no_partition() if self.of_nothing else files
 
 
-def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, str], publish: Publish) -> Any:
+def load(
+    context: dg.InputContext,
+    project: ProjectResource,
+    pins: Mapping[str, str],
+    publish: Publish,
+    *,
+    look: bool = False,
+) -> Any:
     """The version of the upstream asset that the input is to see, as the type it is annotated with.
 
-    Raises what `VersionedTable.read` does; where there is no version, the error says what to materialize.
+    One that is lazy is as an earlier step of the run left it, which is enough to see that nothing is to be done; with
+    ``look``, it is as it is now. Raises what `VersionedTable.read` does; where there is no version, the error says what
+    to materialize.
     """
     if (uri := _uri(context)) is not None:
         return _external(context, external_table(uri, context.asset_key, project), project, pins)
@@ -87,8 +97,11 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
         if plain(context.definition_metadata, IF_SELECTED_KEY) and not _is_needed(step, context.asset_key):
             return UpstreamFiles(table, cast("VersionFiles", None))
         table = table_for(step, table, publish)
+    left = None if step is None or look else _left(context, step, table, pins, publish)
+    if left is not None:
+        table.operations.cache.adopt(left)
     wish = _wish(context, project)
-    seen = _seen(context, table, step, pins)
+    seen = _seen(context, table, step, pins, as_last_seen=left is not None)
     is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
     versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
     if step:
@@ -102,7 +115,23 @@ def load(context: dg.InputContext, project: ProjectResource, pins: Mapping[str, 
         found = files()
         return _value(context, table, wish, None if found is None else _only(table, found, partitions))
 
-    return _lazy(context, versions, wish, value) if is_lazy(context) else value(None)
+    if not is_lazy(context):
+        return value(None)
+    lazy = _lazy(context, versions, wish, value)
+    return lazy if left is None else replace(lazy, look_again=lambda: load(context, project, pins, publish, look=True))
+
+
+def _left(
+    context: dg.InputContext,
+    step: "StepExecutionContext",
+    table: VersionedTable,
+    pins: Mapping[str, str],
+    publish: Publish,
+) -> TableState | None:
+    """How an earlier step of the run left the table, where that is what a lazy input is first seen as."""
+    if not is_lazy(context) or is_parking(step, publish) or _pin(context, table.name, step, pins) is not None:
+        return None
+    return left_by_run(step, table)
 
 
 def is_lazy(context: dg.InputContext) -> bool:
@@ -194,7 +223,12 @@ def _require_project(context: dg.InputContext, name: str) -> None:
 
 
 def _seen(
-    context: dg.InputContext, table: VersionedTable, step: "StepExecutionContext | None", pins: Mapping[str, str]
+    context: dg.InputContext,
+    table: VersionedTable,
+    step: "StepExecutionContext | None",
+    pins: Mapping[str, str],
+    *,
+    as_last_seen: bool,
 ) -> _Seen | None:
     """The version and the partitions that the input is to see; ``None`` if it may do without a table."""
     # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
@@ -202,7 +236,7 @@ def _seen(
     version = _pin(context, table.name, step, pins)
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     try:
-        chosen = table.choose(version)
+        chosen = table.choose(version, as_last_seen=as_last_seen)
     except TableNotFound:
         if wanted is not None and may_lack(context, step, wanted) and _annotation(context) is not UpstreamFiles:
             return None

@@ -19,7 +19,7 @@ from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_versio
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.attempt import MESSAGE_TAG, note, run_of, step_of
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, leave_to_run, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
 from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
@@ -147,6 +147,8 @@ def _report(
         shas = {one.partition: one.entry.metadata_sha for one in versions}
         by_key = {key: sha for key, sha in shas.items() if key is not None}
         set_data_version(asset_key, partitions_sha(by_key) if len(shas) > 1 else next(iter(shas.values())))
+        if draft is None:
+            leave_to_run(step, table)
         if len(context.step_context.op_def.output_defs) > 1:
             note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
     context.log.info(outcome_text(table.name, results) if draft is None else parked_text(draft))

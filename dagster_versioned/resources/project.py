@@ -100,7 +100,10 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     def project(self) -> "Project":
         """The project; opened once per resource. Raises `InvalidInput`, and `GovernanceError` for a governed one."""
         if self._project is None:
+            from dagster_versioned.tables.state import OF_THIS_PROCESS
+
             self._project = self._opened()
+            self._project.loaded = OF_THIS_PROCESS
         return self._project
 
     def external(self, uri: str, name: str) -> "ExternalTable":

@@ -223,10 +223,14 @@ class TableOperations:
         return checkpoint_before(seen) if seen >= 0 else None
 
     def resolve_unless_seen(self) -> None:
-        """`resolve`, unless the head as this process saw it last is at the end of the log, and nothing is announced."""
+        """`resolve`, unless the head as this process saw it is at the end of the log, and nothing is announced."""
         known, seen = self.cache.known, self.table_head.remembered()
+        if seen is None and known is not None and self.project.loaded.has_head(self.store, known):
+            return
         if known is None or seen is None or seen.pending or seen.published != known.log_version:
-            self.resolve()
+            seen = self.resolve()
+        if known is not None and not seen.pending and seen.published == known.log_version:
+            self.project.loaded.note_head(self.store, known)
 
     def _announce(self, log_version: int) -> None:
         self.table_head.announce(log_version)

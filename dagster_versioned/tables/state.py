@@ -3,7 +3,7 @@
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dagster_versioned.delta.log.commits import Commit, commit_key, commits_after, list_log, read_log
 from dagster_versioned.delta.log.snapshot import Snapshot, load_log, load_snapshot, replayed
@@ -36,6 +36,11 @@ class TableState:
         return self.snapshot.version
 
     @property
+    def is_small(self) -> bool:
+        """Whether it takes so little memory that it may be kept for a later look."""
+        return self.snapshot.files.nbytes <= _SMALL
+
+    @property
     def is_history(self) -> bool:
         """Whether the table is a history of events. Raises `LogCorrupt`."""
         return chain_head(self.snapshot) is not None
@@ -46,15 +51,18 @@ class _Loaded:
     """A state as it was loaded, with the ETags of the files of its log, and where its checkpoint is."""
 
     state: TableState
+    commits: StoredCommits
     etags: tuple[str, ...]
     checkpoint: int
+    has_head: bool = False
 
 
 class LoadedStates:
-    """What was loaded of the tables of one project, for who opens a table again. Thread-safe.
+    """What was loaded of tables, for who opens one of them again. Thread-safe.
 
     A state is only taken again where a listing of the log shows the same files with the same ETags, so nobody sees
-    anything else than who reads these files. The small ones that were asked for last are kept.
+    anything else than who reads these files. What its history has to read is read by the store of who took it last.
+    The small ones that were asked for last are kept.
     """
 
     def __init__(self) -> None:
@@ -75,22 +83,39 @@ class LoadedStates:
                 self._loaded.move_to_end(store.uri)
         segment = list_log(store, near=near() if known is None else known.checkpoint)
         if known is not None and segment.etags == known.etags and segment.version == known.state.log_version:
+            known.commits.read_by(store)
             return known.state
         loaded = load_log(store, segment)
         state = TableState(loaded.snapshot, load_history(loaded, commits))
         checkpoint = segment.checkpoint.version if segment.checkpoint is not None else 0
         with self._lock:
-            if state.snapshot.files.nbytes <= _SMALL and all(segment.etags):
-                self._loaded[store.uri] = _Loaded(state, segment.etags, checkpoint)
+            if state.is_small and all(segment.etags):
+                self._loaded[store.uri] = _Loaded(state, commits, segment.etags, checkpoint)
             while len(self._loaded) > _KEPT_STATES:
                 self._loaded.popitem(last=False)
         return state
 
+    def note_head(self, store: ObjectStore, state: TableState) -> None:
+        """Remember that the head of a table was seen to be as this state, which was loaded, implies."""
+        with self._lock:
+            known = self._loaded.get(store.uri)
+            if known is not None and known.state is state:
+                self._loaded[store.uri] = replace(known, has_head=True)
+
+    def has_head(self, store: ObjectStore, state: TableState) -> bool:
+        """Whether that was seen: a head is never put back, so it need not be looked at again."""
+        with self._lock:
+            known = self._loaded.get(store.uri)
+        return known is not None and known.state is state and known.has_head
+
+
+OF_THIS_PROCESS = LoadedStates()
+"""Those of all projects that resources open: each run, and each tick of a sensor, makes its resources anew."""
 
 _SMALL = 64 * 1024
 """Bytes that the list of its files takes of a table whose loaded state is kept."""
 
-_KEPT_STATES = 64
+_KEPT_STATES = 512
 
 
 class StateCache:

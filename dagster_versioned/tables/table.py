@@ -187,7 +187,7 @@ class VersionedTable:
         if kept and len(kept) == len(frames):
             described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
             taken = Taken(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
-            state = self.operations.refresh()
+            state = self.operations.remembered()  # in which they were just found: what comes later is after this write
             if state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run):
                 self.operations.resolve_unless_seen()
                 seconds = time.monotonic() - clock
@@ -479,10 +479,18 @@ class VersionedTable:
         return version_files(self.store, self._snapshot(state, chosen.log_version), chosen, columns)
 
     def choose(
-        self, version: VersionLike = None, *, partition: str | None = None, partitions: Names[str] | None = None
+        self,
+        version: VersionLike = None,
+        *,
+        partition: str | None = None,
+        partitions: Names[str] | None = None,
+        as_last_seen: bool = False,
     ) -> ChosenVersions:
-        """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone."""
-        state = self._known()
+        """The versions that a reference means, in these partitions or in all of them, even if their bytes are gone.
+
+        ``as_last_seen`` takes the log as this object saw it last.
+        """
+        state = self.last_state if as_last_seen else self._known()
         return choose_versions(state.history, self._select(state, version), partition, partitions)
 
     def history(self, *, partition: str | None = None) -> list[Version]:

@@ -55,6 +55,10 @@ class StoredCommits:
         self._single: dict[int, CommitRecord] = {}
         self._lock = threading.RLock()
 
+    def read_by(self, store: ObjectStore) -> None:
+        """Read from now on by this store of the same table, whose credentials are those in use now."""
+        self._store = store
+
     def records(self, log_version: int) -> Sequence[CommitRecord]:
         """The records of all commits up to a log version: from segments of the index, and commits between them.
 

@@ -9,7 +9,7 @@ import pytest
 
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.storage import LocalStore
-from dagster_versioned.storage.wrappers import CountingStore
+from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
 from dagster_versioned.tables import state as states
 from dagster_versioned.tables.project import Project
 
@@ -87,3 +87,20 @@ def test_a_pickled_project_reads_for_itself(tmp_path: Path) -> None:
     project = Project("P", LocalStore(tmp_path))
     project.table("one").write(pa.table({"value": [1]}))
     assert values(project) == values(pickle.loads(pickle.dumps(project))) == [1]
+
+
+def test_older_commits_are_read_by_who_took_a_state_last(tmp_path: Path) -> None:
+    """The credentials of who loaded it may be out of date by then."""
+    writer = Project("P", LocalStore(tmp_path)).table("one")
+    for number in range(112):  # the last 100 are known without a read
+        writer.write(pa.table({"value": [number]}))
+    is_over = False
+
+    def expired(_: Call) -> Fault | None:
+        return Fault.BEFORE if is_over else None
+
+    first, second = (Project("P", store) for store in (FaultStore(LocalStore(tmp_path), expired), LocalStore(tmp_path)))
+    second.loaded = first.loaded
+    assert first.table("one").state.log_version == second.table("one").state.log_version == 111
+    is_over = True
+    assert [one.log_version for one in second.table("one").history()] == list(range(111, -1, -1))

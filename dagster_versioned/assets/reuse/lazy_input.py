@@ -19,7 +19,8 @@ class LazyInput:
     """One input of a step: its asset, the exact versions that it reads, and how it is loaded.
 
     ``read_as`` and ``asked`` are what else the rows depend on: the type, and what the input's metadata asks for.
-    ``load`` takes the partitions that are wanted, ``None`` for all that the step reads.
+    ``load`` takes the partitions that are wanted, ``None`` for all that the step reads. ``look_again`` is there where
+    the versions are those that an earlier step of the run made, and gives the input as it is now.
     """
 
     asset_key: dg.AssetKey
@@ -28,10 +29,15 @@ class LazyInput:
     asked: Mapping[str, Any]
     load: Callable[[frozenset[str] | None], Any]
     within: Callable[[], AbstractContextManager[None]] = nullcontext
+    look_again: "Callable[[], LazyInput] | None" = None
 
     def loaded_within(self, within: Callable[[], AbstractContextManager[None]]) -> "LazyInput":
         """The same, loaded while something is open."""
         return replace(self, within=within)
+
+    def as_it_is_now(self) -> "LazyInput":
+        """The input, looked at now where the versions are remembered from an earlier step."""
+        return self if self.look_again is None else self.look_again().loaded_within(self.within)
 
     def value(self, partitions: frozenset[str] | None, kind: dg.DagsterType) -> Any:
         """The value, of which Dagster's own check of its type is made now.

@@ -96,6 +96,11 @@ class ReuseStep(Step):
         self._metadata: dict[str, Any] = {}
         self._computed: list[tuple[Sequence[str], Any]] = []
 
+    @property
+    def stands(self) -> bool:
+        """Whether all that the step would compute is there and current, so that it changes nothing."""
+        return self.is_kept and all(one.is_current for kept in self.kept.values() for one in kept.values())
+
     def outputs(self) -> Generator[dg.Output[Any] | dg.AssetCheckResult]:
         """What stands for the outputs that are kept, and what checks had found of them."""
         for asset_key, kept in self.kept.items():
@@ -171,6 +176,16 @@ def begin(compute: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
                 "upstream a VersionedParquetIOManager, or define this asset with @dg.asset."
             )
         inputs[name] = value
+    step = _step(context, args, kwargs, inputs)
+    if step.stands or all(one.look_again is None for one in inputs.values()):
+        return step
+    return _step(context, args, kwargs, {name: one.as_it_is_now() for name, one in inputs.items()})
+
+
+def _step(
+    context: dg.AssetExecutionContext, args: Sequence[Any], kwargs: Mapping[str, Any], inputs: Mapping[str, LazyInput]
+) -> ReuseStep:
+    """What becomes of a step that has these inputs."""
     found = {key: _manager(context, key).computed_before(context, key, inputs) for key in _outputs(context)}
     kept, evaluated = _checked(context, found)
     checks, partitions = context.selected_asset_check_keys, set(_partitions(context))
