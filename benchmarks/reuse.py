@@ -98,7 +98,7 @@ class Steps:
 
 def forget_tables() -> None:
     """Let this process know no more of tables than a new one."""
-    state.OF_THIS_PROCESS = state.LoadedStates()
+    state.OF_OPENERS.clear()
 
 
 def steps(instance: dg.DagsterInstance, count: int, rounds: int, root: str, *, quick: bool, anew: bool) -> Steps:

@@ -1,6 +1,5 @@
 """One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -13,8 +12,8 @@ from dagster_versioned.dagster_internals import RETRY_NUMBER_TAG, EngineEventDat
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Parent, Run, SourceVersion
 from dagster_versioned.tables.configuration import TRANSACTIONS_KEPT
-from dagster_versioned.tables.fork_lock import ForkLock
 from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 
@@ -34,10 +33,9 @@ NOTE_KEY = "dagster_versioned/read"
 _noted: "WeakKeyDictionary[StepExecutionContext, Versions]" = WeakKeyDictionary()
 
 
-# By run and table, the last ones.
-_left: "OrderedDict[tuple[str, str], TableState]" = OrderedDict()
-_LEFT = 512
-_left_lock = ForkLock()
+# Of each project that a run has opened: the run, and its tables by their URIs.
+_left: "WeakKeyDictionary[Project, tuple[str, dict[str, TableState]]]" = WeakKeyDictionary()
+_MOST_LEFT = 256
 
 
 def step_of(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
@@ -80,21 +78,24 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
 
 
 def leave_to_run(step: "StepExecutionContext", table: VersionedTable) -> None:
-    """Remember how a step left a table, for the steps of its run that this process executes later."""
+    """Remember how a step left a table, for later steps of its run that have the same resource."""
+    left = _left.get(table.project)
+    if left is None or left[0] != step.run_id or len(left[1]) >= _MOST_LEFT:
+        left = _left[table.project] = step.run_id, {}
     state = table.operations.cache.known
-    key = step.run_id, table.store.uri
-    with _left_lock:
-        _left.pop(key, None)
-        if state is not None and state.is_small:
-            _left[key] = state
-        while len(_left) > _LEFT:
-            _left.popitem(last=False)
+    if state is not None and state.is_small:
+        left[1][table.store.uri] = state
+
+
+def forget_left() -> None:
+    """Forget all that was remembered: a step has called a function, which may have changed tables by itself."""
+    _left.clear()
 
 
 def left_by_run(step: "StepExecutionContext", table: VersionedTable) -> TableState | None:
-    """How the last step of the run that wrote to a table left it, as far as this process knows."""
-    with _left_lock:
-        return _left.get((step.run_id, table.store.uri))
+    """How an earlier step of the run left a table, if no step has called a function since."""
+    run_id, states = _left.get(table.project, (None, {}))
+    return states.get(table.store.uri) if run_id == step.run_id else None
 
 
 def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:

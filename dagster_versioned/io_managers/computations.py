@@ -64,6 +64,7 @@ def computed_before(
     is_own = any(one.asset_key == asset_key for one in inputs.values())
     if is_own and len(partitions) > 1:
         return {}  # one partition is computed from another that is being computed, whose version nobody knows yet
+    computations.by_asset.pop(asset_key, None)  # of an earlier look
     table = computations.tables[asset_key] = project.project().table(asset_key.path)
     settle_environment(step, table.project, asset_key)
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])

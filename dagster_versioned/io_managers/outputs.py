@@ -19,7 +19,7 @@ from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, set_data_versio
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.identity.version import partitions_sha
-from dagster_versioned.io_managers.attempt import MESSAGE_TAG, leave_to_run, note, run_of, step_of
+from dagster_versioned.io_managers.attempt import MESSAGE_TAG, forget_left, leave_to_run, note, run_of, step_of
 from dagster_versioned.io_managers.column_lineage import column_lineage
 from dagster_versioned.io_managers.computations import computing, opened_before
 from dagster_versioned.io_managers.environment import settle_environment
@@ -68,6 +68,8 @@ def store(
     step = step_of(context)
     # Where the function was called hours may have gone by, so the table is opened anew and shows what others did.
     is_kept = isinstance(obj, KeptOutput) and not obj.computed
+    if not is_kept:
+        forget_left()
     opened = opened_before(step, context.asset_key) if is_kept else None
     table = opened or project.project().table(context.asset_key.path)
     if step is not None:
@@ -229,7 +231,8 @@ def _write(
     upon = drafts_among(step, table.project, parents, publish) if step else ()
     if not upon and (options.publish or publish) == "at_once":
         with computing(step, asset_key) as computations:
-            results = table.write_partitions(frames, run=run, computations=computations, **described)
+            # A step that calls no function is done when it has found what to keep: what others commit comes after it.
+            results = table.write_partitions(frames, run=run, computations=computations, as_found=True, **described)
         return Parked(table, results, None)
     if step is None or run is None:
         raise InvalidInput(

@@ -1,5 +1,6 @@
 """The Dagster resource that says which project assets belong to, and where its bytes live."""
 
+import hashlib
 import os
 from collections.abc import Mapping
 from importlib import import_module
@@ -100,10 +101,10 @@ class ProjectResource(dg.ConfigurableResource[Any]):
     def project(self) -> "Project":
         """The project; opened once per resource. Raises `InvalidInput`, and `GovernanceError` for a governed one."""
         if self._project is None:
-            from dagster_versioned.tables.state import OF_THIS_PROCESS
+            from dagster_versioned.tables.state import states_of
 
             self._project = self._opened()
-            self._project.loaded = OF_THIS_PROCESS
+            self._project.loaded = states_of(self._opener())
         return self._project
 
     def external(self, uri: str, name: str) -> "ExternalTable":
@@ -123,6 +124,14 @@ class ProjectResource(dg.ConfigurableResource[Any]):
         environment = self._environment()
         production = self._production()
         return production if environment is None else production.in_environment(environment)
+
+    def _opener(self) -> str:
+        """What two resources have in common that reach the same tables with the same rights; names no key."""
+        fields = self.model_dump(exclude={"default_engine", "author"})
+        kinds = [
+            f"{type(one).__module__}.{type(one).__qualname__}" for one in (self, self.governance, self.credentials)
+        ]
+        return hashlib.sha256(repr((kinds, fields)).encode()).hexdigest()
 
     def _environment(self) -> str | None:
         """The environment that is stated, ``None`` for production.

@@ -38,7 +38,7 @@ class TableState:
     @property
     def is_small(self) -> bool:
         """Whether it takes so little memory that it may be kept for a later look."""
-        return self.snapshot.files.nbytes <= _SMALL
+        return self.snapshot.files.nbytes + len(self.snapshot.metadata.schema_string) <= _SMALL
 
     @property
     def is_history(self) -> bool:
@@ -109,13 +109,31 @@ class LoadedStates:
         return known is not None and known.state is state and known.has_head
 
 
-OF_THIS_PROCESS = LoadedStates()
-"""Those of all projects that resources open: each run, and each tick of a sensor, makes its resources anew."""
+OF_OPENERS: OrderedDict[str, LoadedStates] = OrderedDict()
+"""What this process has loaded, by how projects were opened; see `states_of`."""
+
+_OPENERS = 8
+
+
+def states_of(opener: str) -> LoadedStates:
+    """What this process has loaded for all who open projects in one way, such as the resources of run after run.
+
+    Others share none of it: a URI names no server, and they may have other rights.
+    """
+    with _openers_lock:
+        found = OF_OPENERS.setdefault(opener, LoadedStates())
+        OF_OPENERS.move_to_end(opener)
+        while len(OF_OPENERS) > _OPENERS:
+            OF_OPENERS.popitem(last=False)
+    return found
+
+
+_openers_lock = ForkLock()
 
 _SMALL = 64 * 1024
-"""Bytes that the list of its files takes of a table whose loaded state is kept."""
+"""Bytes that its schema and the list of its files take of a table whose loaded state is kept."""
 
-_KEPT_STATES = 512
+_KEPT_STATES = 256
 
 
 class StateCache:

@@ -167,11 +167,13 @@ class VersionedTable:
         run: Run | None = None,
         partitioning: Partitioning | None = None,
         computations: Mapping[str | None, Computing] | None = None,
+        as_found: bool = False,
     ) -> list[WriteResult]:
         """`write` several partitions in one commit: all of them become current, or none does.
 
         ``parents`` are those of every partition, or a mapping with each partition's own. ``computations`` are what the
         frames come from, by partition, where that is to be remembered; a `KeptVersion` may take the place of a frame.
+        Where all are kept, ``as_found`` writes them as of the moment in which they were found.
         """
         clock = time.monotonic()
         is_new = self.operations.cache.known is None
@@ -187,7 +189,7 @@ class VersionedTable:
         if kept and len(kept) == len(frames):
             described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
             taken = Taken(tuple(described_key), list(frames), partitioning=partitioning, log_version=began)
-            state = self.operations.remembered()  # in which they were just found: what comes later is after this write
+            state = self.operations.remembered() if as_found else self.operations.refresh()
             if state is not None and self.operations.is_here(state) and stand(state, kept, taken, options, run):
                 self.operations.resolve_unless_seen()
                 seconds = time.monotonic() - clock

@@ -4,9 +4,11 @@ import pickle
 import shutil
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_versioned import ProjectResource, S3CredentialsResource
 from dagster_versioned.errors import TableNotFound
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call, CountingStore, Fault, FaultStore
@@ -104,3 +106,17 @@ def test_older_commits_are_read_by_who_took_a_state_last(tmp_path: Path) -> None
     assert first.table("one").state.log_version == second.table("one").state.log_version == 111
     is_over = True
     assert [one.log_version for one in second.table("one").history()] == list(range(111, -1, -1))
+
+
+def test_resources_of_other_places_or_keys_share_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ONE_KEY", "OTHER_KEY"):
+        monkeypatch.setenv(name, name)
+
+    def loaded(server: str, key: str) -> states.LoadedStates:
+        keys = S3CredentialsResource(access_key=key, secret_key=dg.EnvVar(key))
+        location = f"s3://bucket/root?endpoint_url=http://127.0.0.1:{server}"
+        return ProjectResource(name="P", location=location, credentials=keys).project().loaded
+
+    assert loaded("9000", "ONE_KEY") is loaded("9000", "ONE_KEY")
+    assert loaded("9000", "ONE_KEY") is not loaded("9001", "ONE_KEY")
+    assert loaded("9000", "ONE_KEY") is not loaded("9000", "OTHER_KEY")

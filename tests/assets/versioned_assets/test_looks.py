@@ -70,9 +70,9 @@ class TestCalls:
         for table in ("first", "second", "third"):
             assert calls_of(table) == [f"list {table}/_delta_log/", "head part"]
 
-    def test_one_that_does_not_reads_head_and_commit(self, bench, chain, asking, monkeypatch):
+    def test_one_that_does_not_reads_head_and_commit(self, bench, chain, asking):
         bench.run(chain)
-        monkeypatch.setattr(states, "OF_THIS_PROCESS", states.LoadedStates())
+        states.OF_OPENERS.clear()
         asked.clear()
         assert bench.run(chain, io=asking) == []
         for table in ("first", "second", "third"):
@@ -88,7 +88,7 @@ class TestCalls:
         bench.run(chain)
         table = bench.table("third")
         table.project.data.delete([".metadata/heads/third.json"])
-        states.OF_THIS_PROCESS.__init__()  # as in another process
+        states.OF_OPENERS.clear()  # as in another process
         assert bench.run(chain, io=asking) == []
         assert bench.table("third").head().log_version == 0
 
@@ -167,3 +167,53 @@ class TestOthersMeanwhile:
         tags = {"dagster_versioned/pin/source": "@0"}
         assert bench.run(between.assets, tags=tags) == []
         assert bench.table("result").read(as_type=pd.DataFrame)["value"].tolist() == [2]
+
+
+class Closed(StoreWrapper):
+    """Lets nobody in."""
+
+    def _around(self, verb, key, size, action):
+        raise PermissionError(f"{verb} {key}")
+
+
+class ClosedProject(ProjectResource):
+    def _opened(self):
+        return Project(self.name, Closed(LocalStore(self.location)))
+
+
+class TestSameRun:
+    def test_what_a_step_in_between_wrote_by_itself_is_seen(self, bench):
+        is_to_write = False
+
+        @dg.asset(code_version="1")
+        def source() -> pd.DataFrame:
+            return pd.DataFrame({"value": [1]})
+
+        @dg.asset(deps=[source])
+        def corrected() -> pd.DataFrame:
+            if is_to_write:
+                bench.table("source").write(pd.DataFrame({"value": [5]}))
+            return pd.DataFrame({"done": [True]})
+
+        @versioned_asset(code_version="1")
+        def result(source: pd.DataFrame, corrected: pd.DataFrame) -> pd.DataFrame:
+            bench.calls.append(f"result of {source['value'][0]}")
+            return source * 2
+
+        bench.run([source, corrected, result])
+        is_to_write = True
+        assert bench.run([source, corrected, result]) == ["result of 5"]
+
+    def test_an_input_of_another_resource_is_read_with_the_rights_of_that_one(self, bench):
+        @dg.asset(code_version="1")
+        def source() -> pd.DataFrame:
+            return pd.DataFrame({"value": [1]})
+
+        @versioned_asset(code_version="1", ins={"source": dg.AssetIn(input_manager_key="reader")})
+        def result(source: pd.DataFrame) -> pd.DataFrame:
+            return source * 2
+
+        bench.run([source, result], resources={"reader": bench.io()})
+        closed = VersionedParquetIOManager(project=ClosedProject(name="HANGAR", location=str(bench.root)))
+        bench.run([source, result], resources={"reader": closed}, fails=True)
+        assert "PermissionError" in bench.errors()
