@@ -7,7 +7,8 @@ nor recent, in a table with few keys and in one with many: the cost does not dep
 """
 
 import argparse
-import logging
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -157,12 +158,11 @@ def lookup(keys: int, root: str) -> tuple[float, int]:
 
 
 def main() -> None:
-    logging.disable(logging.ERROR)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer assets and keys: ends in less than 50 seconds")
     quick = parser.parse_args().quick
     count, at_home, rounds, keys = (50, 10, 3, 1_000) if quick else (200, 50, 7, 100_000)
-    with tempfile.TemporaryDirectory(dir=".") as root:
+    with tempfile.TemporaryDirectory(dir=".") as root, Path(os.devnull).open("w") as sys.stderr:  # where runs log to
         in_memory = steps(dg.DagsterInstance.ephemeral(), count, rounds, f"{root}/steps", quick=quick, anew=True)
         print(in_memory.text())
         with dg.instance_for_test(temp_dir=root) as instance:

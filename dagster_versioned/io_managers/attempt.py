@@ -94,8 +94,8 @@ def forget_left() -> None:
 
 def left_by_run(step: "StepExecutionContext", table: VersionedTable) -> TableState | None:
     """How an earlier step of the run left a table, if no step has called a function since."""
-    run_id, states = _left.get(table.project, (None, {}))
-    return states.get(table.store.uri) if run_id == step.run_id else None
+    left = _left.get(table.project)
+    return left[1].get(table.store.uri) if left is not None and left[0] == step.run_id else None
 
 
 def run_of(step: "StepExecutionContext", *, adds_rows: bool = False) -> Run:

@@ -153,9 +153,7 @@ def _report(
             leave_to_run(step, table)
         if len(context.step_context.op_def.output_defs) > 1:
             note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
-    context.log.info(outcome_text(table.name, results) if draft is None else parked_text(draft))
-    if (text := replay_text(table.name, results)) is not None:
-        context.log.warning(text)
+    _log(context, table, results, draft)
     omissions = Omissions()
     with omissions.leave_out("what is known of the table"):
         _show(context, step, table_metadata(table, results[0].version, lineage))
@@ -180,6 +178,19 @@ def _report(
             if len(results) == 1 or step is not None:
                 _show(context, step, metadata, result.version.partition if len(results) > 1 else None)
     omissions.log(context.log, table.name)
+
+
+def _log(
+    context: dg.OutputContext, table: VersionedTable, results: Sequence[WriteResult], draft: ParkedDraft | None
+) -> None:
+    """Write what was written to the log of the run."""
+    if draft is not None:
+        context.log.info(parked_text(draft))
+    elif not all(one.reused and one.change == "none" for one in results):
+        # Where nothing was to be done, Dagster's own events are enough, and one more takes as long as each of them.
+        context.log.info(outcome_text(table.name, results))
+    if (text := replay_text(table.name, results)) is not None:
+        context.log.warning(text)
 
 
 def _show(
