@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from io import BytesIO
@@ -22,6 +23,7 @@ from dagster_versioned.delta.files.partition_values import encode
 from dagster_versioned.delta.files.predicate import And, Not, Or, Predicate, parse_predicate
 from dagster_versioned.delta.files.skipping import candidates, certain, row_groups
 from dagster_versioned.delta.files.statistics import from_parquet_metadata, to_json
+from dagster_versioned.delta.files.struct_statistics import statistics_type, to_struct, to_text
 from dagster_versioned.delta.schema.column_mapping import PHYSICAL_NAME
 from dagster_versioned.delta.schema.types import StructField, StructType, schema_from_arrow, schema_to_arrow
 
@@ -406,6 +408,40 @@ def test_files_are_passed_over(sql: str, expected: list[int]) -> None:
 def test_fractions_beside_integers_that_no_float_holds(sql: str) -> None:
     bounds = {"minValues": {"l": -(2**63)}, "maxValues": {"l": 2**63 - 1}, "nullCount": {"l": 0}}
     assert kept([add(0, {}, numRecords=2, **bounds)], sql) == [0]
+
+
+LOCAL_MEAN_TIMES = [
+    # An instant, and the bound that a writer made of it which cuts the seconds off its zone's offset.
+    ("1850-01-01T00:07:33Z", "1850-01-01T01:01:01.000+00:53"),  # Berlin, +00:53:28
+    ("1850-01-01T00:07:33Z", "1849-12-31T19:11:31.000-04:56"),  # New York, -04:56:02
+    ("1850-01-01T00:07:33Z", "1850-01-01T14:07:57.000+14:00"),  # Alaska, +14:00:24
+    ("1900-01-01T00:00:52Z", "1900-01-01T00:00:00.000+00:00"),  # Accra, -00:00:52
+    ("1971-12-31T23:59:59Z", "1971-12-31T23:15:29.000-00:44"),  # Monrovia, -00:44:30
+]
+
+
+@pytest.mark.parametrize(("instant", "bound"), LOCAL_MEAN_TIMES)
+@pytest.mark.parametrize("form", ["text", "broken text beside it", "struct"])
+def test_bounds_whose_offset_may_be_cut_are_widened(instant: str, bound: str, form: str) -> None:
+    adds = [add(0, {}, numRecords=1, minValues={"at": bound}, maxValues={"at": bound}, nullCount={"at": 0})]
+    if form == "broken text beside it":
+        adds.append(replace(adds[0], path="1", stats="{"))
+    if form == "struct":
+        kind = statistics_type(SCHEMA, [("at",)], tight_bounds=False)
+        texts: Any = pa.array([adds[0].stats])
+        for _ in range(2):  # of a checkpoint of a checkpoint
+            texts = to_text(pa.chunked_array([to_struct(texts, kind)]))
+        adds = [replace(adds[0], stats=texts[0].as_py())]
+    for operator in ("=", "<=", ">="):
+        assert 0 in kept(adds, f"at {operator} TIMESTAMP '{instant}'")
+    assert 0 not in kept(adds, "at < TIMESTAMP '1840-01-01T00:00:00Z' or at > TIMESTAMP '1980-01-01T00:00:00Z'")
+
+
+def test_bounds_with_offsets_of_today_are_as_sharp_as_ever() -> None:
+    bound = {"at": "2024-01-01T01:00:00.000+01:00"}
+    adds = [add(0, {}, numRecords=1, minValues=bound, maxValues=bound, nullCount={"at": 0})]
+    assert kept(adds, "at = TIMESTAMP '2024-01-01T00:00:00Z'") == [0]
+    assert kept(adds, "at < TIMESTAMP '2024-01-01T00:00:00Z' or at > TIMESTAMP '2024-01-01T00:00:01Z'") == []
 
 
 def test_only_statistics_of_files_in_the_partition_are_asked() -> None:

@@ -35,7 +35,7 @@ from dagster_versioned.delta.files.predicate import (
     Value,
     paths_of,
 )
-from dagster_versioned.delta.files.statistics import are_objects
+from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects
 from dagster_versioned.delta.paths import compute
 from dagster_versioned.delta.schema.column_mapping import ColumnMapping, physical_name
 from dagster_versioned.delta.schema.types import DataType, StructType, decimal_of, type_to_arrow
@@ -48,6 +48,11 @@ PARSED_ROWS = 20_000
 
 _MILLISECOND = timedelta(milliseconds=1) - timedelta(microseconds=1)
 """Timestamps in statistics are cut to milliseconds, upper bounds downwards, too."""
+
+_MINUTE = timedelta(minutes=1)
+"""Delta Spark 3.2 and 3.3 write the offset of a bound's zone without its seconds, so the bound may be off by less."""
+_OFFSET = r":\d\d(\.\d+)?[+-]\d\d(:?\d\d)?$"
+_BROKEN_HOURS = r"[+-]\d\d:?(0[1-9]|[1-9]\d)$"
 
 
 def candidates(
@@ -250,12 +255,14 @@ def _listed(node: In, bounds: Bounds) -> tuple[Mask, Mask]:
     if pa.types.is_integer(bounds.low.type) and any(isinstance(value, float) for value in given):
         # What is no integer is no value of the column.
         given = [int(value) for value in given if float(value).is_integer() and -(1 << 63) <= value < 1 << 63]
-    values = cast("Any", pa.array(given, bounds.low.type))
+    low, values = bounds.low, cast("Any", pa.array(given, bounds.low.type))
+    if pa.types.is_floating(low.type):  # Arrow looks for the bits of a number, and -0.0 has others than 0.0
+        low, values = compute.add(low, 0.0), compute.add(values, 0.0)
     extremes: Any = compute.min_max(values)
     true, _ = _compared("=", bounds, extremes["min"], extremes["max"], False)
     # Where a file has one value, which its partition has, it is known whether it is among them.
-    single = compute.fill_null(compute.equal(bounds.low, bounds.high), False)
-    among = compute.is_in(bounds.low, values)
+    single = compute.fill_null(compute.equal(low, bounds.high), False)
+    among = compute.is_in(low, values)
     true = compute.and_(true, compute.or_(compute.invert(single), among))
     sure = compute.and_(single, among)
     return true, _everywhere(bounds) if bounds.beyond else compute.invert(sure)
@@ -484,12 +491,22 @@ def _bound(column: Any, leaf: _Leaf, *, upper: bool) -> Any:
             return column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         case "timestamp" | "timestamp_ntz":
             instants = column.cast(type_to_arrow(leaf.primitive))
-            numbers = instants.cast(pa.int64())
-            return compute.add(numbers, _MILLISECOND // timedelta(microseconds=1)) if upper else numbers
+            slack = compute.if_else(_may_be_cut(column, instants), _MINUTE, timedelta())
+            wide = (
+                compute.add(instants, compute.add(slack, _MILLISECOND)) if upper else compute.subtract(instants, slack)
+            )
+            return wide.cast(pa.int64())
         case "float":  # written as the shortest text of a single, which is another number as a double
             return _finite(column.cast(pa.float32()).cast(pa.float64()))
         case _:
             return _finite(column) if pa.types.is_floating(column.type) else column
+
+
+def _may_be_cut(texts: Any, instants: Any) -> Any:
+    """Whether the offset of a time may lack seconds: such offsets ended in 1972, and most of them had minutes."""
+    old = compute.less(instants, pa.scalar(WHOLE_OFFSETS, instants.type))
+    minutes, offset = (compute.match_substring_regex(texts, pattern) for pattern in (_BROKEN_HOURS, _OFFSET))
+    return compute.or_(minutes, compute.and_(offset, old))
 
 
 def _finite(column: Any) -> Any:

@@ -26,6 +26,9 @@ INDEXED_COLUMNS = 32
 PREFIX = 32
 """Characters kept of a string bound."""
 
+WHOLE_OFFSETS = datetime(1973, 1, 1)
+"""From then on no zone is off from UTC by parts of a minute, which writers cut off."""
+
 _FEW_BRACKETS = 1_000
 _MORE = r"[\x00-\x1f]|\} *[^ ,}\]]"
 """What follows the end of an object inside of another is none of it, and no string holds a control character."""

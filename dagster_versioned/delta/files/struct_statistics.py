@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
-from dagster_versioned.delta.files.statistics import are_objects, parse
+from dagster_versioned.delta.files.statistics import WHOLE_OFFSETS, are_objects, parse
 from dagster_versioned.delta.paths import Column, compute
 from dagster_versioned.delta.schema.types import DataType, StructType, type_to_arrow
 from dagster_versioned.errors import LogCorrupt
@@ -180,10 +180,13 @@ def _text(array: Any) -> Any:
     if pa.types.is_date(kind):
         return _between('"', compute.cast(array, pa.string()), '"')
     if pa.types.is_timestamp(kind):
-        # Without a zone at nanoseconds: Spark's oldest way to store an instant.
-        zone = "Z" if kind.tz or kind.unit == "ns" else ""
         cut = compute.cast(compute.floor_temporal(array, unit="millisecond"), pa.timestamp("ms"))
-        return _between('"', compute.strftime(cut, format=f"%Y-%m-%dT%H:%M:%S{zone}", locale="C"), '"')
+        text = compute.strftime(cut, format="%Y-%m-%dT%H:%M:%S", locale="C")
+        if kind.tz or kind.unit == "ns":  # without a zone at nanoseconds: Spark's oldest way to store an instant
+            # What is old may come of a text whose offset was cut, so it is not called exact.
+            old = compute.less(cut, pa.scalar(WHOLE_OFFSETS, cut.type))
+            text = compute.binary_join_element_wise(text, compute.if_else(old, "+00:00", "Z"), "")
+        return _between('"', text, '"')
     return pa.nulls(len(array), pa.string())
 
 
