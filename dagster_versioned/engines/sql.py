@@ -78,7 +78,11 @@ def stored(side: str, column: str) -> str:
 
 def quoted(side: str, column: str) -> str:
     """The same in SQL."""
-    return '"' + stored(side, column).replace('"', '""') + '"'
+    return _in_quotes(stored(side, column))
+
+
+def _in_quotes(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +521,8 @@ def pairs(target: pa.Table, source: pa.Table, condition: Resolved, columns: Mapp
 
     chosen = ", ".join(f'"{column}" AS "{name}"' for name, column in columns.items())
     with database() as cursor:
-        cursor.register("target", target)
-        cursor.register("source", source)
+        register(cursor, "target", target)
+        register(cursor, "source", source)
         try:
             # The order of pairs says nothing, and keeping one would cost.
             return arrow_rows(cursor.execute(f"SELECT {chosen} FROM target JOIN source ON ({condition.sql})"))
@@ -594,6 +598,31 @@ def database() -> "DuckDBPyConnection":
     """A connection of its own to a database in memory: registered tables are seen by it alone, and threads do not wait
     for each other."""
     return _database().cursor()
+
+
+def register(connection: "DuckDBPyConnection", name: str, rows: pa.Table) -> None:
+    """Have a connection see rows as a table.
+
+    DuckDB hands filters on to Arrow, to which NaN is above no number, and which looks up the bits of zeros. It keeps
+    those of computed columns, so here all are that hold floats.
+    """
+    floats = [field.name for field in cast("list[pa.Field[Any]]", list(rows.schema)) if _holds_floats(field.type)]
+    if not floats:
+        connection.register(name, rows)
+        return
+    given = f"{name}, as Arrow has it"
+    connection.register(given, rows)
+    columns = map(_in_quotes, floats)
+    computed = ", ".join(f"CASE WHEN {column} IS NOT NULL THEN {column} END AS {column}" for column in columns)
+    query = f"SELECT * REPLACE ({computed}) FROM {_in_quotes(given)}"
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW {_in_quotes(name)} AS {query}")
+
+
+def _holds_floats(data_type: Any) -> bool:
+    """Whether it is a type of floats, or a struct of such; no filter of what is in lists and maps is handed on."""
+    if pa.types.is_struct(data_type):
+        return any(_holds_floats(data_type.field(i).type) for i in range(data_type.num_fields))
+    return pa.types.is_floating(data_type)
 
 
 def arrow_rows(result: "DuckDBPyConnection") -> pa.Table:

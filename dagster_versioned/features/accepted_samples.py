@@ -14,7 +14,7 @@ from dagster_versioned.engines.samples import (
     Counts,
     SampleHash,
 )
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow import sample_rows
 from dagster_versioned.features.arrow.samples import member_of, quoted
@@ -153,7 +153,7 @@ class FeatureToRebase:
         units = ", ".join(map(quoted, plan.units))
         with database() as connection:
             for name, frame in (("expected", asked.stale), ("stale", old.stale), ("gone", old.gone)):
-                connection.register(name, frame)
+                register(connection, name, frame)
             accepted = arrow_rows(
                 connection.execute(
                     f"SELECT * FROM expected ANTI JOIN stale USING ({units}) ANTI JOIN gone USING ({units})"
@@ -202,8 +202,8 @@ class FeatureToRebase:
         rows = _beside(update.frame, stored, members)
         if everything is not None:
             with database() as connection:
-                connection.register("stored", everything)
-                connection.register("accepted", stored.select(list(resolved.feature.plan.ids)))
+                register(connection, "stored", everything)
+                register(connection, "accepted", stored.select(list(resolved.feature.plan.ids)))
                 ids = ", ".join(map(quoted, resolved.feature.plan.ids))
                 rest = arrow_rows(connection.execute(f"SELECT * FROM stored ANTI JOIN accepted USING ({ids})"))
             rows = pa.concat_tables([rows, _beside(None, rest, members)], promote_options="permissive")

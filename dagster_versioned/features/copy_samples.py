@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.features.arrow.samples import matching, quoted
 from dagster_versioned.features.content_versions import field_digests
@@ -136,8 +136,8 @@ def _staying(
     files = UpstreamFiles(table, table.files(head.metadata_sha, partition=partition))
     stored = files.read(pa.Table, [*record.ids, DATA_VERSION_BY_FIELD])
     with database() as connection:
-        connection.register("stored", stored)
-        connection.register("copied", copied.select(list(record.ids)))
+        register(connection, "stored", stored)
+        register(connection, "copied", copied.select(list(record.ids)))
         ids = ", ".join(map(quoted, record.ids))
         rest = arrow_rows(connection.execute(f"SELECT * FROM stored ANTI JOIN copied USING ({ids})"))
     return field_digests(rest, record.ids, members)

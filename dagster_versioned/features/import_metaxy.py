@@ -15,7 +15,7 @@ from dagster_versioned.engines.samples import (
     SYSTEM_PREFIX,
     Counts,
 )
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput, TableNotFound
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import quoted
@@ -100,8 +100,8 @@ def _current(resolved: Resolved, rows: pa.Table) -> Increment[Any]:
     plan, asked = resolved.feature.plan, resolved.increment.asked
     on = ", ".join(map(quoted, (*plan.units, PROVENANCE)))
     with database() as connection:
-        connection.register("expected", asked.new)
-        connection.register("stored", rows.select([*plan.units, PROVENANCE]))
+        register(connection, "expected", asked.new)
+        register(connection, "stored", rows.select([*plan.units, PROVENANCE]))
         units = arrow_rows(connection.execute(f"SELECT * FROM expected SEMI JOIN stored USING ({on})"))
     counts = Counts(new=units.num_rows)
     left = asked.counts.new - units.num_rows

@@ -27,7 +27,7 @@ from dagster_versioned.engines.samples import (
     SampleHash,
     require_columns,
 )
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.errors import IntegrityError, InvalidInput, TableNotFound, UnsupportedFeature
 from dagster_versioned.features.arrow.samples import hashed, member_of, quoted
 from dagster_versioned.features.definitions import Feature, FeatureDep, Field, FieldDep, FieldsMapping, Lineage
@@ -96,7 +96,7 @@ class MetaxyStore:
             f"row_number() OVER (PARTITION BY {ids} ORDER BY coalesce({_DELETED}, {_UPDATED}) DESC, {_DELETED} DESC)"
         )
         with database() as connection:
-            connection.register("written", rows)
+            register(connection, "written", rows)
             try:
                 present = arrow_rows(
                     connection.execute(

@@ -21,7 +21,7 @@ from dagster_versioned.engines.samples import (
     SamplePlan,
     UpstreamSamples,
 )
-from dagster_versioned.engines.sql import Names, arrow_rows, database
+from dagster_versioned.engines.sql import Names, arrow_rows, database, register
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.features.arrow import sample_rows as arrow_sample_rows
 from dagster_versioned.features.arrow.samples import filtered, quoted
@@ -201,9 +201,9 @@ def _expected(table: VersionedTable, dep: FeatureDep, upstream: UpstreamSamples,
         stored = _stored(dep, upstream, pending.stored, plan, kept)
         units, columns = (", ".join(map(quoted, names)) for names in (plan.units, kept))
         with database() as connection:
-            connection.register("stale", asked.stale)
-            connection.register("gone", asked.gone)
-            connection.register("stored", stored)
+            register(connection, "stale", asked.stale)
+            register(connection, "gone", asked.gone)
+            register(connection, "stored", stored)
             parts.append(
                 arrow_rows(
                     connection.execute(

@@ -161,6 +161,12 @@ def test_an_upstream_can_be_filtered_and_its_columns_chosen(engine):
     assert [(key, sorted(row.keys() - SYSTEM_COLUMNS)) for key, row in rows.items()] == [(2, ["id", "x"])]
 
 
+@pytest.mark.parametrize(("condition", "kept"), [("y > 100", [3]), ("y in (0, 8)", [2])])
+def test_a_filter_compares_nan_and_zeros_as_sql_does(engine, condition, kept):
+    numbers = with_versions([({"key": i, "x": x}, {"c": f"c{i}"}) for i, x in ((2, -0.0), (3, float("nan")))], "c")
+    assert sorted(resolved(engine, two_upstreams(filter=condition), right=numbers)) == kept
+
+
 def test_data_versions_that_somebody_set_are_what_counts_downstream(engine):
     before = resolved(engine, two_upstreams())
     struct = pa.struct([("c", pa.string())])

@@ -7,6 +7,7 @@ import pytest
 
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.queries.ad_hoc import query
+from support.float_values import COLUMNS, VALUES, expected, table
 
 TEAMS = pa.table({"id": [1, 2], "team": ["red", "blue"]})
 
@@ -35,6 +36,21 @@ def test_a_query_sees_the_tables_that_it_names_each_once():
     assert query("SELECT * FROM teams ORDER BY id DESC", rows_of, limit=1)["id"].to_pylist() == [2]
     with pytest.raises(InvalidInput, match="The limit is -1"):
         query("SELECT * FROM teams", rows_of, limit=-1)
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize(
+    ("condition", "same"),
+    [
+        ("{} > 100", "{} > 100"),
+        ("NOT ({} <= 100)", "not ({} <= 100)"),
+        ("{} BETWEEN 6 AND 'NaN'", "{} between 6 and double('NaN')"),
+        ("{} IN (0, 8)", "{} in (0D, 8D)"),
+    ],
+)
+def test_a_query_compares_nan_and_zeros_as_sql_does(condition, same, column):
+    steps = f"WITH x AS (SELECT * FROM rows) SELECT id FROM x WHERE {condition.format(column)} ORDER BY id"
+    assert query(steps, lambda _: table(VALUES))["id"].to_pylist() == expected(same)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame
 from dagster_versioned.engines.spark.executors import runs_here
+from dagster_versioned.engines.spark.float_filters import kept_by_spark
 from dagster_versioned.engines.spark.read import by_name, check_files, has_hidden
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
@@ -136,7 +137,9 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         sf.col(f"_p{partitioned.index(name)}")
         if name in partitioned
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
-        else sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType)
+        else kept_by_spark(
+            sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType), scan.schema.field(name).type
+        )
         for name in scan.schema.names
     ]
     columns += [sf.col("_of"), sf.col("_row")]

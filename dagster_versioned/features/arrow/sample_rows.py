@@ -32,7 +32,7 @@ from dagster_versioned.engines.samples import (
     require_types,
 )
 from dagster_versioned.engines.spark.releases import to_arrow
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.features.arrow.samples import filtered, hashed, matching, member_of, quoted, require_ids
 from dagster_versioned.features.content_versions import content_versions, field_digests, positional
 
@@ -147,7 +147,7 @@ def rows_of(
     with database() as connection:
         for position, each in enumerate(order):
             keys = _numbered(frames[each.name].select(list(plan.on)), f"{_ROW}{position}")
-            connection.register(f"t{position}", keys)
+            register(connection, f"t{position}", keys)
         joined = "t0"
         for position, each in enumerate(order[1:], 1):
             joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
@@ -174,7 +174,7 @@ def samples_of(plan: SamplePlan, samples: pa.Table, units: pa.Table, *, every: b
 def within(plan: SamplePlan, rows: pa.Table, units: pa.Table) -> pa.Table:
     """Those of the rows that are of some units."""
     with database() as connection:
-        connection.register("units", units.select(list(plan.units)))
+        register(connection, "units", units.select(list(plan.units)))
         return _semi_joined(connection, rows, plan.units)
 
 
@@ -185,7 +185,7 @@ def differing(plan: SamplePlan, members: Sequence[str], before: pa.Table, now: p
             table = frame.select(list(plan.units)).append_column(_ROW, pa.repeat(True, frame.num_rows))
             for place, member in enumerate(members):
                 table = table.append_column(f"{_ROW}{place}", member_of(frame, DATA_VERSION_BY_FIELD, member))
-            connection.register(name, table)
+            register(connection, name, table)
         compared = [_ROW, *(f"{_ROW}{place}" for place in range(len(members)))]
         differs = " OR ".join(f"before.{name} IS DISTINCT FROM now.{name}" for name in compared)
         units = ", ".join(map(quoted, plan.units))
@@ -200,7 +200,7 @@ def units_of(plan: SamplePlan, rows: pa.Table) -> pa.Table:
     if not any(each.grouped for each in plan.upstreams):
         return table
     with database() as connection:
-        connection.register("given", _numbered(table.select(list(plan.units))))
+        register(connection, "given", _numbered(table.select(list(plan.units))))
         first = arrow_rows(
             connection.execute(f"SELECT min({_ROW}) AS {_ROW} FROM given GROUP BY {', '.join(map(quoted, plan.units))}")
         )
@@ -265,7 +265,7 @@ def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReade
     found: list[pa.Table] = []
     with database() as connection:
         if units is not None:
-            connection.register("units", units.select(keys))
+            register(connection, "units", units.select(keys))
         for batch in rows if units is None or units.num_rows else ():
             table = pa.Table.from_batches([batch]).select(names).rename_columns(renamed)
             if upstream.filter is not None:
@@ -278,7 +278,7 @@ def _read(plan: SamplePlan, upstream: UpstreamSamples, rows: pa.RecordBatchReade
 
 def _semi_joined(connection: "DuckDBPyConnection", rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Those of the rows, in their order, that agree in the keys with one of the units."""
-    connection.register("given", _numbered(rows.select(list(keys))))
+    register(connection, "given", _numbered(rows.select(list(keys))))
     places = arrow_rows(
         connection.execute(
             f"SELECT {_ROW} FROM given SEMI JOIN units USING ({', '.join(map(quoted, keys))}) ORDER BY {_ROW}"
@@ -302,7 +302,7 @@ def _places(plan: SamplePlan, asked: pa.Table, rows: pa.Table) -> Any:
     units = ", ".join(map(quoted, plan.units))
     with database() as connection:
         for name, table in (("asked", asked), ("given", rows)):
-            connection.register(name, _numbered(table.select(list(plan.units)), f"{_ROW}_{name}"))
+            register(connection, name, _numbered(table.select(list(plan.units)), f"{_ROW}_{name}"))
         places = arrow_rows(
             connection.execute(f"SELECT {_ROW}_asked FROM given LEFT JOIN asked USING ({units}) ORDER BY {_ROW}_given")
         )[f"{_ROW}_asked"]

@@ -32,7 +32,7 @@ from dagster_versioned.engines.samples import (
     require_members,
     version_column,
 )
-from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, stored
+from dagster_versioned.engines.sql import Names, arrow_rows, database, is_true, register, stored
 from dagster_versioned.features.content_versions import positional
 
 _STATUS = "metaxy_status"
@@ -109,7 +109,7 @@ def _expected(plan: SamplePlan, frames: Mapping[str, pa.Table]) -> pa.Table:
     kind = "FULL" if all(each.optional for each in order) else "LEFT"
     with database() as connection:
         for position, each in enumerate(order):
-            connection.register(f"t{position}", frames[each.name])
+            register(connection, f"t{position}", frames[each.name])
         joined = "t0"
         for position, each in enumerate(order[1:], 1):
             joined += f" {kind if each.optional else 'INNER'} JOIN t{position} USING ({on})"
@@ -130,12 +130,12 @@ def _grouped(plan: SamplePlan, upstream: UpstreamSamples, table: pa.Table) -> pa
         f"coalesce(string_agg({quoted(name)}, '{SEPARATOR}' ORDER BY {order}), '') AS {quoted(name)}" for name in names
     )
     with database() as connection:
-        connection.register("given", table)
+        register(connection, "given", table)
         groups = arrow_rows(connection.execute(f"SELECT {on}, {texts} FROM given GROUP BY {on}"))
         for name in names:
             position = groups.column_names.index(name)
             groups = groups.set_column(position, name, hashed(plan.hash, groups.column(name)))
-        connection.register("groups", groups)
+        register(connection, "groups", groups)
         rest = ", ".join(quoted(name) for name in table.column_names if name not in names)
         joined = (
             f"SELECT {', '.join([rest, *map(quoted, names)])} FROM (SELECT {rest} FROM given) JOIN groups USING ({on})"
@@ -167,7 +167,7 @@ def hashed(how: SampleHash, texts: Any) -> Any:
         # For stores of others only; what we write is hashed by the database.
         return pa.chunked_array([pa.array((decimal_hash(how, text) for text in texts.to_pylist()), pa.string())])
     with database() as connection:
-        connection.register("given", pa.table({"x": texts}))
+        register(connection, "given", pa.table({"x": texts}))
         hashed = connection.execute(f"SELECT left({how.algorithm}(x), {how.length}) AS x FROM given")
         return arrow_rows(hashed)["x"]
 
@@ -197,8 +197,8 @@ def _compared(
         [f"min({_STATUS}) AS {_STATUS}", *(f"any_value({quoted(name)}) AS {quoted(name)}" for name in names.values())]
     )
     with database() as connection:
-        connection.register("expected", expected)
-        connection.register("stored", stored)
+        register(connection, "expected", expected)
+        register(connection, "stored", stored)
         changed = arrow_rows(
             connection.execute(
                 f"SELECT * FROM expected LEFT JOIN (SELECT {on}, {held} FROM stored GROUP BY {on}) USING ({on})"
@@ -254,7 +254,7 @@ def require_ids(what: str, ids: Sequence[str], table: pa.Table) -> None:
     names = ", ".join(map(quoted, ids))
     is_null = " OR ".join(f"{quoted(name)} IS NULL" for name in ids)
     with database() as connection:
-        connection.register("given", table.select(list(ids)))
+        register(connection, "given", table.select(list(ids)))
         nulls, repeated = connection.execute(
             f"SELECT (SELECT count(*) FROM given WHERE {is_null}),"
             f" (SELECT count(*) FROM (SELECT 1 FROM given WHERE NOT ({is_null}) GROUP BY {names} HAVING count(*) > 1))"

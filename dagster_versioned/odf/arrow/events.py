@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from dagster_versioned.delta.schema.types import DataType, StructField, StructType, schema_to_arrow, type_to_arrow
 from dagster_versioned.engines import conform
 from dagster_versioned.engines.frames import in_memory, stream
-from dagster_versioned.engines.sql import arrow_rows, database
+from dagster_versioned.engines.sql import arrow_rows, database, register
 from dagster_versioned.engines.upsert import EXAMPLES
 from dagster_versioned.odf.event_sql import (
     EVENTS,
@@ -150,7 +150,7 @@ def _typed(found: pa.Table, wanted: StructType) -> pa.Table:
 def _run(sql: str, views: Mapping[str, pa.Table]) -> pa.Table:
     with database() as cursor:
         for name, rows in views.items():
-            cursor.register(name, rows)
+            register(cursor, name, rows)
         return arrow_rows(
             cursor.execute(sql.replace(OPERATIONS, "unnest(CASE WHEN kind = 2 THEN [2, 3] ELSE [kind] END)"))
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 import pyarrow as pa
 
-from dagster_versioned.engines.sql import arrow_reader, arrow_rows, database
+from dagster_versioned.engines.sql import arrow_reader, arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
 from dagster_versioned.odf.transform_query import TransformQuery
 
@@ -32,7 +32,7 @@ def query_rows(inputs: Mapping[str, pa.Table], query: TransformQuery, limit: int
 
     with database() as connection:
         for name, rows in inputs.items():
-            connection.register(name, rows)
+            register(connection, name, rows)
         seen = set(inputs)
         result = pa.table({})
         for step in query.steps:
@@ -50,7 +50,7 @@ def query_rows(inputs: Mapping[str, pa.Table], query: TransformQuery, limit: int
             except duckdb.Error as error:
                 raise _refused(step.query, str(error).splitlines()[0]) from None
             if step.alias is not None:
-                connection.register(step.alias, result)
+                register(connection, step.alias, result)
                 seen.add(step.alias)
     return result
 

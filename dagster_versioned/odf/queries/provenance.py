@@ -13,7 +13,7 @@ from dagster_versioned.delta.log.history import require_limit
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.scan import ScanFile
 from dagster_versioned.engines.spark.session import running
-from dagster_versioned.engines.sql import database
+from dagster_versioned.engines.sql import database, register
 from dagster_versioned.errors import VersionNotFound
 from dagster_versioned.odf.blocks.block_iterator import Link, iterate_blocks, state_at
 from dagster_versioned.odf.blocks.events import AddData, DataSlice, ExecuteTransform, Timestamp, TransformSql
@@ -157,8 +157,8 @@ def _brought(dataset: RemoteDataset, link: Link, event: pa.Table, columns: Event
     same = " AND ".join(f"e.{_quoted(name)} IS NOT DISTINCT FROM t.{_quoted(name)}" for name in names)
     offset, operation = _quoted(columns.offset), _quoted(columns.operation_type)
     with database() as cursor:
-        cursor.register("e", rows)
-        cursor.register("t", event)
+        register(cursor, "e", rows)
+        register(cursor, "t", event)
         found: Sequence[Any] | None = cursor.execute(
             f"SELECT max(e.{offset}) FROM e JOIN t ON {same} AND e.{offset} < t.{offset} "
             f"WHERE e.{operation} NOT IN ({', '.join(str(int(one)) for one in _TAKES_BACK)})"
