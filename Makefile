@@ -45,6 +45,12 @@ test: java $(VENV)/.dev ## Install with test extras, then everything that CI che
 	@$(MAKE) --no-print-directory -j2 lint docs
 	$(PYTEST) -m "not slow"
 
+.PHONY: timings
+timings: java $(VENV)/.dev ## The same tests, and a table of what each file of them took
+	@set -eo pipefail; report="$$(mktemp)"; trap 'rm -f "$$report"' EXIT; \
+	$(PYTEST) -m "not slow" --durations=0 --junitxml="$$report" -o junit_family=xunit1 || failed=$$?; \
+	$(BIN)/python .ci/timings.py "$$report"; exit "$${failed:-0}"
+
 .PHONY: coverage
 coverage: java $(VENV)/.dev ## The same tests, a quarter slower, and which lines they run; fails below the floor
 	$(PYTEST) -m "not slow" --cov --cov-report=

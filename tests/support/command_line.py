@@ -7,11 +7,16 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import typer.testing
 from typer.testing import CliRunner
 
 from dagster_versioned.cli.app import app
+
+# Typer builds all commands for each call, which takes longer than most verbs do.
+typer.testing._get_command = cache(typer.testing._get_command)
 
 PROGRAM = (sys.executable, "-c", "from dagster_versioned.cli import main; main()")
 
@@ -78,5 +83,5 @@ class Cli:
 
     def run(self, *args, env=None):
         process = self.process(*args, env=env)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate()
         return Outcome(process.returncode, out, err)
