@@ -1,6 +1,7 @@
 """What every test stands on: an environment that touches nobody's real home, account or telemetry."""
 
 import os
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -30,6 +31,12 @@ settings.register_profile(
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=2_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Else each run rewrites all assertions, and each of some hundred processes that tests start compiles the package again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# A shell that starts something in the background has it ignore Ctrl-C, and so do all that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 for name in [name for name in os.environ if name.startswith(("AZURE_", "GOOGLE_"))]:
     del os.environ[name]
 # Before anything imports boto3, Spark or Dagster: a test that wants another value sets it with monkeypatch.

@@ -290,7 +290,7 @@ def test_served_for_others_to_pull(cli: Cli, cities: str):
         assert (head.status, head.headers["Content-Length"], head.read()) == (200, "69", b"")
     finally:
         os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate()
 
 
 def test_verify_says_what_was_checked_and_what_does_not_match(cli: Cli, cities: str, tmp_path: Path):

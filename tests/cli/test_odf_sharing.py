@@ -230,7 +230,7 @@ def test_a_dataset_is_pushed_to_a_server_that_takes_it_from_who_has_the_token(
             assert heads(cli, "shared") == heads(cli, cities)
         finally:
             os.kill(process.pid, signal.SIGINT)
-            process.communicate(timeout=120)
+            process.communicate()
     assert "PUT /push/…/data/" in log.read_text()
     assert "secret" not in log.read_text()
     cli("odf", "init", tmp_path / "key", ok=0)

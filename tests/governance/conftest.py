@@ -30,7 +30,7 @@ def git() -> Callable[..., str]:
 
     def run(folder: Path, *arguments: str, data: str | None = None) -> str:
         command = ["git", "-C", str(folder), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True, input=data, timeout=60).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, input=data).stdout
 
     return run
 

@@ -345,7 +345,7 @@ def test_commits_are_signed_off_and_signed_where_the_user_signs(
     registry: Registry, remote: Path, git_identity: Path, git: Git, tmp_path: Path
 ):
     key = tmp_path / "key"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True, timeout=60)
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
     git_identity.write_text(
         git_identity.read_text() + f"\tsigningKey = {key}\n[commit]\n\tgpgSign = true\n[gpg]\n\tformat = ssh\n"
     )

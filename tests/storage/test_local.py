@@ -238,7 +238,7 @@ def run(code: str, *arguments: object, mount: str | None = None) -> str:
             pytest.skip("this machine lets no test mount a file system")
         command = [*namespace, f'{mount} && exec "$@"', "sh", *command]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -209,7 +209,7 @@ except MissingExtra as error:
 else:
     raise AssertionError
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
@@ -251,4 +251,4 @@ def test_the_package_imports_the_clouds_libraries_when_they_are_needed():
         "assert 'obstore' not in sys.modules; s.open_store('gs://bucket/prefix'); assert 'obstore' in sys.modules; "
         "assert all(getattr(s, name) for name in s.__all__)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True)

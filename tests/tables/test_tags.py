@@ -274,7 +274,7 @@ class TestRaces:
 
         def wait() -> None:
             deleting.set()
-            assert go_on.wait(30)
+            assert go_on.wait(240)
 
         def collect() -> None:
             table = hooked(tmp_path, "delete", ".parquet", wait).table("numbers")
@@ -288,7 +288,7 @@ class TestRaces:
         def begin() -> None:
             project.table("numbers").write(rows(99))
             collector.start()
-            assert deleting.wait(30)
+            assert deleting.wait(240)
 
         with pytest.raises(CommitConflict, match="was collected while"):
             hooked(tmp_path, "put_if_absent", KEY, begin).tag("x")

@@ -227,7 +227,7 @@ def test_a_server_that_leads_to_another_address_is_not_followed(fetching: Fetchi
         port = int(other.rpartition(":")[2])
         leads = f"227 there (10,255,255,1,{port // 256},{port % 256})\r\n".encode()
         answers = [b"220 hello\r\n", b"230 in\r\n", b"200 binary\r\n", leads]
-        client = FtpClient(attempts=1, timeout=5)
+        client = FtpClient(attempts=1, timeout=60)
         with scripted_ftp_server(answers) as (place, asked), pytest.raises(StoreUnavailable):
             client.download(FtpAddress.parse(f"ftp://{place}/x"), fetching.folder / "x", max_bytes=10)
         # It connected to this machine, whose server that is, and not to 10.255.255.1, which would time out.
