@@ -9,6 +9,7 @@ from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, 
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert
+from dagster_versioned.identity.digest import Sums
 
 
 class Engine(Protocol):
@@ -58,6 +59,14 @@ class Engine(Protocol):
 
     def measure(self, frame: Any, schema: StructType) -> RowsSummary:
         """What the rows of a pinned frame say without an order; its columns are those of ``schema`` by name."""
+        ...
+
+    def sums(self, frame: Any, schema: StructType, key: bytes) -> Sums:
+        """`BagDigest.lanes` of the rows of a pinned frame under a key; its columns are those of ``schema`` by name."""
+        ...
+
+    def sums_of_scan(self, scan: Scan, key: bytes, frame: Any) -> Sums:
+        """The same of the rows of a scan, computed where the frame is. Raises `IntegrityError`."""
         ...
 
     def violations(self, frame: Any, check: str) -> int:

@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.parts import Part
+from dagster_versioned.engines.scan import Scan, ScanFile
+from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.temporary import TemporaryFolder
 
@@ -42,6 +45,22 @@ class Staging:
         if self._temporary is None:
             self._temporary = TemporaryFolder()
         return self._temporary.path
+
+    def scans(self, parts: Iterable[Part], schema: StructType) -> list[Scan]:
+        """The rows of parts of the write, wherever their bytes are by now."""
+        found: list[Scan] = []
+        for part in parts:
+            store, key = self.store, part.source
+            if isinstance(key, bytes):
+                path = self.directory() / f"{part.sha256}-{part.ordinal}.parquet"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(key)
+                key = path
+            if isinstance(key, Path):
+                store, key = LocalStore(key.parent), key.name
+            file = ScanFile(key, part.size, part.sha256, part.num_records, part.partition_values)
+            found.append(Scan(store, schema, (file,)))
+        return found
 
     def promote(self, part: Part, key: str) -> None:
         """Give the part's bytes their final name; an object that is there already is replaced by the same bytes."""

@@ -1,7 +1,7 @@
-/* bag-xxh64x2 of rows (docs/reference/digest.md), read through the Arrow C data interface.
+/* bag-xxh64x2 of rows (docs/reference/digest.md), and their hashes under a key, read through the Arrow C data interface.
  *
- * Each function computes both lanes at once: XXH64 with seed 0 and with seed 1. Rows go through in blocks that stay in
- * the first-level cache. A type without a case in `parse` ends the call with UNSUPPORTED, and the caller digests with
+ * Each function computes both lanes at once: XXH64 with seed 0 and with seed 1, or, where there is a key, SipHash-2-4
+ * with its first and with its second half. Rows go through in blocks that stay in the first-level cache. A type without a case in `parse` ends the call with UNSUPPORTED, and the caller digests with
  * numpy (identity/digest.py), which is the same function of the same values.
  */
 
@@ -75,8 +75,57 @@ INLINE uint64_t joined(const uint64_t lane[4]) {
     return hash;
 }
 
-/* The hashes of `size` bytes. */
-INLINE lanes hash_bytes(const uint8_t *data, int64_t size) {
+/* --- SipHash-2-4 ------------------------------------------------------------------------------------------------ */
+
+#define SIP_ROUND(a, b, c, d)                                                                                          \
+    do {                                                                                                               \
+        a += b; c += d;                                                                                                \
+        b = rotated(b, 13) ^ a; d = rotated(d, 16) ^ c;                                                                \
+        a = rotated(a, 32);                                                                                            \
+        c += b; a += d;                                                                                                \
+        b = rotated(b, 17) ^ c; d = rotated(d, 21) ^ a;                                                                \
+        c = rotated(c, 32);                                                                                            \
+    } while (0)
+
+typedef struct { uint64_t a, b, c, d; } sip;
+
+INLINE sip sip_begun(const uint64_t key[2]) {
+    return (sip){key[0] ^ 0x736f6d6570736575ULL, key[1] ^ 0x646f72616e646f6dULL, key[0] ^ 0x6c7967656e657261ULL,
+                 key[1] ^ 0x7465646279746573ULL};
+}
+
+INLINE sip sip_added(sip of, uint64_t word) {
+    of.d ^= word;
+    SIP_ROUND(of.a, of.b, of.c, of.d);
+    SIP_ROUND(of.a, of.b, of.c, of.d);
+    of.a ^= word;
+    return of;
+}
+
+/* `rest` are the bytes after the last whole word. */
+INLINE uint64_t sip_ended(sip of, uint64_t size, uint64_t rest) {
+    of = sip_added(of, size << 56 | rest);
+    of.c ^= 0xff;
+    for (int i = 0; i < 4; i++) SIP_ROUND(of.a, of.b, of.c, of.d);
+    return of.a ^ of.b ^ of.c ^ of.d;
+}
+
+INLINE lanes sip_bytes(const uint64_t *key, const uint8_t *data, int64_t size) {
+    const uint8_t *end = data + size;
+    sip first = sip_begun(key), second = sip_begun(key + 2);
+    uint64_t rest = 0;
+    for (; end - data >= 8; data += 8) {
+        uint64_t word = word_at(data);
+        first = sip_added(first, word);
+        second = sip_added(second, word);
+    }
+    for (int at = 0; data < end; data++, at += 8) rest |= (uint64_t)*data << at;
+    return (lanes){{sip_ended(first, (uint64_t)size, rest), sip_ended(second, (uint64_t)size, rest)}};
+}
+
+/* The hashes of `size` bytes, under the key if there is one. */
+INLINE lanes hash_bytes(const uint64_t *key, const uint8_t *data, int64_t size) {
+    if (key) return sip_bytes(key, data, size);
     const uint8_t *end = data + size;
     uint64_t first = P5, second = P5 + 1;
     if (size >= 32) {
@@ -128,6 +177,7 @@ typedef struct node {
     const uint8_t *bytes; /* of texts */
     int64_t size; /* bytes of a fixed-size value, items of a fixed-size list */
     int64_t times, divisor; /* of times: ticks to microseconds */
+    const uint64_t *key; /* four words, or NULL */
     int64_t count;
     struct node *children;
 } node;
@@ -196,8 +246,9 @@ static int format(node *to, const char *text) {
     return DONE;
 }
 
-static int parse(node *to, const struct ArrowSchema *schema, const struct ArrowArray *array, int depth) {
+static int parse(node *to, const struct ArrowSchema *schema, const struct ArrowArray *array, const uint64_t *key, int depth) {
     memset(to, 0, sizeof *to);
+    to->key = key;
     to->times = to->divisor = 1;
     if (depth > DEEPEST || schema->dictionary || schema->n_children != array->n_children) return UNSUPPORTED;
     int ended = format(to, schema->format);
@@ -212,7 +263,7 @@ static int parse(node *to, const struct ArrowSchema *schema, const struct ArrowA
     if (!(to->children = calloc((size_t)schema->n_children, sizeof(node)))) return NO_MEMORY;
     to->count = schema->n_children;
     for (int64_t i = 0; i < to->count && ended == DONE; i++)
-        ended = parse(&to->children[i], schema->children[i], array->children[i], depth + 1);
+        ended = parse(&to->children[i], schema->children[i], array->children[i], key, depth + 1);
     if (ended == DONE && to->kind == MAP && (to->children[0].kind != STRUCT || to->children[0].count != 2))
         ended = UNSUPPORTED;
     return ended;
@@ -231,6 +282,25 @@ HOT static void hash_words(const uint64_t *words, int64_t count, uint64_t *first
         first[i] = avalanche(folded(P5 + 8, word));
         second[i] = avalanche(folded(P5 + 1 + 8, word));
     }
+}
+
+HOT static void sip_words(const uint64_t *key, const uint64_t *words, int64_t count, uint64_t *lane) {
+    for (int64_t i = 0; i < count; i++) lane[i] = sip_ended(sip_added(sip_begun(key), words[i]), 8, 0);
+}
+
+HOT static void sip_add(uint64_t lane[4][BLOCK], const uint64_t *words, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        sip of = sip_added((sip){lane[0][i], lane[1][i], lane[2][i], lane[3][i]}, words[i]);
+        lane[0][i] = of.a;
+        lane[1][i] = of.b;
+        lane[2][i] = of.c;
+        lane[3][i] = of.d;
+    }
+}
+
+HOT static void sip_end(uint64_t *hash, uint64_t lane[4][BLOCK], int64_t count, uint64_t size) {
+    for (int64_t i = 0; i < count; i++)
+        hash[i] = sip_ended((sip){lane[0][i], lane[1][i], lane[2][i], lane[3][i]}, size, 0);
 }
 
 HOT static void add_round(uint64_t *lane, const uint64_t *words, int64_t count) {
@@ -307,11 +377,16 @@ static void hash_alike(const uint8_t **texts, int64_t size, int64_t count, uint6
     end(second, count);
 }
 
-/* XXH64 of a block of rows, a column of words at a time. */
-typedef struct { int64_t words, striped, position; uint64_t lane[4][BLOCK], *hash; } rows_hash;
+/* One lane of a block of rows, a column of words at a time. */
+typedef struct { int64_t words, striped, position; int keyed; uint64_t lane[4][BLOCK], *hash; } rows_hash;
 
-static void begin_rows(rows_hash *of, int64_t words, uint64_t seed, int64_t count, uint64_t *hash) {
-    const uint64_t start[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
+static void begin_rows(rows_hash *of, const uint64_t *key, int64_t words, uint64_t seed, int64_t count, uint64_t *hash) {
+    uint64_t start[4] = {seed + P1 + P2, seed + P2, seed, seed - P1};
+    if (key) {
+        sip begun = sip_begun(key + 2 * seed);
+        memcpy(start, &begun, sizeof start);
+    }
+    of->keyed = key != NULL;
     of->words = words;
     of->striped = words / 4 * 4;
     of->position = 0;
@@ -324,12 +399,21 @@ static void begin_rows(rows_hash *of, int64_t words, uint64_t seed, int64_t coun
 
 static void add_column(rows_hash *to, const uint64_t *words, int64_t count) {
     int64_t position = to->position++;
+    if (to->keyed) {
+        sip_add(to->lane, words, count);
+        return;
+    }
     if (position >= to->striped) {
         add_fold(to->hash, words, count);
         return;
     }
     add_round(to->lane[position % 4], words, count);
     if (position + 1 == to->striped) join_lanes(to->hash, to->lane, count, 8 * (uint64_t)to->words);
+}
+
+static void end_rows(rows_hash *of, int64_t count) {
+    if (of->keyed) sip_end(of->hash, of->lane, count, 8 * (uint64_t)of->words);
+    else end(of->hash, count);
 }
 
 /* Rows whose columns are the children, numbered from `start` of each child's own. */
@@ -341,8 +425,8 @@ static int record_lanes(const node *children, int64_t columns, int64_t start, in
     if (!hashes || !words) ended = NO_MEMORY;
     for (int64_t done = 0; done < count && ended == DONE; done += BLOCK) {
         int64_t size = count - done < BLOCK ? count - done : BLOCK;
-        begin_rows(&hashes[0], validity + columns, 0, size, first + done);
-        begin_rows(&hashes[1], validity + columns, 1, size, second + done);
+        begin_rows(&hashes[0], children->key, validity + columns, 0, size, first + done);
+        begin_rows(&hashes[1], children->key, validity + columns, 1, size, second + done);
         for (int64_t group = 0; group < columns; group += 64) {
             int64_t bits = columns - group < 64 ? columns - group : 64;
             uint64_t all = bits == 64 ? ~0ULL : (1ULL << bits) - 1;
@@ -360,8 +444,7 @@ static int record_lanes(const node *children, int64_t columns, int64_t start, in
             ended = value_lanes(&children[i], start + done, size, words, words + BLOCK);
             for (int seed = 0; seed < 2; seed++) add_column(&hashes[seed], words + seed * BLOCK, size);
         }
-        end(first + done, size);
-        end(second + done, size);
+        for (int seed = 0; seed < 2; seed++) end_rows(&hashes[seed], size);
     }
     free(hashes);
     free(words);
@@ -440,7 +523,7 @@ static int some_list_lanes(const node *of, int64_t at, int64_t count, uint64_t *
                 uint64_t sum = 0;
                 for (int64_t j = 0; j < length; j++) sum += item[seed * all + begin - from + j];
                 text[1] = sum;
-                (seed ? second : first)[i] = hash_bytes((const uint8_t *)text, 16).of[seed];
+                (seed ? second : first)[i] = hash_bytes(of->key, (const uint8_t *)text, 16).of[seed];
             }
             continue;
         }
@@ -454,7 +537,7 @@ static int some_list_lanes(const node *of, int64_t at, int64_t count, uint64_t *
                 if (!is_valid(items->valid, items->offset + begin + j)) text[1 + j / 64] ^= 1ULL << (j & 63);
         for (int seed = 0; seed < 2; seed++) {
             memcpy(text + 1 + validity, item + seed * all + begin - from, (size_t)length * 8);
-            (seed ? second : first)[i] = hash_bytes((const uint8_t *)text, 8 * (1 + validity + length)).of[seed];
+            (seed ? second : first)[i] = hash_bytes(of->key, (const uint8_t *)text, 8 * (1 + validity + length)).of[seed];
         }
     }
     free(item);
@@ -483,12 +566,12 @@ static void text_lanes(const node *of, int64_t at, int64_t count, uint64_t *firs
         int64_t from = offset_at(of, at + i), size = offset_at(of, at + i + 1) - from;
         sizes[i] = 32;
         if (of->valid && !is_valid(of->valid, at + i)) continue;
-        if (size < 32) {
+        if (size < 32 && !of->key) {
             sizes[i] = (uint8_t)size;
             begun[size + 1]++;
             continue;
         }
-        lanes hashed = hash_bytes(of->bytes + from, size);
+        lanes hashed = hash_bytes(of->key, of->bytes + from, size);
         first[i] = hashed.of[0];
         second[i] = hashed.of[1];
     }
@@ -523,7 +606,7 @@ static int block_lanes(const node *of, int64_t start, int64_t count, uint64_t *f
             if (of->valid && !is_valid(of->valid, at + i)) continue;
             int64_t from = of->kind == DECIMAL ? 16 * (at + i) : offset_at(of, at + i);
             int64_t size = of->kind == DECIMAL ? 16 : offset_at(of, at + i + 1) - from;
-            lanes found = hash_bytes(bytes + from, size);
+            lanes found = hash_bytes(of->key, bytes + from, size);
             first[i] = found.of[0];
             second[i] = found.of[1];
         }
@@ -532,7 +615,10 @@ static int block_lanes(const node *of, int64_t start, int64_t count, uint64_t *f
     default: {
         uint64_t words[BLOCK];
         fixed_words(of, at, count, words);
-        hash_words(words, count, first, second);
+        if (of->key) {
+            sip_words(of->key, words, count, first);
+            sip_words(of->key + 2, words, count, second);
+        } else hash_words(words, count, first, second);
     }
     }
     if (of->valid)
@@ -555,10 +641,10 @@ static int value_lanes(const node *of, int64_t start, int64_t count, uint64_t *f
 
 /* --- what is called --------------------------------------------------------------------------------------------- */
 
-/* The two hashes of each row of a batch, in row order. */
-int row_lanes(const struct ArrowSchema *schema, const struct ArrowArray *batch, uint64_t *first, uint64_t *second) {
+/* The two hashes of each row of a batch, in row order. `key` has four words, or is NULL: here and below. */
+int lanes_of_rows(const struct ArrowSchema *schema, const struct ArrowArray *batch, const uint64_t *key, uint64_t *first, uint64_t *second) {
     node root;
-    int ended = parse(&root, schema, batch, 0);
+    int ended = parse(&root, schema, batch, key, 0);
     if (ended == DONE && root.kind != STRUCT) ended = UNSUPPORTED;
     if (ended == DONE) ended = record_lanes(root.children, root.count, root.offset, batch->length, first, second);
     freed(&root);
@@ -566,9 +652,9 @@ int row_lanes(const struct ArrowSchema *schema, const struct ArrowArray *batch, 
 }
 
 /* Their sums modulo 2^64. */
-int bag_lanes(const struct ArrowSchema *schema, const struct ArrowArray *batch, uint64_t sums[2]) {
+int sums_of_rows(const struct ArrowSchema *schema, const struct ArrowArray *batch, const uint64_t *key, uint64_t sums[2]) {
     node root;
-    int ended = parse(&root, schema, batch, 0);
+    int ended = parse(&root, schema, batch, key, 0);
     if (ended == DONE && root.kind != STRUCT) ended = UNSUPPORTED;
     sums[0] = sums[1] = 0;
     uint64_t block[2][BLOCK];

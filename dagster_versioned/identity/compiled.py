@@ -75,30 +75,33 @@ def _loaded_once(code: bytes) -> ctypes.CDLL:
 LIBRARY = Library()
 
 
-def bag_lanes(batch: pa.RecordBatch) -> tuple[int, int] | None:
+def bag_lanes(batch: pa.RecordBatch, key: bytes | None = None) -> tuple[int, int] | None:
     """The sums of both lanes over the rows, modulo 2^64; ``None`` where they are for numpy to compute."""
     if (functions := LIBRARY.functions) is None:
         return None
     sums = (ctypes.c_uint64 * 2)()
-    return (sums[0], sums[1]) if _call(functions.bag_lanes, batch, sums) else None
+    return (sums[0], sums[1]) if _call(functions.sums_of_rows, batch, key, sums) else None
 
 
-def row_lanes(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
+def row_lanes(
+    batch: pa.RecordBatch, key: bytes | None = None
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]] | None:
     """Both hashes of every row, in row order; ``None`` where they are for numpy to compute."""
     if (functions := LIBRARY.functions) is None:
         return None
     lanes = np.empty((2, batch.num_rows), np.uint64)
-    done = _call(functions.row_lanes, batch, lanes[0].ctypes.data, lanes[1].ctypes.data)
+    done = _call(functions.lanes_of_rows, batch, key, lanes[0].ctypes.data, lanes[1].ctypes.data)
     return (lanes[0], lanes[1]) if done else None
 
 
-def _call(function: Any, batch: pa.RecordBatch, *results: Any) -> bool:
+def _call(function: Any, batch: pa.RecordBatch, key: bytes | None, *results: Any) -> bool:
     # Views are not for the library; pyarrow 19 ends in a segmentation fault where it hands over those of nulls alone.
     if any(_holds_view(each) for each in cast("list[Any]", batch.schema.types)):
         return False
     # Both capsules release what they point to when they go, after the call.
     schema, array = cast("tuple[object, object]", batch.__arrow_c_array__())
-    ended = function(_pointer(schema, b"arrow_schema"), _pointer(array, b"arrow_array"), *results)
+    words = None if key is None else (ctypes.c_uint64 * 4).from_buffer_copy(key)
+    ended = function(_pointer(schema, b"arrow_schema"), _pointer(array, b"arrow_array"), words, *results)
     if ended not in (_DONE, _UNSUPPORTED):
         raise MemoryError("There is not enough memory for the digest of a batch.")
     return ended == _DONE
@@ -119,6 +122,6 @@ def _pointer(capsule: object, name: bytes) -> int:
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    library.bag_lanes.argtypes = [ctypes.c_void_p] * 3
-    library.row_lanes.argtypes = [ctypes.c_void_p] * 4
+    library.sums_of_rows.argtypes = [ctypes.c_void_p] * 4
+    library.lanes_of_rows.argtypes = [ctypes.c_void_p] * 5
     return library

@@ -10,13 +10,17 @@ Two kinds, specified byte by byte in docs/reference/digest.md:
 Both are functions of the values alone: how rows are batched, offsets of slices, bytes under a null and the choice
 between Arrow types for the same values (dictionaries, views, large or fixed-size lists) change nothing. Neither kind
 distinguishes types of the same values by more than `type_text` does; schemas are compared beside the digest.
+
+Who supplies rows can make different ones with one ``bag-xxh64x2``. So where such digests agree, rows are compared under
+a `fresh_key`, which is drawn once they are there and told nobody: with SipHash in the place of XXH64.
 """
 
 import hashlib
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dagster_versioned.errors import InvalidInput, UnsupportedType
-from dagster_versioned.identity import compiled
+from dagster_versioned.identity import compiled, siphash
 from dagster_versioned.identity.arrow_views import is_view, nbytes
 from dagster_versioned.identity.canonical import canonical_names
 from dagster_versioned.identity.xxh64 import Words, WordsHash, hash_ragged, hash_single_words, hash_words
@@ -82,19 +86,29 @@ def digest_kind(text: str) -> DigestKind:
     return cast("DigestKind", kind) if kind in _LENGTH else RowsDigest.parse(text).kind
 
 
+Sums = tuple[int, int, int]
+"""The two sums of hashes modulo 2^64, and the number of rows."""
+
+
+def fresh_key() -> bytes:
+    """A key for one comparison of rows that are all there by now: of `BagDigest` or `row_lanes`. It is not kept."""
+    return secrets.token_bytes(2 * siphash.KEY_BYTES)
+
+
 @dataclass(slots=True)
 class BagDigest:
-    """A running ``bag-xxh64x2`` of rows with this schema.
+    """A running ``bag-xxh64x2`` of rows with this schema; under a ``key``, sums that are never recorded.
 
-    Neither the order of rows nor their batching matters, so parts may be digested anywhere and merged. It distinguishes
-    data that differs by accident; it is no protection against someone who looks for a collision. Raises
-    `UnsupportedType` for a column that has no canonical bytes.
+    Neither the order of rows nor their batching matters, so parts may be digested anywhere and merged. Without a key it
+    distinguishes data that differs by accident, and is no protection against someone who looks for a collision; under a
+    `fresh_key`, equal `lanes` are equal rows. Raises `UnsupportedType` for a column that has no canonical bytes.
     """
 
     kind: ClassVar[DigestKind] = "bag-xxh64x2"
     schema: pa.Schema
-    lanes: tuple[int, int, int] = field(default=(0, 0, 0), init=False)
-    """The two sums modulo 2^64, and the number of rows: all that `merge` needs."""
+    key: bytes | None = field(default=None, repr=False)
+    lanes: Sums = field(default=(0, 0, 0), init=False)
+    """All that `merge` needs."""
     _signature: "_Signature" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,11 +119,11 @@ class BagDigest:
     def update(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises `InvalidInput` if their columns are not those of the schema."""
         self._signature.check(batch)
-        if (sums := compiled.bag_lanes(batch)) is not None:
+        if (sums := compiled.bag_lanes(batch, self.key)) is not None:
             self.merge(*sums, batch.num_rows)
             return
         for block in _blocks(batch):
-            first, second = _record_lanes(_arrays(block))
+            first, second = _record_lanes(_arrays(block), _lane_hash(self.key))
             self.merge(int(first.sum()), int(second.sum()), block.num_rows)
 
     def merge(self, lane0: int, lane1: int, nrow: int) -> None:
@@ -117,7 +131,8 @@ class BagDigest:
         self.lanes = ((self.lanes[0] + lane0) % _MODULO, (self.lanes[1] + lane1) % _MODULO, self.lanes[2] + nrow)
 
     def finish(self) -> RowsDigest:
-        """The digest of the rows so far."""
+        """The digest of the rows so far; not under a key, which makes other sums each time."""
+        assert self.key is None
         return RowsDigest(self.kind, f"{self.lanes[0]:016x}{self.lanes[1]:016x}", self.lanes[2])
 
 
@@ -152,13 +167,16 @@ class SequenceDigest:
         return RowsDigest(self.kind, total.hexdigest(), self._nrow)
 
 
-def row_lanes(batch: pa.RecordBatch) -> tuple[Words, Words]:
-    """The two hashes of every row, in row order: what `BagDigest` sums. Raises `UnsupportedType`."""
+def row_lanes(batch: pa.RecordBatch, key: bytes | None = None) -> tuple[Words, Words]:
+    """The two hashes of every row, in row order: what `BagDigest` sums, under a key or not.
+
+    Under a `fresh_key`, rows with equal hashes are equal. Raises `UnsupportedType`.
+    """
     _Signature(batch.schema)
-    if (lanes := compiled.row_lanes(batch)) is not None:
+    if (lanes := compiled.row_lanes(batch, key)) is not None:
         return lanes
     _keep_scratch()
-    blocks = [_record_lanes(_arrays(block)) for block in _blocks(batch)]
+    blocks = [_record_lanes(_arrays(block), _lane_hash(key)) for block in _blocks(batch)]
     if not blocks:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     return np.concatenate([block[0] for block in blocks]), np.concatenate([block[1] for block in blocks])
@@ -424,19 +442,73 @@ def _keep_scratch() -> None:
 
 
 _Lanes = tuple[Words, Words]
+_LANES = (0, 1)
 
 
-def _record_lanes(columns: list[Array]) -> _Lanes:
+class _RunningHash(Protocol):
+    def add(self, words: Words) -> None: ...
+    def finish(self) -> Words: ...
+
+
+class _LaneHash(Protocol):
+    """The hash function of each of the two lanes."""
+
+    def running(self, count: int, lane: int) -> _RunningHash: ...
+    def single_words(self, words: Words) -> _Lanes: ...
+    def words(self, columns: list[Words], lane: int) -> Words: ...
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]: ...
+
+
+class _Xxh64:
+    """XXH64, of which a lane's number is the seed."""
+
+    def running(self, count: int, lane: int) -> WordsHash:
+        return WordsHash(count, lane)
+
+    def single_words(self, words: Words) -> _Lanes:
+        return hash_single_words(words)
+
+    def words(self, columns: list[Words], lane: int) -> Words:
+        return hash_words(columns, lane)
+
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]:
+        return hash_ragged(data, ragged.starts, ragged.lengths, lanes)
+
+
+class _SipHash:
+    """SipHash-2-4, each lane under a half of the key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._keys = key[: siphash.KEY_BYTES], key[siphash.KEY_BYTES :]
+
+    def running(self, count: int, lane: int) -> siphash.WordsHash:
+        return siphash.WordsHash(count, self._keys[lane])
+
+    def single_words(self, words: Words) -> _Lanes:
+        return self.words([words], 0), self.words([words], 1)
+
+    def words(self, columns: list[Words], lane: int) -> Words:
+        return siphash.hash_words(columns, self._keys[lane])
+
+    def ragged(self, data: npt.NDArray[np.uint8], ragged: _Ragged, lanes: tuple[int, ...]) -> list[Words]:
+        return [siphash.hash_ragged(data, ragged.starts, ragged.lengths, self._keys[lane]) for lane in lanes]
+
+
+def _lane_hash(key: bytes | None) -> _LaneHash:
+    return _Xxh64() if key is None else _SipHash(key)
+
+
+def _record_lanes(columns: list[Array], how: _LaneHash) -> _Lanes:
     """The hashes of rows, or of structs: validity bits, then the lanes of each column."""
     columns = [_plain(column) for column in columns]
     valid = [_valid(column) for column in columns]
     words = _validity_words(valid, len(columns[0]))
-    hashes = [WordsHash(len(words) + len(columns), seed) for seed in (0, 1)]
+    hashes = [how.running(len(words) + len(columns), lane) for lane in _LANES]
     for total in hashes:
         for word in words:
             total.add(word)
     for column, of_column in zip(columns, valid, strict=True):
-        for total, lane in zip(hashes, _lanes(column, of_column), strict=True):
+        for total, lane in zip(hashes, _lanes(column, of_column, how), strict=True):
             total.add(lane)
     return hashes[0].finish(), hashes[1].finish()
 
@@ -454,35 +526,35 @@ def _validity_words(valid: list[Valid], count: int) -> list[Words]:
     return words
 
 
-def _lanes(array: Array, valid: Valid) -> _Lanes:
+def _lanes(array: Array, valid: Valid, how: _LaneHash) -> _Lanes:
     """The two hashes of each value; 0 for a null."""
-    lanes = _value_lanes(array)
+    lanes = _value_lanes(array, how)
     if valid is not None:
         for lane in lanes:
             lane *= valid
     return lanes
 
 
-def _value_lanes(array: Array) -> _Lanes:
+def _value_lanes(array: Array, how: _LaneHash) -> _Lanes:
     types, arrow = pa.types, array.type
     if (words := _words(array)) is not None:
-        return hash_single_words(words)
+        return how.single_words(words)
     if types.is_decimal(arrow):
-        words = _decimals(array)
-        return hash_words(words, 0), hash_words(words, 1)
+        halves = [*_decimals(array)]
+        return how.words(halves, 0), how.words(halves, 1)
     if types.is_struct(arrow):
-        return _record_lanes([array.field(index) for index in range(arrow.num_fields)])
+        return _record_lanes([array.field(index) for index in range(arrow.num_fields)], how)
     ragged = _Ragged.of(array)
     if types.is_map(arrow):
-        return _map_lanes(ragged, _values(array))
+        return _map_lanes(ragged, _values(array), how)
     if _is_list(arrow):
-        return _list_lanes(ragged, _values(array))
-    first, second = hash_ragged(_bytes(array), ragged.starts, ragged.lengths, (0, 1))
+        return _list_lanes(ragged, _values(array), how)
+    first, second = how.ragged(_bytes(array), ragged, _LANES)
     return first, second
 
 
-def _list_lanes(ragged: _Ragged, values: Array) -> _Lanes:
-    """XXH64 over the length, the validity bits of the items (whole words of them) and the items' lanes."""
+def _list_lanes(ragged: _Ragged, values: Array, how: _LaneHash) -> _Lanes:
+    """The hashes of the length, the validity bits of the items (whole words of them) and the items' lanes."""
     items = _plain(ragged.items(values))
     valid = _valid(items)
     lengths = ragged.lengths
@@ -500,20 +572,21 @@ def _list_lanes(ragged: _Ragged, values: Array) -> _Lanes:
         header[(np.repeat(starts + 1, lengths) + within // 64)[every_64th]] = np.bitwise_or.reduceat(bits, every_64th)
     position = first_item + np.repeat(validity_words, lengths)
     hashed: list[Words] = []
-    for seed, lane in enumerate(_lanes(items, valid)):
+    texts = _Ragged(starts * 8, sizes * 8)
+    for number, lane in enumerate(_lanes(items, valid, how)):
         header[position] = lane
-        hashed += hash_ragged(header.view(np.uint8), starts * 8, sizes * 8, (seed,))
+        hashed += how.ragged(header.view(np.uint8), texts, (number,))
     return hashed[0], hashed[1]
 
 
-def _map_lanes(ragged: _Ragged, values: Array) -> _Lanes:
-    """XXH64 over the number of entries and the sum of their lanes, an entry being a struct of key and value."""
+def _map_lanes(ragged: _Ragged, values: Array, how: _LaneHash) -> _Lanes:
+    """The hashes of the number of entries and the sum of their lanes, an entry being a struct of key and value."""
     entries = ragged.items(values)
     ends = np.cumsum(ragged.lengths)
     hashed: list[Words] = []
-    for seed, lane in enumerate(_lanes(entries, None)):
+    for number, lane in enumerate(_lanes(entries, None, how)):
         sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(lane, dtype=np.uint64)])
-        hashed.append(hash_words([ragged.lengths.view(np.uint64), sums[ends] - sums[ends - ragged.lengths]], seed))
+        hashed.append(how.words([ragged.lengths.view(np.uint64), sums[ends] - sums[ends - ragged.lengths]], number))
     return hashed[0], hashed[1]
 
 

@@ -6,9 +6,12 @@ What is computed from a chain's head goes onto that head, or nowhere. Source: se
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.part_order import ordinal_of
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.staging import Staging
@@ -27,7 +30,13 @@ from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
 from dagster_versioned.tables.write.addition import contents_of
 from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
-from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, VersionDescription
+from dagster_versioned.tables.write.pending import (
+    HeadParts,
+    PendingWrite,
+    Repetition,
+    VersionDescription,
+    are_given_rows,
+)
 from dagster_versioned.tables.write.stage import describe, parents_by_partition, staging_folder
 from dagster_versioned.tables.write.write import TableWrite, WriteResult
 
@@ -52,19 +61,29 @@ class ChainEntry:
 
 
 @dataclass(frozen=True)
+class GivenRows:
+    """A pinned frame, its digest, and those of its columns that are data of events, as these have them."""
+
+    frame: Any
+    engine: Engine
+    digest: str
+    data: StructType
+
+
+@dataclass(frozen=True)
 class EventSlice:
     """Events that were computed from the chain's head ``base`` (``None``: there is no chain).
 
     ``file`` is the slice, ``None`` where nothing happened; ``contents`` what it says, or (without rows) which columns
-    there are. ``entry`` are the blocks, ``None`` where there is nothing to tell. ``given`` is the digest of the rows
-    that the events were made of, where they would become events a second time if a step were tried again.
+    there are. ``entry`` are the blocks, ``None`` where there is nothing to tell. ``given`` are the rows that the events
+    were made of, one of each, where they would become events a second time if a step were tried again.
     """
 
     base: str | None
     file: SliceFile | None
     contents: RowsSummary
     entry: ChainEntry | None
-    given: str | None = None
+    given: GivenRows | None = None
 
 
 class PendingSlice(PendingWrite):
@@ -76,7 +95,7 @@ class PendingSlice(PendingWrite):
         super().__init__(None, description, events.contents, "ignored", None, _never)
         self.events = events
         self._staging = staging
-        self._digest = events.given or events.contents.digest.text
+        self._digest = events.given.digest if events.given is not None else events.contents.digest.text
         self._onto: HeadParts | None = None
         self._kept: tuple[Add, ...] = ()
 
@@ -85,10 +104,11 @@ class PendingSlice(PendingWrite):
 
         What is appended to a history stays, so what was committed first is what the step appended.
         """
-        if self.events.given is None:
+        given, known = self.events.given, own.facts.added
+        if given is None:
             return None
-        known = own.facts.added
         is_same = known is not None and known.digest == self._digest
+        is_same = is_same and are_given_rows(own, given.frame, given.engine, given.data, self._staging.store)
         return Repetition.SAME_ROWS if is_same else Repetition.OTHER_ROWS
 
     def onto(self, base: HeadParts) -> tuple[Add, ...]:

@@ -48,7 +48,7 @@ from dagster_versioned.odf.event_blocks import (
     new_watermark,
     vocabulary,
 )
-from dagster_versioned.odf.event_slice import EventSlice, append_events
+from dagster_versioned.odf.event_slice import EventSlice, GivenRows, append_events
 from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
@@ -150,7 +150,7 @@ class EventTable:
             if isinstance(history.merge, SnapshotMerge):
                 brings_time = history.event_time in given.names
                 _check_order(ground, at, history, brings_time=brings_time)
-            digest = engine_for(rows).measure(rows, given).digest.text if repeats else None
+            repeated = _given_rows(rows, given, schema) if repeats else None
             needs_times = takes_back and bool(engine.examine(rows, schema, queries.UNTIMED))
 
             def attempt(*, thorough: bool) -> WriteResult:
@@ -181,7 +181,7 @@ class EventTable:
                     message=message,
                     options=options.model_copy(update={"history": None}),
                     run=run,
-                    given=digest,
+                    given=repeated,
                 )
 
             # Several current rows may have one key where others than dumps were merged before, or by another key.
@@ -250,7 +250,7 @@ class EventTable:
         message: str | None = None,
         options: TableOptions | None = None,
         run: Run | None = None,
-        given: str | None = None,
+        given: GivenRows | None = None,
     ) -> WriteResult:
         """Append events that were computed on a ground: ``op``, ``et`` and the data, as `EventEngine.merge` gives them.
 
@@ -450,6 +450,12 @@ def _query(
             chosen = (history.event_time, *others) if compared is None else compared
             compare = schema.positions(chosen, "compare_columns")
             return queries.snapshot(width, key, compare, thorough=thorough), schema.stored.names
+
+
+def _given_rows(rows: Any, given: StructType, schema: EventSchema) -> GivenRows:
+    engine = engine_for(rows)
+    data = schema.data.select([name for name in schema.data.names if name in given.names])
+    return GivenRows(rows, engine, engine.measure(rows, given).digest.text, data)
 
 
 def data_columns(given: StructType, history: EventHistory) -> StructType:

@@ -71,13 +71,13 @@ def usable(state: TableState, version: Version) -> bool:
     return not Forgotten.of(state.snapshot).covers(version)
 
 
-def contradicts(state: TableState | None, made: Iterable[Version], key: str, digest: str) -> bool:
-    """Whether rows of a digest differ from those of versions that the same computation made before, and the log does
-    not say so yet."""
+def contradicts(state: TableState | None, others: Iterable[Version], key: str) -> bool:
+    """Whether versions of other rows, made by the same computation before, contradict it and the log does not say so
+    yet."""
     if state is None or f"{CONTRADICTED_DOMAIN}{key}" in state.snapshot.domains:
         return False
     forgotten = Forgotten.of(state.snapshot)
-    return any(one.digest != digest and not forgotten.covers(one) for one in made)
+    return any(not forgotten.covers(one) for one in others)
 
 
 def contradiction(key: str) -> DomainMetadata:

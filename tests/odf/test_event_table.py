@@ -53,6 +53,7 @@ from dagster_versioned.tables.event_history import (
 )
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
+from support.colliding import colliding_texts
 from support.crashes import append_as_another_program
 
 PLANES = EventHistory(merge=SnapshotMerge(primary_key=("id",)))
@@ -456,6 +457,30 @@ def test_a_history_is_opened_for_reading_without_knowing_how_it_is_written(plane
     assert rows_of(read.current()) == [(1, 120), (3, 10)]
     with pytest.raises(InvalidInput, match="opened for reading"):
         read.write(dump((1, 100)))
+
+
+@pytest.mark.parametrize(
+    "merge", [SnapshotMerge(primary_key=("id",)), UpsertMerge(primary_key=("id",))], ids=["snapshot", "upsert"]
+)
+def test_rows_that_were_made_to_have_the_open_digest_of_others_are_changes(project: Project, merge: Any):
+    table = EventTable(project.table("log"), EventHistory(merge=merge))
+    for note in colliding_texts():
+        assert table.write(pa.table({"id": [1], "note": [note]})).change == "full"
+    assert table.current()["note"].to_pylist() == [colliding_texts()[1]]
+
+
+@pytest.mark.parametrize(
+    ("merge", "more"),
+    [(AppendMerge(), {}), (ChangelogMerge(primary_key=("id",)), {"op": [0]})],
+    ids=["append", "changelog"],
+)
+def test_a_retry_with_such_rows_says_that_it_left_them_out(project: Project, merge: Any, more: Any):
+    table = EventTable(project.table("log"), EventHistory(merge=merge))
+    one, other = (pa.table({"id": [1], "note": [note], **more}) for note in colliding_texts())
+    table.write(one, run=Run("r", "log", 0))
+    again, left = (table.write(frame, run=Run("r", "log", 1)) for frame in (one, other))
+    assert (again.replayed, again.left_out) == (True, False)
+    assert (left.replayed, left.left_out) == (True, True)
 
 
 # --- retries and races -----------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from dagster_versioned.tables.event_history import (
     UpsertMerge,
 )
 from dagster_versioned.tables.project import Project
+from support.colliding import colliding_texts
 
 APPEND, RETRACT, FROM, TO = range(4)
 TIME = datetime(2026, 1, 1, tzinfo=UTC)
@@ -69,6 +70,13 @@ def test_what_was_never_there_or_is_gone_is_named_by_its_offset(written, frames,
         "slice",
         f"the record at offset {offset} takes back a row that is not there",
     )
+
+
+def test_data_that_was_made_to_have_the_open_hashes_of_a_row_does_not_take_it_back(written):
+    one, other = colliding_texts()
+    report = written(ChangelogMerge(**KEYED), log((APPEND, 1, 1.0), word=[one]), log((RETRACT, 1, 1.0), word=[other]))
+    (finding,) = report.datasets[0].findings
+    assert finding.problem == "the record at offset 1 takes back a row that is not there"
 
 
 def test_what_is_there_may_be_taken_back(written):

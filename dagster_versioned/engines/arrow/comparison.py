@@ -20,6 +20,7 @@ from dagster_versioned.engines.comparison import (
 )
 from dagster_versioned.engines.conform import conform_all, stored_schema
 from dagster_versioned.engines.row_diff import compared_columns
+from dagster_versioned.identity.digest import fresh_key
 
 
 def compare_frames(before: pa.RecordBatchReader, after: pa.RecordBatchReader, key: Sequence[str]) -> Comparison:
@@ -32,8 +33,9 @@ def compare_frames(before: pa.RecordBatchReader, after: pa.RecordBatchReader, ke
     rows = None
     if key:
         common, compared = compared_columns(*schemas, key)
+        secret = fresh_key()
         old, new = (
-            index_rows(side, _tallied(frame, and_measured(common, measured), tallies), common, key, compared)
+            index_rows(side, _tallied(frame, and_measured(common, measured), tallies), common, key, compared, secret)
             for side, frame, measured, tallies in sides
         )
         rows = count_rows(old, new, key)

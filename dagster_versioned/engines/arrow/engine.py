@@ -1,7 +1,7 @@
 """The engine for pyarrow, pandas and Polars."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,16 +19,17 @@ from dagster_versioned.engines.parquet_part import PartWriter, partitioned_parts
 from dagster_versioned.engines.parts import ROW_GROUP_ROWS, Part, RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order, order_rows
 from dagster_versioned.engines.row_size import total_size
-from dagster_versioned.engines.scan import Scan
+from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.sql import Names, is_true, stored, table_of
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.untyped import typed
 from dagster_versioned.engines.upsert import Matching, Upsert
-from dagster_versioned.identity.digest import BagDigest, SequenceDigest
+from dagster_versioned.identity.digest import BagDigest, SequenceDigest, Sums
 
 BATCH_ROWS = ROW_GROUP_ROWS
 """Frames in memory are cut like row groups, so that most row groups are one slice and nothing is copied to join it."""
 
+_SUMMED_AT_ONCE = 2
 _WORTH_A_THREAD = 256 * 1024
 """Bytes of a batch from which on another thread digests it; fewer are through before a thread has begun."""
 
@@ -115,6 +116,24 @@ class ArrowEngine:
             tally.update(batch)
         return tally.finish()
 
+    def sums(self, frame: Any, schema: StructType, key: bytes) -> Sums:
+        """As of any engine."""
+        table = in_memory(frame)
+        batches = table.to_batches(max_chunksize=BATCH_ROWS) if table is not None else stream(frame)[1]
+        return _sums(conform_all(batches, schema), schema, key)
+
+    def sums_of_scan(self, scan: Scan, key: bytes, frame: Any = None) -> Sums:
+        """As of any engine; two parts are in memory."""
+        bag = BagDigest(schema_to_arrow(scan.schema), key)
+
+        def of_file(file: ScanFile) -> Sums:
+            return _sums(stream_table(replace(scan, files=(file,))), scan.schema, key)
+
+        with ThreadPoolExecutor(_SUMMED_AT_ONCE, thread_name_prefix="sums") as pool:
+            for sums in pool.map(of_file, scan.files):
+                bag.merge(*sums)
+        return bag.lanes
+
     def violations(self, frame: Any, check: str) -> int:
         """In how many rows the condition is false or null, evaluated by DuckDB."""
         schema = stored_schema(frame.schema)
@@ -176,6 +195,13 @@ class ArrowEngine:
             one_part = options.single_part or _size(table) <= options.target_part_bytes
             batches = _batches(canonical_order(table) if one_part else table)
         return schema, batches
+
+
+def _sums(batches: Iterable[pa.RecordBatch], schema: StructType, key: bytes) -> Sums:
+    bag = BagDigest(schema_to_arrow(schema), key)
+    for batch in batches:
+        bag.update(batch)
+    return bag.lanes
 
 
 class _RowsSummarizer:

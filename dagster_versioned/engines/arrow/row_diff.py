@@ -13,7 +13,7 @@ from dagster_versioned.engines.frames import family_of, in_memory, stream, to_fr
 from dagster_versioned.engines.join_key import join_key
 from dagster_versioned.engines.row_diff import EXAMPLES, RowDiff, compared_columns, refuse_bad_keys
 from dagster_versioned.engines.row_order import TAKE_ROWS
-from dagster_versioned.identity.digest import row_lanes
+from dagster_versioned.identity.digest import fresh_key, row_lanes
 
 
 def diff_frames(before: Any, after: Any, key: Sequence[str]) -> RowDiff[Any]:
@@ -47,8 +47,9 @@ def _diff_tables(before: pa.Table, after: pa.Table, key: Sequence[str]) -> RowDi
     schemas = stored_schema(before.schema), stored_schema(after.schema)
     common, compared = compared_columns(*schemas, key)
     before, after = (_takeable(table, schema) for table, schema in zip((before, after), schemas, strict=True))
+    secret = fresh_key()
     old, new = (
-        index_rows(side, _stored(table, common), common, key, compared)
+        index_rows(side, _stored(table, common), common, key, compared, secret)
         for side, table in (("before", before), ("after", after))
     )
     joined, is_changed = _joined(old, new, len(key))
@@ -90,12 +91,17 @@ def _counts(joined: pa.Table, is_changed: Any) -> dict[str, int]:
 
 
 def index_rows(
-    side: str, batches: Iterable[pa.RecordBatch], schema: StructType, key: Sequence[str], compared: Sequence[str]
+    side: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: StructType,
+    key: Sequence[str],
+    compared: Sequence[str],
+    secret: bytes,
 ) -> pa.Table:
     """Keys (``k0``, …), two hashes of the compared values and row numbers of one side, once its keys are checked.
 
-    That is narrow, and all that is kept of the batches, which have the columns of the schema. Raises `InvalidInput` for
-    keys that are null or not unique.
+    That is narrow, and all that is kept of the batches, which have the columns of the schema. ``secret`` is the
+    `fresh_key` of both sides. Raises `InvalidInput` for keys that are null or not unique.
     """
     by_schema = _only(schema, key).names
     held: list[pa.RecordBatch] = []
@@ -103,7 +109,7 @@ def index_rows(
     for batch in batches:
         held.append(batch.select(by_schema))
         none = np.zeros(batch.num_rows, np.uint64)
-        lanes.append(row_lanes(batch.select(list(compared))) if compared else (none, none))
+        lanes.append(row_lanes(batch.select(list(compared)), secret) if compared else (none, none))
     keys = pa.Table.from_batches(held, schema_to_arrow(_only(schema, key))).select(list(key))
     columns: dict[str, Any] = {f"k{i}": join_key(column) for i, column in enumerate(cast("Any", keys).columns)}
     names = list(columns)

@@ -28,7 +28,7 @@ from dagster_versioned.engines.upsert import (
     refuse_repeated_in_table,
     require_key,
 )
-from dagster_versioned.identity.digest import row_lanes
+from dagster_versioned.identity.digest import fresh_key, row_lanes
 
 Rows = NDArray[np.int64]
 
@@ -194,8 +194,9 @@ def _check_table(frame: pa.Table, matched: Rows, matching: Matching) -> None:
 
 
 def _differ(old: pa.Table, new: pa.Table) -> NDArray[np.bool_]:
-    """Which rows of two tables of equal length and schema say something else."""
-    first, second = (_lanes(table) for table in (old, new))
+    """Which rows of two tables of equal length and schema say something else, whoever made them."""
+    key = fresh_key()
+    first, second = (_lanes(table, key) for table in (old, new))
     return (first[0] != second[0]) | (first[1] != second[1])
 
 
@@ -207,8 +208,8 @@ def _taken(table: pa.Table, rows: Rows) -> pa.Table:
     return table.take(cast("Any", pa.array(rows)))
 
 
-def _lanes(table: pa.Table) -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]":
-    lanes = [row_lanes(batch) for batch in table.to_batches()]
+def _lanes(table: pa.Table, key: bytes) -> "tuple[NDArray[np.uint64], NDArray[np.uint64]]":
+    lanes = [row_lanes(batch, key) for batch in table.to_batches()]
     if not lanes:
         return np.empty(0, np.uint64), np.empty(0, np.uint64)
     return np.concatenate([one[0] for one in lanes]), np.concatenate([one[1] for one in lanes])

@@ -3,12 +3,17 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dagster_versioned.delta.schema.types import StructType
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.parts import RowOrder, RowsSummary, StagedParts, WriteOptions
 from dagster_versioned.engines.scan import Check, Scan
 from dagster_versioned.engines.spark.catalyst import spark_errors
+from dagster_versioned.engines.spark.executors import run_by_executors, runs_here
+from dagster_versioned.engines.spark.numbered_tasks import in_tasks
+from dagster_versioned.engines.spark.part_rows import SUMS_SCHEMA, sums_from, sums_of_part
 from dagster_versioned.engines.spark.read import read
 from dagster_versioned.engines.spark.session import default_session, kept
 from dagster_versioned.engines.spark.types import spark_schema, stored_schema
@@ -17,6 +22,7 @@ from dagster_versioned.engines.sql import parse_expression
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.identity.digest import BagDigest, Sums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +96,24 @@ class SparkEngine:
         from dagster_versioned.engines.spark.upsert import measure
 
         return measure(frame, schema)
+
+    def sums(self, frame: Any, schema: StructType, key: bytes) -> Sums:
+        """As of any engine, computed by the frame's session."""
+        from dagster_versioned.engines.spark.upsert import tallied_together
+
+        return tallied_together(frame, schema, key)[0].lanes
+
+    def sums_of_scan(self, scan: Scan, key: bytes, frame: Any) -> Sums:
+        """As of any engine: by the executors of the frame's session, each part by a task, or here where they are."""
+        session = frame.sparkSession
+        if runs_here(session) or not scan.files:
+            return ArrowEngine().sums_of_scan(scan, key)
+        with run_by_executors(session):
+            found = in_tasks(session, len(scan.files), partial(sums_of_part, scan, key), SUMS_SCHEMA).collect()
+        bag = BagDigest(schema_to_arrow(scan.schema), key)
+        for row in found:
+            bag.merge(*sums_from(bytes(row[0])))
+        return bag.lanes
 
     def violations(self, frame: Any, check: str) -> int:
         """In how many rows the condition is false or null: a job."""

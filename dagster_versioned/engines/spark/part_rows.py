@@ -6,10 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from dagster_versioned.delta.schema.types import schema_to_arrow
 from dagster_versioned.engines.arrow.scan import stream_table
 from dagster_versioned.engines.part_ranges import positions
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.spark.types import spark_schema
+from dagster_versioned.identity.digest import BagDigest, Sums
+
+SUMS_SCHEMA = "sums binary"
 
 DELETED_BATCH_ROWS = 1 << 20
 
@@ -26,6 +30,21 @@ def rows_of_part(scan: Scan, number: int) -> Iterator[pa.RecordBatch]:
     marked = to_arrow_schema(spark_schema(scan.selected))
     for batch in batches:
         yield batch.cast(marked)
+
+
+def sums_of_part(scan: Scan, key: bytes, number: int) -> Iterator[pa.RecordBatch]:
+    """The sums of the rows of one part under a key, for `sums_from`."""
+    bag = BagDigest(schema_to_arrow(scan.schema), key)
+    for batch in stream_table(replace(scan, files=(scan.files[number],))):
+        bag.update(batch)
+    packed = b"".join(number.to_bytes(8, "big") for number in bag.lanes)
+    yield pa.RecordBatch.from_arrays([pa.array([packed], pa.binary())], ["sums"])
+
+
+def sums_from(packed: bytes) -> Sums:
+    """What `sums_of_part` found."""
+    first, second, nrow = (int.from_bytes(packed[at : at + 8], "big") for at in (0, 8, 16))
+    return first, second, nrow
 
 
 def rows_of_vector(scan: Scan, marked: Sequence[int], number: int) -> Iterator[pa.RecordBatch]:

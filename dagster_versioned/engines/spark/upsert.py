@@ -243,10 +243,19 @@ def _examples(rows: "DataFrame", key: Sequence[str]) -> str:
 
 def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
     """What the rows say without an order, computed by the session's executors."""
+    bag, null_counts = tallied_together(frame, schema)
+    digest = bag.finish()
+    return RowsSummary(schema, digest.nrow, null_counts, digest)
+
+
+def tallied_together(
+    frame: "DataFrame", schema: StructType, key: bytes | None = None
+) -> tuple[BagDigest, tuple[int, ...]]:
+    """The digest of the rows, under a key or not, and the nulls of each column, by the session's executors."""
 
     # A plain function, because Spark asks for its argument count and wants no other callable.
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return tallied(batches, schema)
+        return tallied(batches, schema, key)
 
     with run_by_executors(frame.sparkSession):
         columns = [_column(name) for name in schema.names]
@@ -255,9 +264,8 @@ def measure(frame: "DataFrame", schema: StructType) -> RowsSummary:
             TaskReport.from_bytes(bytes(row[0]))
             for row in positional.mapInArrow(self_contained(run), REPORT_SCHEMA).collect()
         ]
-    bag = BagDigest(schema_to_arrow(schema))
+    bag = BagDigest(schema_to_arrow(schema), key)
     for report in reports:
         bag.merge(*report.lanes)
     null_counts = [sum(counts) for counts in zip(*(report.null_counts for report in reports), strict=True)]
-    digest = bag.finish()
-    return RowsSummary(schema, digest.nrow, tuple(null_counts or [0] * len(schema.fields)), digest)
+    return bag, tuple(null_counts or [0] * len(schema.fields))

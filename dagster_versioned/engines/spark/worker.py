@@ -212,9 +212,9 @@ class _WideRow(Exception):
 class _RowsSummarizer:
     """What the rows say, whatever their parts."""
 
-    def __init__(self, schema: StructType, row_order: RowOrder) -> None:
+    def __init__(self, schema: StructType, row_order: RowOrder, key: bytes | None = None) -> None:
         arrow = schema_to_arrow(schema)
-        self._digest = BagDigest(arrow) if row_order == "ignored" else SequenceDigest(arrow)
+        self._digest = BagDigest(arrow, key) if row_order == "ignored" else SequenceDigest(arrow)
         self._null_counts: NDArray[np.int64] = np.zeros(len(arrow), np.int64)
         self._nrow = 0
 
@@ -289,9 +289,11 @@ def with_lanes(
         yield pa.RecordBatch.from_arrays([*batch.columns, *signed], [*batch.schema.names, *names])
 
 
-def tallied(batches: Iterator[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """One report of what the rows of a task say without an order, and of no parts."""
-    tally = _RowsSummarizer(schema, "ignored")
+def tallied(
+    batches: Iterator[pa.RecordBatch], schema: StructType, key: bytes | None = None
+) -> Iterator[pa.RecordBatch]:
+    """One report of what the rows of a task say without an order, under a key or not, and of no parts."""
+    tally = _RowsSummarizer(schema, "ignored", key)
     for batch in conform_all(_renamed(batches, schema), schema):
         tally.update(batch)
     yield _result(tally.report(0, 0).to_bytes(), None)

@@ -1,7 +1,8 @@
 """Whether what a history takes back is in it: a retraction or correct-from has the data of a row that is there.
 
 Rows are compared by two hashes of their data, sorted, without their key; only those are held in memory that have the
-data of one that is taken back. Event times are not compared: a retraction may say when it happened.
+data of one that is taken back. Whoever wrote the history does not know the secret key of the hashes, which is another
+one each time. Event times are not compared: a retraction may say when it happened.
 Source: seed 002 ("Representation of Retractions and Corrections").
 """
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dagster_versioned.errors import UnsupportedType
-from dagster_versioned.identity.digest import row_lanes
+from dagster_versioned.identity.digest import fresh_key, row_lanes
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.tables.event_history import EventColumns
 
@@ -76,6 +77,7 @@ class _Rows:
         fields: list[Any] = [schema.field(name) for name in schema.names if name not in columns.names]
         self._data: list[Any] = [field for field in fields if _has_hash(field)]
         self._columns = columns
+        self._key = fresh_key()
 
     def of(self, batch: pa.RecordBatch) -> tuple[npt.NDArray[Any], ...]:
         nothing: Any = pa.nulls
@@ -85,7 +87,7 @@ class _Rows:
             else nothing(batch.num_rows, field.type)  # a column that came later
             for field in self._data
         ]
-        first, second = row_lanes(pa.RecordBatch.from_arrays(held, schema=pa.schema(self._data)))
+        first, second = row_lanes(pa.RecordBatch.from_arrays(held, schema=pa.schema(self._data)), self._key)
         numbers: list[Any] = [
             batch.column(name).cast(pa.int64()).to_numpy(zero_copy_only=False)
             for name in (self._columns.operation_type, self._columns.offset)

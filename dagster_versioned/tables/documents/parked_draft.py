@@ -32,6 +32,7 @@ from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.tables.document import encode, update_document
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.partitioning import Partitioning
+from dagster_versioned.tables.parts import part_key
 
 PARKED_FOLDER = ".metadata/parked/"
 """Where drafts lie, below a project's data folder: ``{table}/{run}.{backfill}.{id}.json``."""
@@ -379,4 +380,4 @@ def _part(raw: Members) -> Part:
     part = Part(sha, raw.count("size"), raw.count("num_records"), raw.count("ordinal"), stats, sha, values)
     if stats.get("numRecords") != part.num_records:
         raise ValueError(f"the statistics of the part {sha} are of other rows")
-    return part
+    return replace(part, source=part_key(part))

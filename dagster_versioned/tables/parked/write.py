@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dagster_versioned.delta.actions import Add
 from dagster_versioned.engines.arrow.engine import ArrowEngine
 from dagster_versioned.engines.part_order import next_ordinal
 from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
@@ -14,12 +15,13 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert, nothing
 from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.version import data_sha
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, ParkedVersion
 from dagster_versioned.tables.history import History
 from dagster_versioned.tables.operations import WRITER
-from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.parts import known_line, part_key
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.commit import CommitDraft
@@ -62,10 +64,17 @@ class ParkedReplacement(PendingWrite):
         )
         self._store = store
         self._table = table
+        self._data_sha = version.entry.identity.data_sha
 
     def promote(self, staging: Staging, keys: Sequence[str], history: History) -> None:
         """Nothing: the step gave them their names. Raises `Superseded` where one is not there any more."""
         require_parts(self._store, self._table, self.parts())
+
+    def has_rows_of(self, adds: Sequence[Add], staging: Staging) -> bool:
+        """As of any write; a draft that keeps the parts of an earlier version is of these, and of no others."""
+        if self._written is not None:
+            return super().has_rows_of(adds, staging)
+        return data_sha([known_line(add) for add in adds], self.row_order) == self._data_sha
 
     def _lost(self) -> StagedParts:
         raise _collected(self._table, "an earlier version with the same rows")

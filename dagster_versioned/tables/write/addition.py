@@ -6,6 +6,7 @@ from typing import Any
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.files.deletion_vectors import named_by_content, with_vector
+from dagster_versioned.delta.log.snapshot import load_snapshot
 from dagster_versioned.delta.schema.types import StructType, parse_schema
 from dagster_versioned.engines.conform import refuse_no_rows
 from dagster_versioned.engines.engine import Engine
@@ -14,15 +15,21 @@ from dagster_versioned.engines.parts import Part, RowsSummary, StagedParts
 from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
 from dagster_versioned.engines.upsert import Matching, Upsert, grown_schema, nothing
-from dagster_versioned.errors import CommitConflict
+from dagster_versioned.errors import CommitConflict, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Added
 from dagster_versioned.tables.configuration import CHANGE_FEED, DELETION_VECTORS, is_set
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parts import change_key
+from dagster_versioned.tables.parts import change_key, parts_of
 from dagster_versioned.tables.read import scan_of
-from dagster_versioned.tables.write.pending import HeadParts, PendingWrite, Repetition, VersionDescription
+from dagster_versioned.tables.write.pending import (
+    HeadParts,
+    PendingWrite,
+    Repetition,
+    VersionDescription,
+    are_given_rows,
+)
 
 
 class Addition(PendingWrite):
@@ -45,8 +52,6 @@ class Addition(PendingWrite):
         given: RowsSummary | None = None,
     ) -> None:
         self._mode = mode or options.mode
-        self._frame = frame
-        self._engine = engine
         self._staging = staging
         self._options = options
         self._write_options = options.write_options(partition)
@@ -55,7 +60,9 @@ class Addition(PendingWrite):
         self._onto: object = None
         self._kept: tuple[Add, ...] = ()
         self._changes: Callable[[], StagedParts] | None = None
-        super().__init__(partition, description, nothing(self._schema), "ignored", None, _never)
+        super().__init__(
+            partition, description, nothing(self._schema), "ignored", None, _never, engine=engine, frame=frame
+        )
 
     def _rows(self) -> Any:
         """The frame."""
@@ -74,9 +81,26 @@ class Addition(PendingWrite):
         Rows cannot be appended in the place of others, so what was committed first is what the step appended.
         """
         known = own.facts.added
-        if known is not None and (known.mode, known.digest) == (self._mode, self._given.digest.text):
+        said = known is not None and (known.mode, known.digest) == (self._mode, self._given.digest.text)
+        if said and self._are_in(own):
             return Repetition.SAME_ROWS
         return Repetition.OTHER_ROWS if self._mode == "append" else None
+
+    def _are_in(self, own: Version) -> bool:
+        """Whether rows with the digest of those that a version was given are in it; what is gone is believed."""
+        store, schema = self._staging.store, _recorded_schema(own)
+        if self._mode == "append":
+            return are_given_rows(own, self._rows(), self._engine, schema, store)
+        try:
+            parts = parts_of(load_snapshot(store, own.log_version), own.partition)
+            again = self._upsert(
+                scan_of(store, schema, parts),
+                HeadParts(own, parts, None, {}),
+                self._matching(schema, schema, self._given),
+            )
+        except (IntegrityError, LogCorrupt, VersionNotFound):
+            return True
+        return not (again.replaced or again.inserted)
 
     def onto(self, base: HeadParts) -> tuple[Add, ...]:
         """The parts of the head that stay; the others of the version are `parts` now, and its `contents` are known.

@@ -5,8 +5,8 @@ from itertools import chain
 
 from dagster_versioned.delta.actions import Add
 from dagster_versioned.delta.log.snapshot import load_snapshot
+from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import LogCorrupt, VersionNotFound
-from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import made_under
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import missing_parts, parts_by_partition, parts_of
@@ -21,9 +21,10 @@ class WriteBase:
     """The heads and earlier versions of one commit's partitions: looked up for all at once, however many there are."""
 
     def __init__(
-        self, store: ObjectStore, state: TableState | None, writes: Sequence[PendingWrite], columns: Sequence[str]
+        self, staging: Staging, state: TableState | None, writes: Sequence[PendingWrite], columns: Sequence[str]
     ) -> None:
-        self._store = store
+        self._staging = staging
+        self._store = store = staging.store
         self._state = state
         self._columns = set(columns)
         self._partitions = [pending.partition for pending in writes]
@@ -55,7 +56,20 @@ class WriteBase:
 
         ``own`` is what an earlier attempt committed, however long ago.
         """
-        return next((adds for adds in self._equal(pending, own) if not self._lacks(adds)), None)
+        whole = (adds for adds in self._equal(pending, own) if not self._lacks(adds))
+        return next((adds for adds in whole if pending.has_rows_of(adds, self._staging)), None)
+
+    def says_others(self, version: Version, pending: PendingWrite, data_sha: str) -> bool:
+        """Whether a version of a pending write's table has other rows than that, which has this ``data_sha``.
+
+        Of a version that is not kept, the digest is all there is.
+        """
+        if version.digest != pending.contents.digest.text:
+            return True
+        if pending.added is not None or version.recorded["data_sha"] == data_sha:
+            return False
+        adds = self._parts_of(version)
+        return adds is not None and not self._lacks(adds) and not pending.has_rows_of(adds, self._staging)
 
     def _lacks(self, adds: tuple[Add, ...]) -> bool:
         if all(add.identity in self._looked_at for add in adds):
@@ -70,15 +84,19 @@ class WriteBase:
         recent = self._recent[pending.partition]
         for version in recent if own is None or own in recent else (*recent, own):
             if version.digest == digest and _says_the_same(version, pending):
-                is_head = version == self._state.history.heads.get(pending.partition)
-                try:
-                    at = self._state.log_version if is_head else version.log_version
-                    adds = self._parts_at(at, pending.partition)
-                except (LogCorrupt, VersionNotFound):  # other writers clean old commits up: it is written anew
-                    continue
-                laid_out = all(set(add.partition_values) == self._columns for add in adds)
-                if laid_out and len(adds) == version.facts.part_count:
+                adds = self._parts_of(version)
+                if adds is not None and all(set(add.partition_values) == self._columns for add in adds):
                     yield adds
+
+    def _parts_of(self, version: Version) -> tuple[Add, ...] | None:
+        """The parts of a version; ``None`` where the log does not have them all."""
+        assert self._state is not None
+        is_head = version == self._state.history.heads.get(version.partition)
+        try:
+            adds = self._parts_at(self._state.log_version if is_head else version.log_version, version.partition)
+        except (LogCorrupt, VersionNotFound):  # other writers clean old commits up: it is written anew
+            return None
+        return adds if len(adds) == version.facts.part_count else None
 
     def _parts_at(self, log_version: int, partition: str | None) -> tuple[Add, ...]:
         if log_version not in self._parts:

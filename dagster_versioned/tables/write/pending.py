@@ -9,13 +9,22 @@ from enum import Enum
 from typing import Any
 
 from dagster_versioned.delta.actions import Add
+from dagster_versioned.delta.log.commits import read_commit
+from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.arrow.engine import ArrowEngine
+from dagster_versioned.engines.engine import Engine
 from dagster_versioned.engines.parts import Part, RowOrder, RowsSummary, StagedParts
+from dagster_versioned.engines.scan import Scan
 from dagster_versioned.engines.staging import Staging
+from dagster_versioned.errors import IntegrityError, LogCorrupt, ObjectNotFound
+from dagster_versioned.identity.digest import BagDigest, fresh_key
 from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import Added, Computation, Parent, Run, SourceVersion, TableType
+from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.options import TableOptions
-from dagster_versioned.tables.parts import part_key
+from dagster_versioned.tables.parts import data_line, part_key, partition_of
+from dagster_versioned.tables.read import scan_of
 from dagster_versioned.tables.state import TableState
 
 
@@ -77,7 +86,8 @@ class PendingWrite:
     """One frame on its way to be a version of a table, or of one of its partitions.
 
     ``contents`` are known; the parts may not be written yet, and are written at most once, when they are needed. The
-    frame replaces the head; an `Addition` does not.
+    frame replaces the head; an `Addition` does not. ``engine`` computes where ``frame`` is, which can be used again
+    unless the parts are written.
     """
 
     added: Added | None = None
@@ -108,6 +118,8 @@ class PendingWrite:
         written: StagedParts | None,
         write: Callable[[], StagedParts],
         single_part: bool = False,
+        engine: Engine | None = None,
+        frame: Any = None,
     ) -> None:
         self.partition = partition
         self.description = description
@@ -119,6 +131,9 @@ class PendingWrite:
         self.change_files: Mapping[str, Part] = {}
         self._written = written
         self._write = write
+        self._engine: Engine = engine or ArrowEngine()
+        self._frame = frame
+        self._has_rows_of: dict[tuple[str | None, ...], bool] = {}
         self._promoted: dict[str, int] = {}
 
     def repeats(self, own: Version) -> Repetition | None:
@@ -127,6 +142,40 @@ class PendingWrite:
 
     def recheck(self, state: TableState | None) -> None:
         """Raise where what this was made of is not there any more in a newer state."""
+
+    def has_rows_of(self, adds: Sequence[Add], staging: Staging) -> bool:
+        """Whether the rows are those of parts of a version with the same digest and schema.
+
+        Who supplies rows can make others with an open digest, so what equal bytes do not prove is compared.
+        """
+        if self.contents.digest.kind != BagDigest.kind:
+            return True
+        lines = tuple(map(data_line, adds))
+        if lines not in self._has_rows_of:
+            self._has_rows_of[lines] = self._compare(adds, staging)
+        return self._has_rows_of[lines]
+
+    def _compare(self, adds: Sequence[Add], staging: Staging) -> bool:
+        key, schema = fresh_key(), self.contents.schema
+        own: list[Scan] | None = None
+        if self._written is not None:
+            parts = {part_key(part): part for part in self._written.parts}
+            same = {add.key for add in adds if add.key in parts and add.deletion_vector is None}
+            adds = [add for add in adds if add.key not in same]
+            own = staging.scans((part for name, part in parts.items() if name not in same), schema)
+            if not own and not adds:
+                return True
+        try:
+            theirs = self._engine.sums_of_scan(scan_of(staging.store, schema, adds), key, self._frame)
+        except IntegrityError:  # parts that are lost or altered, in whose place new ones are written
+            return False
+        if own is None:
+            return self._engine.sums(self._frame, schema, key) == theirs
+        bag = BagDigest(schema_to_arrow(schema), key)
+        for scan in own:
+            engine = self._engine if scan.store is staging.store else ArrowEngine()
+            bag.merge(*engine.sums_of_scan(scan, key, self._frame))
+        return bag.lanes == theirs
 
     def onto(self, base: HeadParts) -> tuple[Add, ...] | None:
         """The parts of the head that the version keeps; ``None`` where it does not depend on the head."""
@@ -156,6 +205,20 @@ class PendingWrite:
             if key not in self._promoted:
                 self.bytes_uploaded += by_key[key].size if key in by_key else len(self.vector_files[key])
             self._promoted[key] = history.log_version
+
+
+def are_given_rows(own: Version, frame: Any, engine: Engine, schema: StructType, store: ObjectStore) -> bool:
+    """Whether the rows that the commit of a version added are, in these columns, those of a frame with their digest.
+
+    Where the commit or its parts are gone, nobody can tell them apart by more than the digest.
+    """
+    key = fresh_key()
+    try:
+        adds = [add for add in read_commit(store, own.log_version).adds if partition_of(add) == own.partition]
+        added = engine.sums_of_scan(scan_of(store, schema, adds), key, frame)
+    except (IntegrityError, LogCorrupt, ObjectNotFound):
+        return True
+    return added == engine.sums(frame, schema, key)
 
 
 class OwnWrite(ABC):

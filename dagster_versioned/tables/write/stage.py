@@ -135,4 +135,6 @@ def stage(
         written,
         lambda: engine.write(frame, staging, write_options, known),
         single_part=options.single_part,
+        engine=engine,
+        frame=frame,
     )

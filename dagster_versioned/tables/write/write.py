@@ -172,7 +172,7 @@ class TableWrite:
         history = state.history if state else History([])
         self._made = {}
         record = self._record(state)
-        base = WriteBase(self._store, state, self._writes, self._options.partition_columns)
+        base = WriteBase(self._staging, state, self._writes, self._options.partition_columns)
         self.planned = tuple(self._plan(pending, state, base, timestamp) for pending in self._writes)
         used = objects_of(self._store, (add for plan in self.planned for add in plan.adds))
         used |= {key for plan in self.planned for key in plan.fresh}
@@ -398,10 +398,10 @@ class TableWrite:
             computation=computing.computation() if computing is not None else pending.computation,
         )
         made = [] if computing is None else base.made_by(computing, pending.partition)
-        digest = pending.contents.digest.text
+        others = [one for one in made if base.says_others(one, pending, identity.data_sha)]
         return WritePlan(
             pending,
-            contradicted=computing is not None and contradicts(state, made, computing.key, digest),
+            contradicted=computing is not None and contradicts(state, others, computing.key),
             entry=VersionEntry(identity, facts, sha, "full" if new or removed or head is None else "metadata_only"),
             adds=new,
             removes=removed,
