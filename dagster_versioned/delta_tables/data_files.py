@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from uuid import uuid4
@@ -20,6 +20,7 @@ from dagster_versioned.delta.schema.column_mapping import ID, physical_name
 from dagster_versioned.delta.schema.types import ArrayType, DataType, MapType, StructField, StructType, type_to_arrow
 from dagster_versioned.delta.schema.variants import with_required_parts
 from dagster_versioned.delta_tables.dml import Target
+from dagster_versioned.engines.parquet_footer import without_bounds
 from dagster_versioned.engines.parquet_part import nan_columns
 from dagster_versioned.engines.partition_values import FOLDER_BYTES, by_values
 from dagster_versioned.errors import UnsupportedType
@@ -85,10 +86,11 @@ class DeltaFiles:
         extra = [StructField(name, "long") for name in tracked if name in rows.column_names]
         fields = (*_stored_fields(rules.physical_schema), *extra)
         table = self._physical(rows, fields, [field.name for field in extra])
-        data, metadata = _encoded(table)
+        nans = nan_columns(table)
+        data, metadata = _encoded(table, nans)
         key = self._key(values, "part")
         self._target.store.put(key, data)
-        found = from_parquet_metadata(metadata, _of_leaves(fields), nan_columns(table), _EVERY_LEAF)
+        found = from_parquet_metadata(metadata, _of_leaves(fields), nans, _EVERY_LEAF)
         wanted = frozenset(rules.statistics)
         if "nullCount" in found:
             found["nullCount"] = _of_variants(found["nullCount"], StructType(fields))
@@ -101,7 +103,8 @@ class DeltaFiles:
         """Write one change data file with the rows of one partition, which have a column `CHANGE_TYPE`."""
         kind = StructField(CHANGE_TYPE, "string")
         fields = (*_stored_fields(self._target.rules.physical_schema), kind)
-        data, _ = _encoded(self._physical(rows, fields, [CHANGE_TYPE]))
+        table = self._physical(rows, fields, [CHANGE_TYPE])
+        data, _ = _encoded(table, nan_columns(table))
         key = f"_change_data/{self._key(values, 'cdc')}"
         self._target.store.put(key, data)
         return Cdc(encode_path(key), dict(values), len(data))
@@ -182,7 +185,8 @@ def _of_variants(counts: Mapping[str, Any], schema: StructType) -> dict[str, Any
     return kept
 
 
-def _encoded(table: pa.Table) -> tuple[bytes, pq.FileMetaData]:
+def _encoded(table: pa.Table, unbounded: Collection[str]) -> tuple[bytes, pq.FileMetaData]:
+    """A Parquet file with no bounds of the leaves ``unbounded``, and what is known of all of them."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -195,7 +199,11 @@ def _encoded(table: pa.Table) -> tuple[bytes, pq.FileMetaData]:
         store_schema=False,
     ) as writer:
         writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-    return sink.getvalue().to_pybytes(), writer.writer.metadata
+    data = sink.getvalue()
+    end = 8 + int.from_bytes(data[-8:-4].to_pybytes(), "little")
+    if unbounded:
+        return data[:-end].to_pybytes() + without_bounds(data[-end:].to_pybytes(), unbounded), writer.writer.metadata
+    return data.to_pybytes(), writer.writer.metadata
 
 
 def _dictionary_paths(table: pa.Table) -> list[str]:

@@ -2,8 +2,8 @@
 
 FORMAT "A part". What makes it true: rows are in the canonical schema; row groups end at exact rows, found from the
 values (`row_size`), never at batch boundaries; one ``write_table`` a row group from one chunk; no Arrow schema in the
-footer; every setting of the Parquet writer is fixed here. The Parquet library's version is part of the bytes and says
-so in ``created_by``.
+footer; every setting of the Parquet writer is fixed here; bounds that pass over NaN are taken out at the end. The
+version of the Parquet library is part of the bytes and says so in ``created_by``.
 """
 
 import errno
@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ import pyarrow.parquet as pq
 from dagster_versioned.delta.arrow_versions import without_hidden_values
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
+from dagster_versioned.engines.parquet_footer import without_bounds
 from dagster_versioned.engines.partition_values import by_values, require_partition_columns
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions
 from dagster_versioned.engines.row_order import canonical_order
@@ -39,7 +41,54 @@ PARTITION_ENTRY = "dagster_versioned.partition"
 ORDINAL_ENTRY = "dagster_versioned.ordinal"
 
 
-def open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> pq.ParquetWriter:
+class PartEncoder:
+    """Rows to the bytes of one part, row group by row group; they go to ``sink``, which has no other writer."""
+
+    def __init__(self, sink: io.RawIOBase, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> None:
+        self.nan_columns = set[str]()
+        """Those of the rows so far, as `nan_columns` has them."""
+        self._sink = _HeldSink(sink)
+        # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
+        self._writer = _open_writer(self._stream, schema, compression, entries)
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows in one chunk, all of them, as one row group."""
+        self._writer.write_table(without_hidden_values(rows), row_group_size=rows.num_rows)
+        self.nan_columns |= nan_columns(rows)
+        self._stream.flush()
+
+    def close(self) -> pq.FileMetaData:
+        """End the part; what it says of its columns, with bounds that pass over NaN, of which the footer has none."""
+        self._sink.held = bytearray()
+        self._writer.close()
+        self._stream.flush()
+        end, self._sink.held = bytes(self._sink.held), None
+        self._sink.write(without_bounds(end, self.nan_columns) if self.nan_columns else end)
+        return self._writer.writer.metadata
+
+
+class _HeldSink(io.RawIOBase):
+    """Hands on what is written; while it has ``held``, it collects it there."""
+
+    def __init__(self, sink: io.RawIOBase) -> None:
+        self.held: bytearray | None = None
+        self._sink = sink
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._sink.tell() + len(self.held or b"")
+
+    def write(self, data: Any) -> int:
+        if self.held is None:
+            return cast("int", self._sink.write(data))
+        self.held += data
+        return len(data)
+
+
+def _open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mapping[str, str]) -> pq.ParquetWriter:
     """The writer of a part, of rows in these types; every setting that its bytes depend on is here."""
     later = hasattr(pq.ParquetWriter, "add_key_value_metadata")  # which pyarrow 14 and 15 have not
     writer = pq.ParquetWriter(
@@ -60,11 +109,6 @@ def open_writer(sink: Any, schema: pa.Schema, compression: str, entries: Mapping
     if later and entries:
         writer.add_key_value_metadata(dict(entries))
     return writer
-
-
-def write_row_group(writer: pq.ParquetWriter, rows: pa.Table) -> None:
-    """Write rows in one chunk, all of them, as one row group."""
-    writer.write_table(without_hidden_values(rows), row_group_size=rows.num_rows)
 
 
 def part_entries(ordinal: int, partition: str | None) -> dict[str, str]:
@@ -109,9 +153,7 @@ class PartWriter:
         self._rows = 0
         self._bytes = 0
         self._sink: _Spool | None = None
-        self._stream: pa.BufferedOutputStream | None = None
-        self._writer: pq.ParquetWriter | None = None
-        self._nan_columns: set[str] = set()
+        self._encoder: PartEncoder | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows in the canonical schema (`conform`); they are referenced until their row group is written."""
@@ -143,7 +185,7 @@ class PartWriter:
 
         They stay in the writer: `abort` it if they go somewhere else, `close` it if they do not.
         """
-        if self._writer is not None or self._parts:
+        if self._encoder is not None or self._parts:
             return None
         return pa.Table.from_batches(self._buffered, self.schema)
 
@@ -151,7 +193,7 @@ class PartWriter:
         """Write what is left; the parts in ordinal order. Part files are on disk, durable, named by their SHA-256."""
         if self._buffered:
             self._write_row_group()
-        if self._writer is not None:
+        if self._encoder is not None:
             self._end_part()
         return self._parts
 
@@ -163,41 +205,31 @@ class PartWriter:
         for part in self._parts:
             if isinstance(part.source, Path):
                 part.source.unlink(missing_ok=True)
-        self._sink, self._stream, self._writer, self._parts = None, None, None, []
+        self._sink, self._encoder, self._parts = None, None, []
 
     def _write_row_group(self) -> None:
         table = pa.Table.from_batches(self._buffered, self.schema).combine_chunks()
         self._buffered, self._rows, self._bytes = [], 0, 0
-        writer, sink = self._open_part()
-        write_row_group(writer, table)
-        self._nan_columns |= nan_columns(table)
-        self._flush()
+        encoder, sink = self._open_part()
+        encoder.write(table)
         if not self._options.single_part and sink.size >= self._options.target_part_bytes:
             self._end_part()
 
-    def _open_part(self) -> "tuple[pq.ParquetWriter, _Spool]":
-        if self._writer is None or self._sink is None:
+    def _open_part(self) -> "tuple[PartEncoder, _Spool]":
+        if self._encoder is None or self._sink is None:
             self._sink = _Spool(
                 self._directory, self._options.tuning.in_memory_bytes - self._in_memory, self._make_parents
             )
-            # The Parquet writer writes page by page, and each call into Python waits for the interpreter lock.
-            self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
-            self._writer = open_writer(self._stream, self.schema, self._options.compression, self._entries())
-        return self._writer, self._sink
+            self._encoder = PartEncoder(self._sink, self.schema, self._options.compression, self._entries())
+        return self._encoder, self._sink
 
     def _entries(self) -> dict[str, str]:
         """What a part says of itself."""
         return part_entries(self._ordinal, self._options.partition) if self._has_entries else {}
 
-    def _flush(self) -> None:
-        if self._stream is not None:
-            self._stream.flush()
-
     def _end_part(self) -> None:
-        writer, sink = self._open_part()
-        writer.close()
-        self._flush()
-        metadata = writer.writer.metadata
+        encoder, sink = self._open_part()
+        metadata = encoder.close()
         sha256, source = sink.finish()
         self._parts.append(
             Part(
@@ -205,14 +237,14 @@ class PartWriter:
                 size=sink.size,
                 num_records=metadata.num_rows,
                 ordinal=self._ordinal,
-                statistics=from_parquet_metadata(metadata, self._stored, self._nan_columns),
+                statistics=from_parquet_metadata(metadata, self._stored, encoder.nan_columns),
                 source=source,
             )
         )
         if isinstance(source, bytes):
             self._in_memory += sink.size
         self._ordinal += 1
-        self._sink, self._stream, self._writer, self._nan_columns = None, None, None, set()
+        self._sink, self._encoder = None, None
 
 
 def partitioned_parts(
@@ -341,14 +373,30 @@ def _write_all(file: io.FileIO, view: memoryview) -> None:
 
 
 def nan_columns(table: pa.Table) -> set[str]:
-    """Dotted paths of the float columns, in structs too, that hold a NaN: Parquet's bounds pass over it."""
+    """Dotted paths, as a file has them, of the float columns at any depth that hold a NaN: bounds pass over it."""
     found: set[str] = set()
     pending: list[tuple[str, Any]] = list(zip(table.column_names, table.columns, strict=True))
     while pending:
         path, column = pending.pop()
-        if pa.types.is_struct(column.type):
-            names = [column.type.field(i).name for i in range(column.type.num_fields)]
+        kind: Any = column.type
+        if not holds_floats(kind):
+            continue
+        if pa.types.is_struct(kind):
+            names = [kind.field(i).name for i in range(kind.num_fields)]
             pending += [(f"{path}.{name}", pc.struct_field(column, [i])) for i, name in enumerate(names)]
-        elif pa.types.is_floating(column.type) and pc.any(cast("Any", pc.is_nan(column))).as_py():
+        elif pa.types.is_list(kind):
+            pending.append((f"{path}.list.element", cast("Any", pc.list_flatten(column))))
+        elif pa.types.is_map(kind):
+            entries = pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
+            pending.append((f"{path}.key_value", cast("Any", pc.list_flatten(column.cast(entries)))))
+        elif pc.any(cast("Any", pc.is_nan(column))).as_py():
             found.add(path)
     return found
+
+
+@cache
+def holds_floats(data_type: Any) -> bool:
+    """Whether values of an Arrow type are floats or, at any depth, hold some."""
+    return pa.types.is_floating(data_type) or any(
+        holds_floats(data_type.field(i).type) for i in range(data_type.num_fields)
+    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagster_versioned.delta.files.arrow_memory import arrow_reader
-from dagster_versioned.engines.parquet_part import STREAM_BYTES, open_writer, part_entries, write_row_group
+from dagster_versioned.engines.parquet_part import PartEncoder, part_entries
 
 
 class PartProof:
@@ -28,9 +28,8 @@ class PartProof:
         # Parts are compressed in one way throughout; if this one is not, its bytes will differ.
         codec = metadata.row_group(0).column(0).compression if metadata.num_row_groups else "ZSTD"
         self._sink = _Comparison(path)
-        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), STREAM_BYTES)
         compression = "none" if codec == "UNCOMPRESSED" else codec.lower()
-        self._writer = open_writer(self._stream, schema, compression, part_entries(ordinal, partition))
+        self._encoder = PartEncoder(self._sink, schema, compression, part_entries(ordinal, partition))
 
     def __enter__(self) -> Self:
         return self
@@ -41,13 +40,11 @@ class PartProof:
     def add(self, rows: pa.Table) -> None:
         """Encode the next row group: all of its rows, in the types of the schema."""
         if not self._sink.differs:
-            write_row_group(self._writer, rows.combine_chunks())
-            self._stream.flush()
+            self._encoder.write(rows.combine_chunks())
 
     def finish(self) -> bool:
         """Whether all bytes are equal."""
-        self._writer.close()
-        self._stream.flush()
+        self._encoder.close()
         return self._sink.is_whole()
 
 

@@ -64,7 +64,8 @@ class Scan:
     ``mapping`` says how ``schema``, which then has what it takes in its fields' metadata, finds columns in the files.
     ``tracked`` are, by the names of `ROW_ID` and `ROW_COMMIT_VERSION` in ``schema``, the columns of files that hold
     them where they are not the defaults. ``compact``: columns of short texts that repeat may come as dictionaries, for
-    who only writes them again.
+    who only writes them again. ``without_nan`` are columns of floats, by their paths, that are known to hold no NaN in
+    any file: for each, whether it may hold a zero.
     Guarantee: every name in ``columns`` is in ``schema``, once. Raises `InvalidInput`.
     """
 
@@ -75,6 +76,7 @@ class Scan:
     mapping: ColumnMapping = "none"
     tracked: Mapping[str, str] = field(default_factory=dict[str, str])
     compact: bool = False
+    without_nan: Mapping[tuple[str, ...], bool] = field(default_factory=dict[tuple[str, ...], bool])
 
     def __post_init__(self) -> None:
         if self.columns is None:

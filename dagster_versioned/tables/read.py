@@ -11,6 +11,7 @@ from dagster_versioned.delta.files import statistics
 from dagster_versioned.delta.log.snapshot import Snapshot
 from dagster_versioned.delta.paths import confined_key
 from dagster_versioned.delta.schema.types import StructType, parse_schema
+from dagster_versioned.engines.part_order import SHA_TAG
 from dagster_versioned.engines.parts import RowOrder
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.errors import ExpiredVersion, IntegrityError
@@ -21,6 +22,7 @@ from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parts import (
     data_line,
+    named_sha,
     part_sha,
     partition_of,
     parts_by_partition,
@@ -151,4 +153,25 @@ def scan_of(store: ObjectStore, schema: StructType, adds: Sequence[Add], columns
         )
         for add in adds
     )
-    return Scan(store, schema, files, tuple(columns) if columns is not None else None)
+    known = without_nan(schema, adds)
+    return Scan(store, schema, files, tuple(columns) if columns is not None else None, without_nan=known)
+
+
+def without_nan(schema: StructType, adds: Sequence[Add]) -> dict[tuple[str, ...], bool]:
+    """The columns of floats that hold no NaN in any part, by statistics of ours: for each, whether zeros may be."""
+    found = dict.fromkeys(_float_paths(schema, ()), False)
+    if any(named_sha(add.key) is None or SHA_TAG in (add.tags or {}) for add in adds):
+        return {}  # bounds of other writers may leave NaN out
+    for add in adds if found else ():
+        known = statistics.ranges(add.stats)
+        found = {path: zeros or known[path][0] <= 0 <= known[path][1] for path, zeros in found.items() if path in known}
+    return found
+
+
+def _float_paths(schema: StructType, above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The columns of floats, in structs too."""
+    for field in schema.fields:
+        if isinstance(field.type, StructType):
+            yield from _float_paths(field.type, (*above, field.name))
+        elif field.type in ("float", "double"):
+            yield *above, field.name

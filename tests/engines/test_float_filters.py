@@ -1,12 +1,17 @@
 """A filter on Spark finds the rows that SQL says it finds, whatever footers, page indexes and dictionaries say."""
 
+import math
+
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import DataFrame
 
 from dagster_versioned.delta.schema.types import schema_from_arrow
 from dagster_versioned.engines.scan import Scan, ScanFile
 from dagster_versioned.engines.spark import SparkEngine
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.tables.project import Project
 from support.float_values import COLUMNS, CONDITIONS, GROUPS, VALUES, expected, table
 
 pytestmark = pytest.mark.spark
@@ -54,3 +59,22 @@ def test_values_come_as_they_are_stored_and_other_columns_keep_their_filters(fra
     plan = frame.where("id = 5 and d > 100").select("id", "s.n")._jdf.queryExecution().executedPlan().toString()
     assert "EqualTo(id,5)" in plan
     assert "ReadSchema: struct<id:bigint,d:double,s:struct<n:bigint>>" in plan
+
+
+def test_parts_that_are_known_to_hold_no_nan_keep_their_filters(spark, tmp_path):
+    table = Project.open("P", str(tmp_path)).table("t")
+    numbers = {"zeros": [-0.0, -5.0, 5.0], "large": [1.0, 2.0, 3.0], "odd": [1.0, 2.0, math.nan]}
+    rows = pa.table({"id": [0, 1, 2], **numbers, "s": [{"x": value} for value in numbers["large"]]})
+    table.write(rows)
+
+    def pushed(condition):
+        return table.read(as_type=DataFrame).where(condition)._jdf.queryExecution().executedPlan().toString()
+
+    assert "GreaterThan(large,2.5)" in pushed("large > 2.5")
+    assert "GreaterThan(s.x,2.5)" in pushed("s.x > 2.5")
+    assert "GreaterThan(odd" not in pushed("odd > 2.5")
+    frame = table.read(as_type=DataFrame)
+    assert (found(frame.where("zeros = 0")), found(frame.where("zeros >= 0 and large < 2"))) == ([0], [0])
+    assert (found(frame.where("odd > 2.5")), found(frame.where("s.x <> 1 and large > 2"))) == ([2], [2])
+    table.write(pa.table({"id": [0], **{name: [None] for name in numbers}, "s": [None]}).cast(rows.schema))
+    assert "GreaterThan(odd,2.5)" in pushed("odd > 2.5")

@@ -6,15 +6,20 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow.dataset import dataset
 
 from dagster_versioned.engines import parquet_part
 from dagster_versioned.engines.conform import stored_schema
+from dagster_versioned.engines.parquet_footer import without_bounds
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import MEBIBYTE, Part, WriteOptions, WriteTuning
 from dagster_versioned.engines.row_size import row_sizes, total_size
@@ -262,4 +267,81 @@ def test_statistics_describe_each_part(tmp_path):
     assert part.statistics["nullCount"] == {"a": 1, "f": 0, "g": 0}
     assert (part.statistics["minValues"]["a"], part.statistics["maxValues"]["a"]) == (1, 3)
     assert part.statistics["maxValues"]["g"] == 2.5
-    assert "f" not in part.statistics["maxValues"]  # a NaN is greater than any number, so 2.0 would be a lie
+    assert "f" not in part.statistics["maxValues"] | part.statistics["minValues"]  # which no reader could rely on
+
+
+NAN = float("nan")
+
+
+def with_nan(place: int | None) -> pa.Table:
+    """Floats in columns of every shape, of which those that are called ``n`` hold a NaN in one row."""
+    numbers = [float(i) for i in range(10)]
+    odd = [NAN if i == place else number for i, number in enumerate(numbers)]
+    hidden = pa.ListArray.from_arrays(pa.array([0, 1, 3], pa.int32()), pa.array([1.0, NAN, NAN]))
+    shown = pa.concat_arrays([hidden.take(pa.array([0] * 9, pa.int64())), pa.array([None], hidden.type)])
+    return pa.table(
+        {
+            "id": range(10),
+            "n": odd,
+            "n32": pa.array(odd, pa.float32()),
+            "x": numbers,
+            "s": [{"n": value, "x": -0.0, "t": "t"} for value in odd],
+            "nl": [[value, 1.0] if i % 3 else None for i, value in enumerate(odd)],
+            "m": pa.array([[(1.0, value), (2.0, 0.5)] for value in odd], pa.map_(pa.float64(), pa.float64())),
+            "l": shown,
+        }
+    )
+
+
+HOLD_NAN = {"n", "n32", "s.n", "nl.list.element", "m.key_value.value"}
+
+
+@pytest.mark.parametrize("options", [WriteOptions(), SMALL], ids=["memory", "row groups"])
+@pytest.mark.parametrize("place", [None, 1, 8], ids=["no", "first", "late"])
+def test_what_holds_nan_has_no_bounds_and_all_else_has(tmp_path, options, place):
+    table = with_nan(place)
+    (part,) = write(table, tmp_path, replace(options, single_part=True))
+    metadata = pq.read_metadata(io.BytesIO(data_of(part)))
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    assert len(groups) > 1 or options is not SMALL
+    for group in groups:
+        columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+        unbounded = {name for name, column in columns.items() if not column.statistics.has_min_max}
+        assert unbounded == (set() if place is None else HOLD_NAN)
+        assert {name for name, column in columns.items() if not column.has_column_index} == unbounded
+        assert all(column.has_offset_index and column.statistics.has_null_count for column in columns.values())
+    assert part.statistics["nullCount"] == {"id": 0, "n": 0, "n32": 0, "x": 0, "s": {"n": 0, "x": 0, "t": 0}}
+    bounds = {"id": 0, "x": 0.0, "s": {"x": 0.0, "t": "t"}}
+    if place is None:
+        bounds |= {"n": 0.0, "n32": 0.0, "s": bounds["s"] | {"n": 0.0}}
+    assert part.statistics["minValues"] == bounds
+    assert str(rows_of([part], pq.read_schema(io.BytesIO(data_of(part)))).to_pylist()) == str(table.to_pylist())
+
+
+@pytest.mark.parametrize("options", [WriteOptions(), SMALL], ids=["memory", "row groups"])
+def test_other_readers_find_nan_in_a_part(tmp_path, options):
+    (part,) = write(with_nan(8), tmp_path, replace(options, single_part=True))
+    path = tmp_path / "part.parquet"
+    path.write_bytes(data_of(part))
+    found = duckdb.sql(f"SELECT id FROM '{path}' WHERE n > 100 AND n32 > 100 AND s.n > 100").fetchall()
+    assert found == [(8,)]
+    assert pl.scan_parquet(path).filter(pl.col("n") > 100).select("id").collect().rows() == [(8,)]
+    unknown = ~(pc.field("n") <= 100)
+    assert dataset(path).to_table(filter=unknown)["id"].to_pylist() == [8]
+
+
+@pytest.mark.spark
+def test_spark_without_this_package_finds_nan_in_a_part(spark, tmp_path):
+    (part,) = write(with_nan(8), tmp_path, replace(SMALL, single_part=True))
+    (tmp_path / "part.parquet").write_bytes(data_of(part))
+    frame = spark.read.parquet(str(tmp_path / "part.parquet"))
+    assert [row.id for row in frame.where("n > 100 and n32 > 100 and s.n <> 1").collect()] == [8]
+
+
+@given(tables())
+@settings(max_examples=20)
+def test_a_footer_without_changes_is_the_same_bytes(table):
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=2, write_page_index=True)
+    data = sink.getvalue().to_pybytes()
+    assert without_bounds(data, ()) == data

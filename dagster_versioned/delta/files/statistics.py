@@ -58,10 +58,11 @@ def from_parquet_metadata(
 ) -> dict[str, Any]:
     """The statistics of a Parquet file from its footer.
 
-    ``schema`` is that of the file, so without partition columns. Parquet bounds leave NaN out, and NaN sorts above
-    every number, so a float column has an upper bound only where it is known to hold no NaN: ``nan_columns`` are the
-    dotted paths of those that do, ``None`` means "not known". Strings are cut to 32 characters and timestamps to
-    milliseconds, lower bounds downwards and upper bounds upwards; binary columns, arrays and maps have no bounds.
+    ``schema`` is that of the file, so without partition columns. Parquet bounds leave NaN out, which is above every
+    number to some readers, below to others and beside them to the rest, so a float column has bounds only where it is
+    known to hold no NaN: ``nan_columns`` are the dotted paths of those that do, ``None`` means "not known". Strings
+    are cut to 32 characters and timestamps to milliseconds, lower bounds downwards and upper bounds upwards; binary
+    columns, arrays and maps have no bounds.
     Raises `InvalidInput` where the file's columns are not the schema's.
     """
     count, leaves = _leaves(schema)
@@ -215,15 +216,15 @@ def _row_group(
             continue
         if chunk.has_null_count:
             _nest(result["nullCount"], leaf.path, chunk.null_count)
-        if not chunk.has_min_max:
+        may_hold_nan = leaf.primitive in ("float", "double") and (
+            nan_columns is None or ".".join(leaf.path) in nan_columns
+        )
+        if may_hold_nan or not chunk.has_min_max:
             continue
         low, high = _bounds(leaf, chunk, metadata.schema.column(leaf.column))
         if low is not None:
             _nest(result["minValues"], leaf.path, low)
-        may_hold_nan = leaf.primitive in ("float", "double") and (
-            nan_columns is None or ".".join(leaf.path) in nan_columns
-        )
-        if high is not None and not may_hold_nan:
+        if high is not None:
             _nest(result["maxValues"], leaf.path, high)
     return result
 
@@ -300,6 +301,19 @@ def num_records(text: str | None) -> int | None:
         found = known(text)
     count = cast("dict[str, Any]", found).get("numRecords") if isinstance(found, dict) else None
     return count if type(count) is int and 0 <= count < 2**63 else None
+
+
+def ranges(text: str | None) -> dict[Path, tuple[float, float]]:
+    """The least and the greatest number of each column of which a file's ``stats`` say both; of nulls alone, none."""
+    try:
+        found: Any = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    stated = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    low, high, nulls = (dict(_flat(stated.get(name) or {})) for name in ("minValues", "maxValues", "nullCount"))
+    none = {path: (math.inf, -math.inf) for path, count in nulls.items() if count == stated.get("numRecords")}
+    numbers = {path for path, value in low.items() if isinstance(value, int | float)}
+    return none | {path: (low[path], high[path]) for path in numbers if isinstance(high.get(path), int | float)}
 
 
 # --- nested members --------------------------------------------------------------------------------------------------

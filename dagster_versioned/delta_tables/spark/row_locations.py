@@ -137,9 +137,7 @@ def _native(session: "SparkSession", scan: Scan, files: Sequence[Add], tracked: 
         sf.col(f"_p{partitioned.index(name)}")
         if name in partitioned
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
-        else kept_by_spark(
-            sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType), scan.schema.field(name).type
-        )
+        else kept_by_spark(sf.col(f"_c{stored.names.index(name)}").cast(wanted[name].dataType), name, scan)
         for name in scan.schema.names
     ]
     columns += [sf.col("_of"), sf.col("_row")]

@@ -20,7 +20,7 @@ from dagster_versioned.engines.scan import ROW_ID, Check, Scan, ScanFile
 from dagster_versioned.engines.spark.catalyst import metadata_column
 from dagster_versioned.engines.spark.deletions import deleted_frame, kept_frame
 from dagster_versioned.engines.spark.executors import runs_here
-from dagster_versioned.engines.spark.float_filters import holds_floats, kept_by_spark
+from dagster_versioned.engines.spark.float_filters import holds_floats, kept_by_spark, reader_options
 from dagster_versioned.engines.spark.releases import from_arrow, parquet_reader, reads_widened, release
 from dagster_versioned.engines.spark.types import file_schema, spark_schema
 from dagster_versioned.errors import IntegrityError, ObjectNotFound, VersionedError
@@ -155,14 +155,14 @@ def _by_spark(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "Dat
     from pyspark.sql import functions as sf
 
     plan = _Columns.of(scan)
-    reader = parquet_reader(session, file_schema(plan.read, scan.mapping))
+    reader = parquet_reader(session, file_schema(plan.read, scan.mapping)).options(**reader_options(scan))
     # Spark globs what it is given, and there is no other way to say "this file".
     once = list(dict.fromkeys(paths))
     frame = reader.parquet(*(re.sub(r"([\\{}\[\]*?])", r"\\\1", path) for path in once))
     deleted, kept = deleted_frame(scan, session), kept_frame(scan, session)
     if plan.constant or plan.tracked or deleted is not None or kept is not None or len(once) < len(paths):
         frame = _with_files(frame, scan, session, paths, plan, deleted, kept)
-    elif scan.mapping == "none" and not holds_floats(plan.read):
+    elif scan.mapping == "none" and not holds_floats(scan.selected, scan.without_nan):
         return frame
     else:
         frame = frame.toDF(*(f"_c{i}" for i in range(len(plan.stored.fields))))
@@ -180,7 +180,7 @@ def _by_spark(scan: Scan, session: "SparkSession", paths: Sequence[str]) -> "Dat
         column = sf.col(f"_c{plan.stored.names.index(name)}")
         # A cast between structs goes by place, so it gives nested fields the names that the table has for them.
         column = column if scan.mapping == "none" else column.cast(targets[name].dataType)
-        columns.append(kept_by_spark(column, scan.schema.field(name).type))
+        columns.append(kept_by_spark(column, name, scan))
     return frame.select(*columns).toDF(*scan.selected.names)
 
 

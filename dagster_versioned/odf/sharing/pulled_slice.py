@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from dagster_versioned.delta.files.statistics import from_parquet_metadata
 from dagster_versioned.delta.schema.types import StructType, schema_to_arrow
 from dagster_versioned.engines.conform import conform
+from dagster_versioned.engines.parquet_part import nan_columns
 from dagster_versioned.engines.parts import Part, RowsSummary
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.digest import BagDigest
@@ -41,7 +42,7 @@ def pulled_slice(
     try:
         parquet = pq.ParquetFile(path)
         stored = table_columns(parquet.schema_arrow, columns)
-        statistics = from_parquet_metadata(parquet.metadata, stored)
+        from_parquet_metadata(parquet.metadata, stored)  # raises where its columns are others
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, InvalidInput) as error:
@@ -49,13 +50,14 @@ def pulled_slice(
     if stored != schema:
         raise IntegrityError(f"it has the columns {_shown(stored)}, and the chain says {_shown(schema)}.")
     digest = BagDigest(schema_to_arrow(stored))
-    nulls = np.zeros(len(stored.fields), np.int64)
+    nulls, nans = np.zeros(len(stored.fields), np.int64), set[str]()
     operations = np.zeros(len(Operation), np.int64)
     records = SliceRecords(data_slice, stated, columns)
     for batch in parquet.iter_batches():
         records.update(batch)
         rows = conform(batch, stored)
         digest.update(rows)
+        nans |= nan_columns(pa.Table.from_batches([rows]))
         nulls += [rows.column(index).null_count for index in range(rows.num_columns)]
         kinds = rows.column(columns.operation_type).to_numpy(zero_copy_only=False)
         operations += np.bincount(kinds.astype(np.int64), minlength=len(Operation))
@@ -63,6 +65,7 @@ def pulled_slice(
     times.follow(records.times)
     appended, retracted, corrected, _ = operations.tolist()
     rows_digest = digest.finish()
+    statistics = from_parquet_metadata(parquet.metadata, stored, nans)
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return SliceFile(
