@@ -53,7 +53,7 @@ from dagster_versioned.odf.event_sql import EventEngine, EventQuery, EventSchema
 from dagster_versioned.odf.identity.multihash import Multihash
 from dagster_versioned.odf.identity.signature import SIGNATURE_KEY
 from dagster_versioned.odf.identity.signing_key import SigningKey
-from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask, slice_schema
+from dagster_versioned.odf.slice_file import RowsRefused, Slice, SliceTask
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.chain_head import BLOCKS, chain_head
 from dagster_versioned.tables.choose import VersionLike
@@ -123,7 +123,8 @@ class EventTable:
         ``source_state``, which says how far it was read. Nothing is committed where nothing happened.
 
         Raises what `VersionedTable.write` does, and `InvalidInput` for keys that are null or (in a `SnapshotMerge`)
-        repeated, dumps out of order, watermarks that decrease, columns that are lost or change their type.
+        repeated, nulls in columns that the chain states as required, dumps out of order, watermarks that decrease,
+        columns that are lost or change their type.
         """
         if self.history is None:
             raise InvalidInput(f"{self!r} was opened for reading. Nothing was written. Open it with an EventHistory.")
@@ -260,10 +261,8 @@ class EventTable:
         options = options or TableOptions()
 
         def make(staging: Staging) -> EventSlice:
-            arrow = slice_schema(schema, ground.arrow)
-            task = SliceTask.to(
-                staging, schema, arrow, ground.next_offset, ground.system_time, options.write_options(None)
-            )
+            written = options.write_options(None)
+            task = SliceTask.to(staging, schema, ground.arrow, ground.next_offset, ground.system_time, written)
             made = task.slice_of(engine.through(events, task))
             recorded = event(made)
             recorded_events = [*self._seed(ground, kind), *before, *new_schema(ground, schema, kind)]

@@ -21,13 +21,15 @@ from dagster_versioned.engines.conform import conform, stored_schema
 from dagster_versioned.engines.parquet_part import PartWriter
 from dagster_versioned.engines.parts import Part, RowsSummary, WriteOptions
 from dagster_versioned.engines.staging import Staging
-from dagster_versioned.errors import StorageError, UnsupportedType
+from dagster_versioned.errors import InvalidInput, StorageError, UnsupportedType
 from dagster_versioned.identity.digest import BagDigest
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
 from dagster_versioned.odf.blocks.events import DataSlice, OffsetInterval
 from dagster_versioned.odf.event_slice import SliceFile
 from dagster_versioned.odf.event_sql import REFUSED, EventSchema, Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
 from dagster_versioned.odf.identity.multihash import HashAlgorithm, Multihash
+from dagster_versioned.odf.slice_records import missing_value, with_nulls
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.event_history import EventColumns
 from dagster_versioned.tables.parts import SLICES
@@ -56,7 +58,7 @@ def slice_schema(schema: EventSchema, chain: pa.Schema | None) -> pa.Schema:
     """
     stored = schema_to_arrow(schema.stored)
     times = schema.columns.names[2:] if schema.time == "timestamp" else schema.columns.names[2:3]
-    known = {} if chain is None else dict(zip(chain.names, cast("list[Any]", chain.types), strict=True))
+    known = {} if chain is None else {field.name: field.type for field in fields_of(with_nulls(chain))}
     given = dict.fromkeys(times, MILLISECONDS) | known
     fields = cast("list[pa.Field[Any]]", list(stored))
     return pa.schema([field.with_type(given.get(field.name, field.type)) for field in fields])
@@ -80,11 +82,13 @@ class SliceTask:
 
     It gets batches of the operation, the event time and the data, in the types of the table, whatever they are called.
     The file goes below ``directory`` if that is there, else it is uploaded below ``prefix`` of ``store``. Every event
-    has the ``system_time``, which is of whole milliseconds. ``arrow`` are the types in the file.
+    has the ``system_time``, which is of whole milliseconds. ``arrow`` are the types in the file, ``stated`` the columns
+    as the chain has them, of which some may never be null.
     """
 
     schema: EventSchema
     arrow: pa.Schema
+    stated: pa.Schema | None
     first_offset: int
     system_time: datetime
     options: WriteOptions
@@ -97,7 +101,7 @@ class SliceTask:
         cls,
         staging: Staging,
         schema: EventSchema,
-        arrow: pa.Schema,
+        stated: pa.Schema | None,
         first_offset: int,
         system_time: datetime,
         options: WriteOptions,
@@ -108,10 +112,11 @@ class SliceTask:
         inside = staging.store.local_path(staging.key("part")) is not None
         options = replace(options, single_part=True, allow_empty=True)
         store = None if inside else staging.store
-        return cls(schema, arrow, first_offset, system_time, options, directory, store, staging.prefix)
+        arrow = slice_schema(schema, stated)
+        return cls(schema, arrow, stated, first_offset, system_time, options, directory, store, staging.prefix)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> bytes | None:
-        """What was written, as `slice_of` reads it; ``None`` where there are no events. Raises `UnsupportedType`."""
+        """What was written, as `slice_of` reads it; ``None`` where there are no events. Raises `InvalidInput`."""
         if self.directory is not None and self.directory.exists():
             return self._write(batches, self.directory)
         if self.store is None:
@@ -194,6 +199,13 @@ class SliceTask:
                     f"does not keep ({error}). Nothing was written. Cut them off first: date_trunc('millisecond', …)."
                 ) from error
         columns: list[Any] = [offsets, operations, system_times, event_times, *data]
+        given = dict(zip(self.arrow.names, columns, strict=True))
+        known = fields_of(self.stated) if self.stated is not None else []
+        if missing := missing_value([given[field.name] for field in known], known):
+            raise InvalidInput(
+                f"The column {missing!r:.200} has a null, and the chain states it as required, which cannot be taken "
+                "back. Nothing was written. Leave out the rows that lack it, or give them a value."
+            )
         return pa.RecordBatch.from_arrays(list(map(_cast, columns, self.arrow)), schema=self.arrow)
 
 

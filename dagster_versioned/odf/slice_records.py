@@ -1,13 +1,14 @@
 """The records of a slice, against what the chain says of them. Source: seed 002 ("Verifiability", "Offset",
 "System Time", "Representation of Retractions and Corrections")."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from dagster_versioned.errors import IntegrityError
+from dagster_versioned.odf.blocks.arrow_schema import fields_of
 from dagster_versioned.odf.blocks.events import DataSlice
 from dagster_versioned.odf.event_sql import Operation
 from dagster_versioned.odf.identity.arrow0 import Arrow0
@@ -37,6 +38,43 @@ _SYSTEM_COLUMNS: tuple[tuple[Callable[[Any], bool], str], ...] = (
 """What the columns of `EventColumns` hold, in their order."""
 
 
+def with_nulls(schema: pa.Schema) -> pa.Schema:
+    """The columns, of which each may be null, as may what is nested in them.
+
+    A cast to what is required fails at nulls inside of null structs, and passes over those in lists.
+    """
+    return pa.schema(list(map(_with_nulls, fields_of(schema))))
+
+
+def _with_nulls(field: "pa.Field[Any]") -> "pa.Field[Any]":
+    arrow: Any = pa  # whose stubs know no field as the type of what is nested
+    kind: Any = field.type
+    if pa.types.is_struct(kind):
+        kind = arrow.struct(list(map(_with_nulls, kind)))
+    elif pa.types.is_fixed_size_list(kind):
+        kind = arrow.list_(_with_nulls(kind.value_field), kind.list_size)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = (arrow.list_ if pa.types.is_list(kind) else arrow.large_list)(_with_nulls(kind.value_field))
+    return arrow.field(field.name, kind, True, field.metadata)
+
+
+def missing_value(columns: Iterable[Values], stated: Iterable["pa.Field[Any]"]) -> str | None:
+    """The path of a column, or of what is nested in it, that has a null and is stated as required."""
+    for values, field in zip(columns, stated, strict=True):
+        if not field.nullable and values.null_count:
+            return field.name
+        kind: Any = field.type
+        if pa.types.is_struct(kind):
+            inside = missing_value(values.drop_null().flatten(), kind)
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            inside = missing_value([values.drop_null().flatten()], [kind.value_field])
+        else:
+            inside = None
+        if inside is not None:
+            return f"{field.name}.{inside}"
+    return None
+
+
 class SliceRecords:
     """Checks the records of a slice, batch after batch in their order.
 
@@ -46,9 +84,10 @@ class SliceRecords:
 
     def __init__(self, data: DataSlice, schema: pa.Schema, columns: EventColumns) -> None:
         self._data = data
-        self._schema = schema
+        self._stated = schema
+        self._schema = with_nulls(schema)
         self._columns = columns
-        self._digest = Arrow0(schema)
+        self._digest = Arrow0(self._schema)
         self._next = data.offset_interval.start
         self._is_half = False
         self._first_time: int | None = None
@@ -67,6 +106,8 @@ class SliceRecords:
             times = _column(rows, self._columns.system_time).cast(_MOMENT, safe=False).cast(pa.int64())
         except (pa.ArrowException, ValueError) as error:
             raise IntegrityError(f"it has other values than its columns allow ({error!s:.200}).") from None
+        if missing := missing_value(cast("list[Values]", rows.columns), fields_of(self._stated)):
+            raise IntegrityError(f"its column {missing!r:.200} has a null, and the chain states it as required.")
         if rows.num_rows:
             self._check_operations(operations, self._next)
             self._check_times(times, self._next)

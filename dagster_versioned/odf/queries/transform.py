@@ -492,7 +492,7 @@ def _written(
     """These events as the slice of a block, written to a folder, by default one that is gone then."""
     with tempfile.TemporaryDirectory(prefix="dagster-versioned-") as spare:
         options = WriteOptions(single_part=True, allow_empty=True)
-        arrow = slice_schema(schema, own.arrow_schema())
-        moment = block.system_time.to_datetime()
-        task = SliceTask(schema, arrow, own.next_offset, moment, options, folder or Path(spare), None, "")
+        stated, moment = own.arrow_schema(), block.system_time.to_datetime()
+        arrow = slice_schema(schema, stated)
+        task = SliceTask(schema, arrow, stated, own.next_offset, moment, options, folder or Path(spare), None, "")
         return task.slice_of(event_engine_for(frame_type()).through(events, task))

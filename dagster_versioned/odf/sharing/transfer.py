@@ -165,7 +165,7 @@ def _pull(
     files = [file for block, _ in steps for file in files_of(block)]
     copied = staged.fetch(files, progress)
     # All of it, before the first is committed: of a source that is refused, the copy has nothing.
-    times = SystemTimes(_latest_time(table, copy, state) if steps and state is not None else None)
+    times = _times_until(table, copy, state if steps else None)
     slices = [(staged.slice_of(group, times), files_of(group[-1][0])) for group in _groups(steps)]
     for events, named in slices:
         staged.keep_checkpoints(named)
@@ -211,6 +211,7 @@ def push(
     theirs = _signature_of(copy, owner, at)
     if signature is not None and theirs is not None and not found.ahead:
         signature = max(theirs, signature, key=lambda one: own.block(one.head)[1].sequence_number)
+    check_slices(table, own, at, found.new)
     blocks = [own.block(name)[1] for name in found.new]
     files = [file for block in blocks for file in files_of(block)]
     missing = [file for file in files if not holds(target, file)]
@@ -457,6 +458,29 @@ class Staged:
     def discard(self) -> None:
         """Delete what was copied, once it is part of the table."""
         self._store.delete([info.key for info in self._store.list(PULLED)])
+
+
+def check_slices(table: VersionedTable, own: RemoteDataset, at: Multihash | None, new: Sequence[Multihash]) -> None:
+    """Raise `IntegrityError` for records that nobody could pull, among those of blocks that follow a copy's end."""
+    state = state_at(own, at) if new and at is not None else None
+    times = _times_until(table, own, state)
+    for block, then in steps_of(new, lambda name: own.block(name)[1], state):
+        columns, data = then.arrow_schema(), _data_of(block)
+        if columns is not None and data is not None:
+            key, schema = f"{SLICES}{data.physical_hash}", _table_schema(columns, then)
+            try:
+                with _local(own.store, key) as path:
+                    pulled_slice(path, key, data, schema, columns, _columns(then), times)
+            except (ObjectNotFound, FileNotFoundError):
+                continue  # the copy may have it
+            except IntegrityError as error:
+                raise IntegrityError(
+                    f"{key}: {error} Nobody could pull it. Nothing was pushed. `odf verify` says all that is wrong."
+                ) from None
+
+
+def _times_until(table: VersionedTable, copy: RemoteDataset, state: ChainState | None) -> SystemTimes:
+    return SystemTimes(None if state is None else _latest_time(table, copy, state))
 
 
 def _latest_time(table: VersionedTable, copy: RemoteDataset, state: ChainState) -> int | None:

@@ -31,7 +31,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     plan_of,
 )
 from dagster_versioned.odf.sharing.transfer import Progress as Note
-from dagster_versioned.odf.sharing.transfer import Transferred, copy_files, precedes, pushed_chain
+from dagster_versioned.odf.sharing.transfer import Transferred, check_slices, copy_files, precedes, pushed_chain
 from dagster_versioned.storage.http import check_lead
 from dagster_versioned.tables.table import VersionedTable
 
@@ -65,6 +65,7 @@ def push_smart(
 
     found = difference(end.head, own.block, at, theirs)
     sent: tuple[int, int] = (0, 0)
+    check_slices(table, own, at, found.new)
     blocks = [own.block(name) for name in found.new]
     if blocks:
         channel = target.channel("push")
