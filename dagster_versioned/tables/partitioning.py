@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal, Self, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -194,10 +195,30 @@ class Partitioning:
             )
         if getattr(kind, "tz", None) is not None:
             zoned = moments.cast(cast("Any", pa.timestamp("us", tz=str(self.timezone))), safe=False)
+            if self._rhythm.cadence == "hourly":
+                return self._keys_of_hours(zoned, self._rhythm)
             moments = cast("Any", pc.local_timestamp(zoned))
         # Arrow prints fractions of a second in the precision of the type.
         starts: Any = self._rhythm.starts(moments.cast(pa.timestamp("us"), safe=False)).cast(pa.timestamp("s"))
         return cast("pa.ChunkedArray[Any]", pc.strftime(starts, format=self.format or ""))
+
+    def _keys_of_hours(self, moments: Any, rhythm: _Rhythm) -> "pa.ChunkedArray[Any]":
+        """The keys of moments in the windows' zone. Of two hours that have one name, the second one has its offset."""
+        compute: Any = pc
+        wall = compute.local_timestamp(moments)
+        # As far back as the wall clock says, but on no clock: between may lie an hour that comes twice.
+        starts = compute.subtract(moments, compute.subtract(wall, rhythm.starts(wall)))
+        named = compute.local_timestamp(starts)
+        zone = str(self.timezone)
+        first = compute.assume_timezone(named, zone, ambiguous="earliest", nonexistent="earliest")
+        keys = compute.strftime(named.cast(pa.timestamp("s")), format=self.format)
+        with_offset = compute.strftime(starts.cast(pa.timestamp("s", zone)), format=self._format_with_offset)
+        return compute.if_else(compute.equal(first, starts), keys, with_offset)
+
+    @property
+    def _format_with_offset(self) -> str:
+        """The format of the key of an hour that comes a second time. Source: Dagster's `dst_safe_strftime`."""
+        return f"{self.format}%z"
 
     def __str__(self) -> str:
         if self.kind == "time_window":
@@ -222,11 +243,24 @@ class Partitioning:
         try:
             moment = datetime.strptime(key, self.format or "")
         except ValueError:
-            return False
+            return self._is_second(key)
         if self._rhythm is None or moment.tzinfo is not None:
             return True
         # A key may say less than when its window begins, such as the day of one that begins at six.
         return self._rhythm.next_start(moment).strftime(self.format or "") == key
+
+    def _is_second(self, key: str) -> bool:
+        """Whether a key is of a window that begins in an hour which comes a second time, as the clock is set back."""
+        if str(self.cron).split()[1] != "*":
+            return False
+        try:
+            wall = datetime.strptime(key, self._format_with_offset).replace(tzinfo=None)
+            first, second = (wall.replace(tzinfo=ZoneInfo(str(self.timezone)), fold=fold) for fold in (0, 1))
+        except (ValueError, ZoneInfoNotFoundError):
+            return False
+        came_back = cast("timedelta", first.utcoffset()) > cast("timedelta", second.utcoffset())
+        begins = self._rhythm is None or self._rhythm.next_start(wall) == wall
+        return came_back and begins and second.strftime(self._format_with_offset) == key
 
 
 def shown(keys: Sequence[str], count: int = 5) -> str:

@@ -1,7 +1,7 @@
 """A table remembers what its partitions are, and takes no key that means something else."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -123,10 +123,58 @@ def test_the_key_of_a_moment_is_the_one_that_dagster_gives(schedule: str, wall: 
     key = ours.keys_of(pa.chunked_array([pa.array([moment], pa.timestamp("us", "UTC"))]), "t")[0].as_py()
     window = theirs.time_window_for_partition_key(key)
     assert not ours.unknown_keys([key])
-    assert window.start.strftime(str(ours.format)) == key
-    # Where clocks are set back, one key names what is two hours.
-    assert window.start.replace(tzinfo=None) <= moment.replace(tzinfo=None)
-    assert moment.replace(tzinfo=None) < window.end.replace(tzinfo=None) or moment.dst() != window.end.dst()
+    assert window.start.astimezone(UTC) <= moment.astimezone(UTC) < window.end.astimezone(UTC)
+
+
+ZONES = {  # an instant around which the clock is set back, and one around which it is set forward
+    "Europe/Berlin": (datetime(2024, 10, 27, 1), datetime(2024, 3, 31, 1)),
+    "America/New_York": (datetime(2024, 11, 3, 6), datetime(2024, 3, 10, 7)),
+    "America/St_Johns": (datetime(2024, 11, 3, 4, 30), datetime(2024, 3, 10, 5, 30)),
+    "Australia/Sydney": (datetime(2024, 4, 6, 16), datetime(2024, 10, 5, 16)),
+    "Pacific/Auckland": (datetime(2024, 4, 6, 14), datetime(2024, 9, 28, 14)),
+}
+
+
+@pytest.mark.parametrize("cron", ["0 * * * *", "30 * * * *"])
+@pytest.mark.parametrize("zone", ZONES)
+def test_an_hour_that_comes_twice_is_two_partitions_as_it_is_to_dagster(zone: str, cron: str) -> None:
+    import dagster as dg
+
+    for turn in ZONES[zone]:
+        moments = [turn.replace(tzinfo=UTC) + timedelta(minutes=10 * step) for step in range(-18, 18)]
+        theirs = dg.TimeWindowPartitionsDefinition(
+            start=turn - timedelta(days=2), cron_schedule=cron, fmt="%Y-%m-%d-%H:%M", timezone=zone
+        )
+        ours = Partitioning.time_windows(cron, timezone=zone)
+        keys = ours.keys_of(pa.chunked_array([pa.array(moments, pa.timestamp("us", "UTC"))]), "t").to_pylist()
+        for moment, key in zip(moments, keys, strict=True):
+            window = theirs.time_window_for_partition_key(key)
+            start, end = window.start.astimezone(UTC), window.end.astimezone(UTC)
+            assert start <= moment < end
+            assert end - start == timedelta(hours=1)
+        assert set(keys) <= set(theirs.get_partition_keys(current_time=turn.replace(tzinfo=UTC) + timedelta(days=2)))
+        assert not ours.unknown_keys(keys)
+        by_city = Partitioning.multi({"city": Partitioning.names(), "hour": ours})
+        assert not by_city.unknown_keys([f"Bonn|{key}" for key in keys])
+
+
+@pytest.mark.parametrize("zone", ZONES)
+def test_parts_of_such_an_hour_are_keys_too_and_no_others_with_an_offset(zone: str) -> None:
+    import dagster as dg
+
+    back, _ = ZONES[zone]
+    theirs = dg.TimeWindowPartitionsDefinition(
+        start=back - timedelta(days=1), cron_schedule="*/15 * * * *", fmt="%Y-%m-%d-%H:%M", timezone=zone
+    )
+    keys = theirs.get_partition_keys(current_time=back.replace(tzinfo=UTC) + timedelta(days=1))
+    seconds = [key for key in keys if len(key) > len("2024-10-27-02:00")]
+    quarters = Partitioning.time_windows("*/15 * * * *", key_format="%Y-%m-%d-%H:%M", timezone=zone)
+    assert len(seconds) == 4
+    assert not quarters.unknown_keys(keys)
+    strange = [f"{seconds[0]}0", f"{seconds[0][:-5]}+0000", seconds[0].replace("2024", "2023"), f"{keys[0]}+0100"]
+    assert quarters.unknown_keys(strange) == strange
+    daily = Partitioning.time_windows("daily", key_format="%Y-%m-%d-%H:%M", timezone=zone)
+    assert daily.unknown_keys(seconds[:1]) == seconds[:1]
 
 
 @pytest.mark.parametrize("text", ["", "every day", "* * *"])

@@ -1,6 +1,6 @@
 """The rows that are there get other partitions in one commit; nobody sees some of them twice, or none."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pytest
@@ -214,3 +214,18 @@ def test_times_are_read_in_the_zone_of_the_windows(table: VersionedTable) -> Non
     table.write(pa.table({"at": pa.array(moments, pa.timestamp("us", "UTC"))}))
     table.repartition(Partitioning.time_windows("monthly", timezone="Europe/Berlin"), "at", dry_run=False)
     assert {k: v.identity.nrow for k, v in table.partitions().items()} == {"2026-10-01": 1, "2026-11-01": 1}
+
+
+def test_an_hour_that_comes_twice_is_two_partitions(table: VersionedTable) -> None:
+    moments = [datetime(2024, 10, 26, 22, 30, tzinfo=UTC) + timedelta(hours=hour) for hour in range(6)]
+    table.write(pa.table({"at": pa.array(moments, pa.timestamp("us", "UTC")), "n": range(6)}))
+    hours = Partitioning.time_windows("hourly", timezone="Europe/Berlin")
+    table.repartition(hours, "at", dry_run=False)
+    second = "2024-10-27-02:00+0100"
+    assert {key: table.read(partition=key)["n"].to_pylist() for key in table.partitions()} == {
+        f"2024-10-27-{key}": [n] for n, key in enumerate(["00:00", "01:00", "02:00", "02:00+0100", "03:00", "04:00"])
+    }
+    result = table.write(pa.table({"at": moments[3:4], "n": [33]}), partition=second)
+    assert result.version.partition == second
+    table.revert("@1", partition=second)
+    assert table.read(partition=second)["n"].to_pylist() == [3]
