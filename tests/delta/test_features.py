@@ -65,6 +65,7 @@ def test_readable(protocol: Protocol, table: Metadata) -> None:
         (Protocol(4, 7, ("x",), ("x",)), metadata(), "reader version 4"),
         (Protocol(0, 1), metadata(), "reader version 0"),
         (Protocol(2, 5), mapped("other"), "columnMapping: the mode 'other'"),
+        (Protocol(1, 1), replace(metadata(), format_provider="orc"), "format 'orc'"),
         (Protocol(3, 7, ("somethingNew",), ("somethingNew",)), metadata(), "somethingNew"),
         (Protocol(3, 7, ("somethingNew", "catalogManaged"), ()), metadata(), "catalogManaged, somethingNew"),
     ],

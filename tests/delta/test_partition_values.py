@@ -1,5 +1,5 @@
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from urllib.parse import unquote
@@ -83,6 +83,29 @@ def test_round_trip(pair: tuple[str, Any]) -> None:
 )
 def test_every_spelling_of_the_protocol_is_read(text: str, data_type: str, value: object) -> None:
     assert decode(text, data_type) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "data_type", "text"),
+    [
+        (None, "string", None),
+        ("a b=%", "string", "a b=%"),
+        (b"\x01\x02", "binary", "\x01\x02"),
+        (True, "boolean", "true"),
+        (False, "boolean", "false"),
+        (-128, "byte", "-128"),
+        (2**63 - 1, "long", "9223372036854775807"),
+        (1.5, "double", "1.5"),
+        (-math.inf, "float", "-Infinity"),
+        (math.nan, "double", "NaN"),
+        (Decimal("100"), "decimal(5,2)", "100.00"),
+        (date(2024, 2, 29), "date", "2024-02-29"),
+        (datetime(1970, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), "timestamp", "1970-01-01T00:00:00.000000Z"),
+        (datetime(1970, 1, 1, 0, 0, 0, 500_000), "timestamp_ntz", "1970-01-01 00:00:00.500000"),
+    ],
+)
+def test_values_are_written_as_the_protocol_spells_them(value: Any, data_type: str, text: str | None) -> None:
+    assert encode(value, data_type) == text
 
 
 @pytest.mark.parametrize(

@@ -295,8 +295,12 @@ def test_a_whole_table_and_partitions_do_not_mix(project: Project, rows: pa.Tabl
         parted.write(rows)
 
 
-def test_an_empty_table_is_a_version_where_it_was_allowed(table: VersionedTable) -> None:
+def test_an_empty_table_is_refused_and_a_version_where_it_was_allowed(table: VersionedTable) -> None:
     empty = pa.table({"a": pa.array([], pa.int64())})
+    for options in (None, TableOptions(mode="append")):
+        with pytest.raises(EmptyTable, match="Nothing was written"):
+            table.write(empty, options=options)
+    assert contents(table.store) == {}
     result = table.write(empty, options=TableOptions(allow_empty=True))
     assert result.change == "full"
     assert table.read().schema.names == ["a"]
