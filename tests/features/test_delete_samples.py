@@ -8,6 +8,7 @@ import pytest
 
 from dagster_versioned import Project, TableOptions, delete_samples, resolve_update
 from dagster_versioned.errors import ExpiredVersion, InvalidInput
+from dagster_versioned.tables.environments import create_environment, drop_environment
 from dagster_versioned.tables.feature_record import FeatureRecord
 from support.crashes import append_as_another_program
 from support.feature_tables import BASE, counted, graph_of, loud, videos, words
@@ -125,6 +126,32 @@ def test_what_a_deletion_vector_hides_goes_for_good(tmp_path):
     delete_samples(project, "words", "id = 6", hard=True, why="a request", dry_run=False)
     assert {5, 6} & {n for rows in stored(project) for n in rows["id"].to_pylist()} == set()
     assert project.table("words").verify().ok
+
+
+@pytest.mark.parametrize(("where", "left"), [("text = 'B2'", [1, 3]), ("text = 'B'", [1, 3]), ("text = 'C'", [1, 2])])
+def test_a_hard_deletion_takes_a_sample_however_it_reads_in_other_versions(project, where, left):
+    run(project, BASE[0], (2, "b2", "y"), BASE[2])
+    done = delete_samples(project, "words", where, hard=True, why="a request", dry_run=False)
+    assert (done.rows, len(done.purged), ids(project)) == (1, 2, left)
+    (gone,) = {1, 2, 3} - {*left}
+    assert not any(gone in rows["id"].to_pylist() for rows in stored(project))
+
+
+@pytest.mark.parametrize("where", ["text = 'B'", "text = 'NEW'"])
+def test_a_hard_deletion_is_refused_while_an_environment_wrote_such_a_sample(project, where):
+    """Also where production has the sample under a text of its own, which the environment began without."""
+    delete_samples(project, "words", "id = 2", hard=True, why="a first request", dry_run=False)
+    create_environment(project, "pr-1")
+    run(project.in_environment("pr-1"), BASE[0], (2, "new", "y"), BASE[2])
+    run(project)
+    head = project.table("words").version()
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match=r"'pr-1' wrote version .* Nothing was deleted\..*env drop pr-1"):
+            delete_samples(project, "words", where, hard=True, why="a request", dry_run=dry_run)
+    assert project.table("words").version() == head
+    drop_environment(project, "pr-1")
+    delete_samples(project, "words", "text = 'B'", hard=True, why="a request", dry_run=False)
+    assert ids(project) == [1, 3]
 
 
 def test_a_pinned_version_keeps_its_samples(project):
