@@ -388,6 +388,19 @@ def log_files(store: ObjectStore) -> Iterator[LogFile]:
                 yield LogFile(info.key, int(match[1]), cast("Any", kind), info.modified)
 
 
+def checkpoints_of(store: ObjectStore) -> list[CheckpointFiles]:
+    """Every whole checkpoint that there is, also several of one version, by version."""
+    listed = ((_CHECKPOINT.fullmatch(info.key), info) for info in store.list(LOG_FOLDER))
+    found = [(match, info) for match, info in listed if match is not None]
+    return sorted(_every(found), key=lambda files: files.version)
+
+
+def compactions_of(store: ObjectStore) -> list[range]:
+    """The versions of every log compaction file that there is."""
+    matches = (_COMPACTION.fullmatch(info.key) for info in store.list(LOG_FOLDER))
+    return [range(int(match[1]), int(match[2]) + 1) for match in matches if match is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class _Listing:
     versions: list[int]
@@ -441,21 +454,26 @@ class _Listing:
 
 def _complete(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[CheckpointFiles]:
     """Whole checkpoints, of several for one version the classic or uniquely named one before a multi-part one."""
-    single: dict[int, tuple[str, int]] = {}
+    versions: set[int] = set()
+    for files in _every(found):
+        if files.version not in versions:
+            versions.add(files.version)
+            yield files
+
+
+def _every(found: list[tuple[re.Match[str], ObjectInfo]]) -> Iterator[CheckpointFiles]:
+    """All whole checkpoints, those in one file first."""
     parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     for match, info in found:
         version, file = int(match[1]), (info.key, file_time_ms(info))
         if match["part"] is None:
-            if match["unique"] is None and match["format"] == "json":
-                continue
-            single.setdefault(version, file)
+            if match["unique"] is not None or match["format"] == "parquet":
+                yield CheckpointFiles(version, (file[0],), file[1])
         elif match["format"] == "parquet":
             parts.setdefault((version, int(match["parts"])), {})[int(match["part"])] = file
-    for version, (key, time) in single.items():
-        yield CheckpointFiles(version, (key,), time)
     for (version, count), files in parts.items():
         # By number first: the count is whatever a file's name claims.
-        if version not in single and len(files) == count and sorted(files) == list(range(1, count + 1)):
+        if len(files) == count and sorted(files) == list(range(1, count + 1)):
             yield CheckpointFiles(
                 version, tuple(files[part][0] for part in sorted(files)), max(time for _, time in files.values())
             )

@@ -17,7 +17,14 @@ from dagster_versioned.delta.commit.checkpoint import (
     same_rows,
     write_checkpoint,
 )
-from dagster_versioned.delta.log.commits import LAST_CHECKPOINT_KEY, LOG_FOLDER, Commit, last_checkpoint_version
+from dagster_versioned.delta.log.commits import (
+    LAST_CHECKPOINT_KEY,
+    LOG_FOLDER,
+    Commit,
+    checkpoints_of,
+    last_checkpoint_version,
+)
+from dagster_versioned.delta.log.derived_files import Misleading, misleading_files
 from dagster_versioned.delta.log.snapshot import Snapshot, load_snapshot, replayed
 from dagster_versioned.errors import ObjectNotFound, VersionedError
 from dagster_versioned.identity.names import TableName
@@ -107,6 +114,7 @@ class Publisher:
             self._datom.rebuild(state.history)
         self._ref = None
         self._publish_ref(state)
+        self._store.delete([key for one in self.misleading(commits) for key in one.keys])
         for key, data in self.checkpoints(commits):
             if self._stored(key) != data:
                 self._store.put(key, data)
@@ -153,6 +161,19 @@ class Publisher:
                 hints += (one.hint, one.plain_hint, hint_of_size(one.hint, size))
         if hints and not self._names_foreign(last):
             yield LAST_CHECKPOINT_KEY, lambda data: data in hints
+
+    def misleading(self, commits: Sequence[Commit]) -> Iterator[Misleading]:
+        """What lies in the log beside the commits, whoever wrote it, and is not what they say: checksums, compactions,
+        checkpoints but for those of `checkpoints`, and a ``_last_checkpoint`` that names none."""
+        own = [checkpoint_key(one.version) for one in _checkpoints(commits)]
+        found = list(misleading_files(self._store, commits, self._forked_at, own))
+        yield from found
+        named = last_checkpoint_version(self._store)
+        if self._size(LAST_CHECKPOINT_KEY) is None or (named is not None and named <= self._forked_at):
+            return
+        false = {one.keys for one in found}
+        if named not in {files.version for files in checkpoints_of(self._store) if files.keys not in false}:
+            yield Misleading((LAST_CHECKPOINT_KEY,), "it names no checkpoint that can be used")
 
     def _names_foreign(self, log_version: int) -> bool:
         """Whether ``_last_checkpoint`` may name one that another program wrote: after a log version, or under a name of

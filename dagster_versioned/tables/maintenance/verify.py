@@ -151,7 +151,11 @@ def _derived(
             yield _document(table.store, key, check)
         if with_head:
             yield _head(table.project.data, head_key(table.name), table_head(table.name, state), state.log_version)
-        yield [*_checkpoints(publisher, table.store, commits), *_extra(publisher, state)]
+        yield [
+            *_checkpoints(publisher, table.store, commits),
+            *_misleading(publisher, table.store, commits),
+            *_extra(publisher, state),
+        ]
 
     return len(documents) + with_head + 1, findings()
 
@@ -160,6 +164,14 @@ def _checkpoints(publisher: Publisher, store: ObjectStore, commits: Sequence[Com
     try:
         for key, check in publisher.checkpoint_checks(commits):
             yield from _document(store, key, check)
+    except VersionedError as error:
+        yield Finding("log", store.uri, str(error))
+
+
+def _misleading(publisher: Publisher, store: ObjectStore, commits: Sequence[Commit]) -> Iterator[Finding]:
+    try:
+        for one in publisher.misleading(commits):
+            yield Finding("document", one.keys[0], f"{one.problem}; repair() takes it away, the commits say it all")
     except VersionedError as error:
         yield Finding("log", store.uri, str(error))
 

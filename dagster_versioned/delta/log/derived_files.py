@@ -1,0 +1,122 @@
+"""What lies beside the commits for readers to begin at, compared with the commits: whoever wrote it.
+
+Checkpoints (with their sidecars), log compaction files and checksums can all be made from the commits. One that says
+something else misleads every reader, or keeps it out.
+"""
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from dagster_versioned.delta.actions import Add, DomainMetadata, Metadata, Protocol, Txn
+from dagster_versioned.delta.files.file_actions import to_adds
+from dagster_versioned.delta.log.checkpoint_read import read_checkpoint
+from dagster_versioned.delta.log.checksum import Checksum
+from dagster_versioned.delta.log.commits import (
+    CheckpointFiles,
+    Commit,
+    checkpoints_of,
+    checksum_key,
+    compaction_key,
+    compactions_of,
+    log_files,
+    parse_commit,
+)
+from dagster_versioned.delta.log.replay import Changes
+from dagster_versioned.delta.log.snapshot import Snapshot, replayed
+from dagster_versioned.errors import VersionedError
+from dagster_versioned.storage.object_store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Misleading:
+    """Files (of a checkpoint in parts, several) that say together what the commits do not: what, in words."""
+
+    keys: tuple[str, ...]
+    problem: str
+
+
+def misleading_files(
+    store: ObjectStore, commits: Sequence[Commit], after: int = -1, but: Container[str] = ()
+) -> Iterator[Misleading]:
+    """The files beside ``commits``, which are all from version 0 on, that are not what these say; each is read.
+
+    Only those of versions ``after`` one, and none whose key is in ``but``.
+    """
+    checksums = [file.version for file in log_files(store) if file.kind == "checksum"]
+    looks: list[tuple[int, tuple[str, ...], Callable[[Snapshot], str | None]]] = []
+    looks += [(one, (checksum_key(one),), partial(_checksum, store, one)) for one in checksums]
+    looks += [(one.version, one.keys, partial(_checkpoint, store, one)) for one in checkpoints_of(store)]
+    looks = [look for look in looks if look[0] > after and look[1][0] not in but]
+    snapshot: Snapshot | None = None
+    for version, keys, look in sorted(looks, key=lambda one: one[:2]):
+        problem = "the log ends before this version"
+        if version < len(commits):
+            snapshot = _until(commits, version, snapshot)
+            problem = look(snapshot)
+        if problem is not None:
+            yield Misleading(keys, problem)
+    for versions in compactions_of(store):
+        if versions.stop - 1 > after and (problem := _compaction(store, versions, commits)) is not None:
+            yield Misleading((compaction_key(versions),), problem)
+
+
+def _until(commits: Sequence[Commit], version: int, before: Snapshot | None) -> Snapshot:
+    if before is None:
+        return replayed(commits[: version + 1])
+    return before.advance(commits[before.version + 1 : version + 1])
+
+
+def _checksum(store: ObjectStore, version: int, found: Snapshot) -> str | None:
+    key = checksum_key(version)
+    try:
+        return Checksum.parse(store.get(key), key).difference(found.checksum)
+    except VersionedError as error:
+        return str(error)
+
+
+def _checkpoint(store: ObjectStore, files: CheckpointFiles, found: Snapshot) -> str | None:
+    try:
+        held = read_checkpoint(store, files)
+        named = {kind: [one for one in held.actions if isinstance(one, kind)] for kind in (Protocol, Metadata)}
+        if any(len(actions) != 1 for actions in named.values()):
+            return "it does not hold exactly one protocol and one metaData"
+        (protocol,), (metadata,) = named[Protocol], named[Metadata]
+    except VersionedError as error:
+        return str(error)
+    difference = Checksum.of(held.files, cast("Protocol", protocol), cast("Metadata", metadata)).difference(
+        Checksum.of(found.files, found.protocol, found.metadata)
+    )
+    if difference is not None:
+        return difference
+    txns = {one.app_id: one.version for one in held.actions if isinstance(one, Txn)}
+    domains = {one.domain: one.configuration for one in held.actions if isinstance(one, DomainMetadata)}
+    if _facts(to_adds(held.files)) != _facts(found.adds()):
+        return "its files are not those of the log"
+    if any(txns.get(app) != one.version for app, one in found.txns.items()):
+        return "its transaction identifiers are not those of the log"
+    return "its domains are not those of the log" if domains != dict(found.domains) else None
+
+
+def _compaction(store: ObjectStore, versions: range, commits: Sequence[Commit]) -> str | None:
+    key = compaction_key(versions)
+    if versions.stop > len(commits):
+        return "the log ends before this version"
+    try:
+        held = Changes.of([parse_commit(versions[-1], store.get(key), 0)])
+    except VersionedError as error:
+        return str(error)
+    found = Changes.of(commits[versions.start : versions.stop])
+    same = (
+        _facts(to_adds(held.adds)) == _facts(to_adds(found.adds))
+        and set(held.touched.to_pylist()) == set(found.touched.to_pylist())
+        and (held.newest_protocol, held.newest_metadata) == (found.newest_protocol, found.newest_metadata)
+        and (held.txns(), held.domains()) == (found.txns(), found.domains())
+    )
+    return None if same else "it is not what its commits come to"
+
+
+def _facts(adds: Iterable[Add]) -> dict[object, object]:
+    """What decides on rows, of each file."""
+    return {add.identity: (add.size, dict(add.partition_values), add.deletion_vector) for add in adds}
