@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -54,13 +55,19 @@ The two are compared on values at the edges (tests/engines/test_sql_in_spark.py)
 _INTEGERS = {"TINYINT": "byte", "SMALLINT": "short", "INT": "integer", "BIGINT": "long"}
 _WHOLE, _DAY = r"\s*[+-]?\d+\s*", r"\d{4}-\d{1,2}-\d{1,2}"
 _NUMBER = r"(?i)\s*(nan|[+-]?(inf|infinity|(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?))\s*"
-_TIME = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}:\d{{1,2}}(\.\d{{1,6}})?)?"
+_TIME = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}(:\d{{1,2}}(\.\d{{1,6}})?)?)?"
+_INSTANT = rf"{_DAY}([ T]\d{{1,2}}:\d{{1,2}}(:\d{{1,2}}(\.\d{{1,6}})?)?(Z| ?UTC|[+-]((0\d|1[0-7]):[0-5]\d|18:00))?)?"
+_INSTANTS = ("TIMESTAMPTZ", "TIMESTAMPLTZ")
+_REGION = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?) ?([A-Za-z_]+(?:/[A-Za-z_]+)+)", re.ASCII
+)
 _FORMS = {
     **dict.fromkeys(_INTEGERS, _WHOLE),
     **dict.fromkeys(("FLOAT", "DOUBLE"), _NUMBER),
     "BOOLEAN": r"(?i)true|false",
     "DATE": rf"\s*{_DAY}\s*",
-    **dict.fromkeys(("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPLTZ", "TIMESTAMPNTZ"), _TIME),
+    **dict.fromkeys(_INSTANTS, _INSTANT),
+    "TIMESTAMPNTZ": _TIME,
 }
 """Texts that both engines take for a value of a type, and for the same."""
 _TEXTS = {"TEXT", "VARCHAR", "CHAR", "NVARCHAR"}
@@ -192,6 +199,8 @@ class Names:
     def _named(self, node: "Expr", text: str, used: set[tuple[str, str]]) -> "Expr":
         from sqlglot import exp
 
+        if isinstance(node, exp.Literal) and "\x00" in node.name:
+            return _with_nul(node.name)
         if not isinstance(node, exp.Column):
             return node
         side, column, fields = self._find([part.name for part in node.parts], text)
@@ -312,6 +321,8 @@ class Names:
             changed.set("this", exp.Anonymous(this="trunc", expressions=[node.this.copy()]))
         elif wanted == "DECIMAL" and held in ("FLOAT", "DOUBLE", "VARCHAR") and not isinstance(node.this, exp.Literal):
             raise _refused(text, f"{node.sql('spark')}: it casts to a decimal what is none, whose last digit {_OTHER}")
+        elif wanted in _FORMS and isinstance(node.this, exp.Literal) and not isinstance(node, exp.TryCast):
+            changed.set("this", _spelled(node.this.name, wanted, text))
         elif wanted in _FORMS and held == "VARCHAR":
             form = exp.Literal.string(_FORMS[wanted])
             whole = exp.Anonymous(this="regexp_full_match", expressions=[node.this.copy(), form])
@@ -420,9 +431,17 @@ def _spark() -> Any:
     def casting(kind: str) -> Callable[[list[Any]], Any]:
         return lambda given: _cast(given[0], kind)
 
+    def instant(given: list[Any]) -> Any:
+        """An instant, which the parser's own function takes for a time without a zone."""
+        if len(given) == 1:
+            return _cast(given[0], "TIMESTAMPTZ")
+        return exp.StrToTime(this=given[0], format=given[1])
+
     functions: dict[str, Any] = {
         **Spark.Parser.FUNCTIONS,
         "NOW": lambda _: exp.CurrentTimestamp(),  # pyright: ignore[reportUnknownLambdaType]
+        "TO_TIMESTAMP": instant,
+        "TIMESTAMP": instant,
         **{name: casting(name) for name in ("TINYINT", "SMALLINT", "BIGINT", "DOUBLE", "FLOAT", "BOOLEAN")},
     }
 
@@ -446,6 +465,41 @@ def _cast(tree: "Expr", kind: str) -> "Expr":
     return exp.Cast(this=tree, to=exp.DataType.build(kind))
 
 
+def _spelled(value: str, wanted: str, text: str) -> "Expr":
+    """A text that is cast to a type, as both engines take it; at once, since where all files are passed over nothing is
+    evaluated. Raises `InvalidInput`."""
+    from sqlglot import exp
+
+    utc = _in_utc(value) if wanted in _INSTANTS else None
+    if utc is None and not re.fullmatch(_FORMS[wanted], value):
+        raise _refused(text, f"{value!r:.100} is no {wanted} that both engines read alike")
+    return exp.Literal.string(value if utc is None else utc)
+
+
+def _in_utc(text: str) -> str | None:
+    """A time of a region, such as Europe/Paris, in UTC; as Java does, of an hour that comes twice the first."""
+    match = _REGION.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        local = datetime.fromisoformat(f"{match[1]} {match[2]}").replace(tzinfo=ZoneInfo(match[3]))
+        return local.astimezone(UTC).isoformat(sep=" ")
+    except (ValueError, OverflowError, ZoneInfoNotFoundError):
+        return None
+
+
+def _with_nul(text: str) -> "Expr":
+    """DuckDB's parser ends at a NUL."""
+    from sqlglot import exp
+
+    first, *others = text.split("\x00")
+    joined: Expr = exp.Literal.string(first)
+    for other in others:
+        nul = exp.Anonymous(this="chr", expressions=[_zero()])
+        joined = exp.DPipe(this=exp.DPipe(this=joined, expression=nul), expression=exp.Literal.string(other))
+    return exp.Paren(this=joined)
+
+
 def _zero() -> "Expr":
     from sqlglot import exp
 
@@ -455,7 +509,7 @@ def _zero() -> "Expr":
 def _error(text: str) -> "Expr":
     from sqlglot import exp
 
-    message = f"a value has no result in {text[:100]}"
+    message = f"a value has no result in {text[:100]}".replace("\x00", "\\0")
     return exp.Anonymous(this="error", expressions=[exp.Literal.string(message)])
 
 

@@ -165,6 +165,10 @@ extract(week from other) | extract(day from at) | extract(minute from at) | extr
 extract(month from other) | extract(dayofweek from other) | dayofweek(other) | quarter(other) | unix_date(other)
 date_format(other, 'yyyy') | date_format(at, 'yyyy/MM/dd') | date_format(at, 'HH:mm')
 date_format(other, 'dd.MM.yyyy') | timestampadd(MONTH, 1, at) | timestampadd(HOUR, -1, at) | dateadd(day, -1)
+at = timestamp'2020-02-29T23:59:59.999999Z' | at > timestamp'1970-01-01 01:00:00+01:00'
+at = to_timestamp('1970-01-01T00:00')
+at < timestamp'2021-01-03 13:30:15 Europe/Paris' | at = cast('1970-01-01 00:00:00 UTC' as timestamp)
+to_timestamp(concat(date_format(day, 'yyyy-MM-dd'), 'T01:30:00+05:30')) | timestamp(concat(day, ' 02:00'))
 dateadd(DAY, 1, other) | to_date(other) | date(s) | timestamp(s) | hour(day) | current_date() > day
 """
 """Separated by lines and `` | ``."""
