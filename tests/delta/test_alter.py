@@ -443,9 +443,10 @@ def test_files_get_the_statistics_of_clustering_columns_that_they_lack(uri, prop
 
 
 def test_a_file_without_any_statistics_gets_those_of_its_clustering_columns(tmp_path):
-    table = table_of_others(tmp_path, pa.table({"a": [1.5, None], "b": ["x", "y"]}), None)
-    table.cluster_by("a")
-    assert statistics(table) == [{"numRecords": 2, "minValues": {"a": 1.5}, "maxValues": {}, "nullCount": {"a": 1}}]
+    table = table_of_others(tmp_path, pa.table({"a": [1.5, None], "b": ["x", None]}), None)
+    table.cluster_by("a", "b")  # whether there is a NaN is not known
+    bounds, nulls = {"b": "x"}, {"a": 1, "b": 1}
+    assert statistics(table) == [{"numRecords": 2, "minValues": bounds, "maxValues": bounds, "nullCount": nulls}]
 
 
 @pytest.mark.parametrize("missing", [True, False])

@@ -18,6 +18,7 @@ from dagster_versioned.delta.files.statistics import (
     parse,
     to_json,
     upper_bound,
+    with_column,
 )
 from dagster_versioned.delta.schema.types import StructType, schema_from_arrow
 from dagster_versioned.errors import InvalidInput, LogCorrupt
@@ -57,6 +58,10 @@ def one(values: list[Any], arrow: pa.DataType, **options: Any) -> tuple[Any, Any
          ("2020-01-01T00:00:00.001", "2020-01-01T00:00:00.002", 0)),
         ([datetime(1969, 12, 31, 23, 59, 59, 999999, UTC)], pa.timestamp("us", "UTC"),
          ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z", 0)),
+        ([datetime(9999, 12, 31, 23, 59, 59, 999001, UTC)], pa.timestamp("us", "UTC"),
+         ("9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999001Z", 0)),
+        ([datetime(2020, 1, 1), datetime.max], pa.timestamp("us"),
+         ("2020-01-01T00:00:00.000", "9999-12-31T23:59:59.999999", 0)),
         ([253402300800000000 * 2], pa.timestamp("us"), (None, None, 0)),
         ([1.5, -0.5], pa.float64(), (None, None, 0)),
         ([math.inf, -math.inf], pa.float64(), (None, None, 0)),
@@ -123,6 +128,21 @@ def test_structs_nest_and_collections_have_no_bounds() -> None:
         "maxValues": {"a.b": 2, "a": {"b": {"c": 5}}, "last": 2.0},
         "nullCount": {"a.b": 0, "a": {"b": {"c": 1}}, "last": 0},
     }
+
+
+@pytest.mark.parametrize("value", [None, {"inner": None}, {"inner": {"c": None}}], ids=["struct", "inner", "leaf"])
+def test_a_struct_of_nulls_throughout_has_empty_bounds(value: Any) -> None:
+    kind = pa.struct([("inner", pa.struct([("c", pa.int64())]))])
+    found = statistics(pa.table({"x": [1, 2], "s": pa.array([value] * 2, kind)}), row_group_size=1)
+    empty: dict[str, Any] = {"s": {"inner": {}}}
+    assert found == {
+        "numRecords": 2,
+        "minValues": {"x": 1, **empty},
+        "maxValues": {"x": 2, **empty},
+        "nullCount": {"x": 0, "s": {"inner": {"c": 2}}},
+    }
+    beside = with_column({**found, "nullCount": {"x": 0}}, {**found, "minValues": {}, "maxValues": {}}, ("s", "more"))
+    assert (beside["minValues"], beside["maxValues"]) == (found["minValues"], found["maxValues"])
 
 
 def test_only_the_first_leaf_columns_are_indexed() -> None:

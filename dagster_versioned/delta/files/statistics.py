@@ -62,7 +62,7 @@ def from_parquet_metadata(
     number to some readers, below to others and beside them to the rest, so a float column has bounds only where it is
     known to hold no NaN: ``nan_columns`` are the dotted paths of those that do, ``None`` means "not known". Strings
     are cut to 32 characters and timestamps to milliseconds, lower bounds downwards and upper bounds upwards; binary
-    columns, arrays and maps have no bounds.
+    columns, arrays and maps have no bounds, and a struct of which no field has any has empty ones.
     Raises `InvalidInput` where the file's columns are not the schema's.
     """
     count, leaves = _leaves(schema)
@@ -76,7 +76,10 @@ def from_parquet_metadata(
         if name != ".".join(leaf.path):
             raise InvalidInput(f"The file has the column {name!r} where its schema has {'.'.join(leaf.path)!r}.")
     groups = [_row_group(metadata, group, chosen, nan_columns) for group in range(metadata.num_row_groups)]
-    return merge(groups)
+    found = merge(groups)
+    for leaf in chosen:
+        _reach_bounds(found, leaf.path)
+    return found
 
 
 def of_column(metadata: pq.FileMetaData, path: Path, primitive: str, column: int | None) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def with_column(known: Mapping[str, Any], found: Mapping[str, Any], path: Path) 
         together[member] = {}
         for at, value in (*own, *_flat(found[member])):
             _nest(together[member], at, value)
+    _reach_bounds(together, path)
     return together
 
 
@@ -118,6 +122,9 @@ def merge(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         bounds = [dict(_flat(part.get(member, {}))) for part in given]
         merged[member] = {}
         for path in dict.fromkeys(path for bound in bounds for path in bound):
+            if any(bound.get(path) == {} for bound in bounds):
+                _reach(merged[member], (*path, ""))
+                continue
             # A file in which the column is null throughout, or which has no rows, bounds nothing.
             silent = [path not in bound for bound in bounds]
             excused = [not count or null.get(path) == count for count, null in zip(rows, nulls, strict=True)]
@@ -247,7 +254,8 @@ def _bounds(leaf: _Leaf, chunk: Any, column: pq.ColumnSchema) -> tuple[Any, ...]
                 return None, None
             zone = "Z" if leaf.primitive == "timestamp" else ""
             low, high = chunk.min_raw // per_millisecond, -(-chunk.max_raw // per_millisecond)
-            return _instant(low, zone), _instant(high, zone)
+            # Beyond the last millisecond of all is none to round up to.
+            return _instant(low * 1000, zone), _instant(high * 1000, zone) or _instant(chunk.max_raw, zone)
         case primitive if primitive.startswith("decimal"):
             return chunk.min, chunk.max
         case _:
@@ -278,11 +286,12 @@ def _day(days: int) -> str | None:
         return None
 
 
-def _instant(milliseconds: int, zone: str) -> str | None:
+def _instant(microseconds: int, zone: str) -> str | None:
     try:
-        return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds") + zone
+        instant = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return None
+    return instant.isoformat(timespec="microseconds" if instant.microsecond % 1000 else "milliseconds") + zone
 
 
 def known(text: str | None) -> dict[str, Any]:
@@ -321,16 +330,26 @@ def ranges(text: str | None) -> dict[Path, tuple[float, float]]:
 
 def _flat(value: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     for name, member in value.items():
-        if isinstance(member, Mapping):
+        if isinstance(member, Mapping) and member:
             yield from _flat(cast("Mapping[str, Any]", member), (*path, name))
         else:
-            yield (*path, name), member
+            yield (*path, name), {} if isinstance(member, Mapping) else member
+
+
+def _reach(target: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in path[:-1]:
+        target = target.setdefault(name, {})
+    return target
+
+
+def _reach_bounds(statistics: Mapping[str, Any], path: Path) -> None:
+    """Have the structs around a column in its bounds, be they empty: `deltalake` takes none for bounds of null."""
+    for member in ("minValues", "maxValues"):
+        _reach(statistics[member], path)
 
 
 def _nest(target: dict[str, Any], path: Path, value: object) -> None:
-    for name in path[:-1]:
-        target = target.setdefault(name, {})
-    target[path[-1]] = value
+    _reach(target, path)[path[-1]] = value
 
 
 def _comparable(values: Sequence[object]) -> bool:
