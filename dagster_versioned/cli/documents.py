@@ -103,6 +103,7 @@ def collection_document(table: str, report: CollectionReport) -> dict[str, Any]:
         "size_bytes": report.size_bytes,
         "kept": dict(report.kept),
         "unfinished": list(report.unfinished),
+        "unreadable": list(report.unreadable),
     }
 
 

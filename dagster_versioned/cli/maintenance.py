@@ -339,6 +339,8 @@ def _show_collections(session: Session, reports: "list[tuple[str, CollectionRepo
             say(f"  and {len(keys) - _KEYS_SHOWN} more files; --json lists all")
         say(*(f"  unfinished write of {key}" for key in report.unfinished))
         say(*(f"  kept {version}: {reason}" for version, reason in report.kept.items()))
+        for key in report.unreadable:
+            say(f"  {key} cannot be read: no more is kept for it than it can be read to name; restore it, or drop it")
     if not applied:
         session.note(dry)
 

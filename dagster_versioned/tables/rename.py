@@ -11,14 +11,23 @@ Whoever runs it again goes on where it died. The log under the old name stays, s
 writer that slept finds no entry free; the files there go with a later `vacuum`, because readers may hold them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.actions import DomainMetadata
 from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.errors import InvalidInput, InvalidName, LogCorrupt, UnsupportedFeature
+from dagster_versioned.errors import (
+    EnvironmentNotFound,
+    IntegrityError,
+    InvalidInput,
+    InvalidName,
+    LogCorrupt,
+    ObjectNotFound,
+    UnsupportedFeature,
+)
 from dagster_versioned.identity.names import TableName, table_name, table_name_of
 from dagster_versioned.identity.version import created_at_text
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
@@ -32,7 +41,7 @@ from dagster_versioned.tables.documents.head import (
     publish_head,
 )
 from dagster_versioned.tables.documents.manifest import record_project
-from dagster_versioned.tables.environment.registry import forks_of
+from dagster_versioned.tables.environment.registry import key_of, names_of, read_forks
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table_record import TABLE_DOMAIN, Renamed, TableRecord
@@ -104,10 +113,9 @@ def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run:
     """
     found: list[tuple[str, ObjectInfo]] = []
     former = dict.fromkeys(name for owner, name in TableRecord.of(state.snapshot).former if owner == project.name)
-    forks = forks_of(project.store) if former else []
-    readers = {name: fork.environment for fork in forks for name in fork.tables}
+    readers = _readers(project.store, former) if former else {}
     for source in former:
-        if (reader := readers.get(table_name(source))) is not None:
+        if (reader := readers.get(source)) is not None:
             if min_age:
                 continue
             raise InvalidInput(
@@ -124,6 +132,23 @@ def sweep(project: "Project", state: TableState, min_age: timedelta, *, dry_run:
     if not dry_run:
         project.data.delete([f"{source}/{info.key}" for source, info in found])
     return tuple(f"../{source}/{info.key}" for source, info in found), sum(info.size for _, info in found)
+
+
+def _readers(store: ObjectStore, former: Collection[str]) -> dict[str, str]:
+    """By name of a table, an environment that began with it; one that cannot be read counts if it holds the name."""
+    readers: dict[str, str] = {}
+    for environment in names_of(store):
+        try:
+            names = {str(name) for fork in read_forks(store, environment) for name in fork.tables}
+        except EnvironmentNotFound:
+            continue  # it was dropped since
+        except (IntegrityError, InvalidName):
+            with suppress(ObjectNotFound):
+                broken = store.get(key_of(environment))
+                readers |= {name: environment for name in former if f'"{name}"'.encode() in broken}
+            continue
+        readers |= dict.fromkeys(names & set(former), environment)
+    return readers
 
 
 class _End:

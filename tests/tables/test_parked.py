@@ -1,5 +1,6 @@
 """What parked rows become: the versions that a direct write makes, from frames of both engines."""
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
+from dagster_versioned.tables.documents.parked_draft import PARKED_FOLDER, draft_keys
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.parked.write import Superseded
@@ -99,6 +101,23 @@ def test_a_frame_of_spark_that_breaks_a_constraint_is_not_parked(project, spark)
     with pytest.raises(InvalidInput, match="positive"):
         parked(project, spark.createDataFrame(rows(0).to_pandas()), options=options)
     assert project.parked() == []
+
+
+@pytest.mark.parametrize("damage", [(b'"standing"', b'"stands"'), (b'"facts":', b'"facts":7,"f":'), (b"}", b"")])
+def test_of_a_draft_that_cannot_be_read_the_parts_that_it_names_are_kept(project, tmp_path, damage):
+    table = project.table("raw")
+    parked(project, rows(3, 4))
+    key = next(draft_keys(project.data)).key
+    whole = project.data.get(key)
+    project.data.put(key, whole.replace(*damage))
+    project.data.put(f"{PARKED_FOLDER}other/{key.rpartition('/')[2]}", b"{}")
+    for part in tmp_path.rglob("*.parquet"):
+        os.utime(part, (1_700_000_000, 1_700_000_000))
+    found = table.vacuum(dry_run=False, min_age=timedelta(hours=1))
+    assert (found.unreadable, found.keys) == ((key,), ())
+    project.data.put(key, whole)
+    published(project)
+    assert numbers(project) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("mode", ["append", "merge"])

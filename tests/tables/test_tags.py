@@ -236,23 +236,43 @@ class TestKept:
         daily.expire(keep_last=1, dry_run=False)
         assert sorted(numbers(project, "tag:x", table="daily")) == [1, 2]
 
-    @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b"\xff"])
-    def test_one_that_cannot_be_read_stops_both_until_it_is_dropped(self, project, bad):
+    @pytest.mark.parametrize("bad", [b"", b"{}", b"[]", b"\xff", b"[" * 100_000, b'{"tables": {"other": 1}}'])
+    def test_one_that_cannot_be_read_stops_nothing_and_is_named(self, project, bad):
         project.tag("x")
         project.data.put(KEY, bad)
-        project.table("numbers").write(rows(99))
-        before = contents(project.data)
-        for attempt in (
-            lambda: project.table("numbers").expire(keep_last=1, dry_run=False),
-            lambda: project.table("numbers").purge(["@6"], why="w", dry_run=False),
-            lambda: numbers(project, "tag:x"),
-            project.tags,
-        ):
+        numbers_table = project.table("numbers")
+        numbers_table.write(rows(99))
+        for attempt in (lambda: numbers(project, "tag:x"), project.tags):
             with pytest.raises(IntegrityError, match=r"tags/x\.json cannot be read.*tag drop x --apply"):
                 attempt()
-        assert contents(project.data) == before
-        project.drop_tag("x")
-        project.table("numbers").expire(keep_last=1, dry_run=False)
+        purged = numbers_table.purge(["@6"], why="w", dry_run=False)
+        expired = numbers_table.expire(keep_last=1, dry_run=False)
+        assert (len(purged.versions), purged.unreadable, expired.unreadable) == (1, (KEY,), (KEY,))
+        assert numbers(project) == [99]
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda data: data[:-10],
+            lambda data: data.replace(b'"schema_version"', b'"version"'),
+            lambda data: data.replace(b'"log_version"', b'"log"'),
+            lambda data: re.sub(rb'"commit_sha256":\s*"[0-9a-f]+"', b'"commit_sha256":null', data),
+            lambda data: re.sub(rb'"numbers":\s*{[^}]*}', b'"numbers":null', data),
+            lambda data: b"\xff" + data,
+        ],
+        ids=["cut", "no schema_version", "no log_version", "no commit", "neither", "no text"],
+    )
+    def test_of_one_that_cannot_be_read_what_it_names_is_kept(self, project, damage):
+        project.tag("x")
+        project.data.put(KEY, damage(project.data.get(KEY)))
+        table = project.table("numbers")
+        table.write(rows(99))
+        table.write(rows(100))
+        expired = table.expire(keep_last=1, dry_run=False)
+        assert "the tag 'x' names" in " ".join(expired.kept.values())
+        with pytest.raises(InvalidInput, match="what the tag 'x' names"):
+            table.purge(["@6"], why="w", dry_run=False)
+        assert numbers(project, "@6") == [6]
 
 
 class TestRaces:

@@ -102,8 +102,8 @@ class Tag:
                 raise ValueError("its schema_version is not 1, its name another one, or its time not UTC")
         except (ValueError, LogCorrupt, InvalidName) as error:
             raise IntegrityError(
-                f"The tag {key} cannot be read ({error}). Nothing was changed, and nothing expires while it is "
-                f"unreadable. Restore it from a copy, or drop it: `dagster-versioned tag drop {name} --apply`."
+                f"The tag {key} cannot be read ({error}). Nothing was changed, and no more is kept for it than it "
+                f"can be read to name. Restore it from a copy, or drop it: `dagster-versioned tag drop {name} --apply`."
             ) from error
         return tag
 
@@ -118,7 +118,7 @@ def read_tag(data: ObjectStore, name: str) -> Tag:
     try:
         return Tag.from_bytes(data.get(tag_key(name)), name)
     except ObjectNotFound:
-        there = list(_names(data))
+        there = list(tag_names(data))
         raise VersionNotFound(
             f"There is no tag {name!r} in {data.uri}. There are: {', '.join(there[-10:]) or 'none'}. Nothing was read; "
             "`dagster-versioned tag ls` lists them."
@@ -127,10 +127,11 @@ def read_tag(data: ObjectStore, name: str) -> Tag:
 
 def read_tags(data: ObjectStore) -> dict[str, Tag]:
     """All tags below a project's data folder, by name. Raises `IntegrityError` where one cannot be read."""
-    return {name: read_tag(data, name) for name in _names(data)}
+    return {name: read_tag(data, name) for name in tag_names(data)}
 
 
-def _names(data: ObjectStore) -> Iterator[str]:
+def tag_names(data: ObjectStore) -> Iterator[str]:
+    """The names of all tags below a project's data folder, sorted."""
     for info in data.list(TAGS_FOLDER):
         name, ending = info.key[len(TAGS_FOLDER) : -len(".json")], info.key[-len(".json") :]
         if ending == ".json" and is_tag_name(name):

@@ -160,9 +160,9 @@ def environments_of(store: ObjectStore) -> list[Fork]:
     return [read_environment(store, name) for name in names_of(store)]
 
 
-def forks_of(store: ObjectStore) -> list[Fork]:
-    """All forks that production keeps something for, also those of unfinished rebases. Raises as `environments_of`."""
-    return [fork for name in names_of(store) for fork in _read(store, name)[0].forks]
+def read_forks(store: ObjectStore, name: str) -> list[Fork]:
+    """The forks that production keeps something for of the environment of a name. Raises as `open_environment` does."""
+    return list(_read(store, name)[0].forks)
 
 
 def refuse_in_environment(project: "Project", what: str, instead: str) -> None:

@@ -50,7 +50,8 @@ class CollectionReport:
 
     ``versions`` lost their claim; ``keys`` are the deleted objects below the table's folder, ``size_bytes`` their
     sum; ``kept`` says for each version that stays although it is old, why. ``unfinished`` are the keys (or, on a local
-    disk, the names) of writes that did not end, whose bytes were discarded.
+    disk, the names) of writes that did not end, whose bytes were discarded. ``unreadable`` are documents of
+    environments, tags and drafts that cannot be read: no more was kept for them than what they can be read to name.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class CollectionReport:
     size_bytes: int
     kept: Mapping[str, str]
     unfinished: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -333,7 +335,13 @@ class Collector:
             planned = self._run(kind, plan, by, why)
             self._forget_others(kind)
         return CollectionReport(
-            kind, dry_run, planned.versions, tuple(sorted(planned.sizes)), sum(planned.sizes.values()), planned.kept
+            kind,
+            dry_run,
+            planned.versions,
+            tuple(sorted(planned.sizes)),
+            sum(planned.sizes.values()),
+            planned.kept,
+            unreadable=tuple(sorted(self._protectors.unreadable)),
         )
 
     def _discard(
@@ -532,7 +540,7 @@ class Collector:
         kept = (v for v in state.history.versions if v.gone is None and v not in leaving)
         claims = self._claims(state)
         changes = claims.changes.needed(state.history.versions, leaving)
-        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self._protectors.parked())
+        return frozenset(claims.of(kept) | self._current(state) | changes.keys() | self._protectors.parked(self._store))
 
     def _current(self, state: TableState) -> set[str]:
         return objects_of(self._store, parts_of(state.snapshot))

@@ -1,20 +1,32 @@
 """Why a version must be kept: a pin, a tag, an environment that began with it, or a kept version built from it."""
 
 import hashlib
+import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import orjson
 
 from dagster_versioned.delta.log.commits import commit_key, commits_after
-from dagster_versioned.errors import InvalidName, ObjectNotFound, TableNotFound
+from dagster_versioned.errors import (
+    EnvironmentNotFound,
+    IntegrityError,
+    InvalidName,
+    ObjectNotFound,
+    TableNotFound,
+    VersionNotFound,
+)
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.documents.parked_draft import living_of
-from dagster_versioned.tables.documents.tag import TaggedTable
+from dagster_versioned.tables.documents.parked_draft import KEPT, ParkedDraft, draft_keys
+from dagster_versioned.tables.documents.tag import TaggedTable, read_tag, tag_key, tag_names
 from dagster_versioned.tables.environment.fork import ForkedTable
-from dagster_versioned.tables.environment.registry import FILES, forks_of
+from dagster_versioned.tables.environment.registry import FILES, key_of, names_of, read_forks
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.parts import named_sha, part_key
 
@@ -22,6 +34,9 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
 
 _TABLES_AT_ONCE = 16
+_SHA = re.compile(rb"[0-9a-f]{64}")
+
+_Tables = Mapping[TableName, ForkedTable] | Mapping[TableName, TaggedTable] | bytes
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,8 @@ class Protectors:
         self._former = former
         self._table = table
         self._others: dict[TableName, _OtherTable] = {}
+        self.unreadable: set[str] = set()
+        """The documents of environments, tags and drafts that could not be read; they keep what can be read of them."""
 
     def kept(self, history: History) -> dict[str, Protection]:
         """The versions that are pinned, or were current at a tag or when an environment began, by `kept_as`."""
@@ -80,32 +97,68 @@ class Protectors:
         return dict(self._at_moments(history, names)) | pinned
 
     def _at_moments(self, history: History, names: Set[str]) -> Iterator[tuple[str, Protection]]:
-        forks = forks_of(self._project.store) if self._project.environment is None else []
-        moments: list[tuple[Protection, Mapping[TableName, ForkedTable | TaggedTable]]] = [
-            *(
-                (Protection("environment", f"what the environment {fork.environment!r} began with"), fork.tables)
-                for fork in forks
-            ),
-            *(
-                (Protection("tag", f"what the tag {tag.name!r} names"), tag.tables)
-                for tag in self._project.tags().values()
-            ),
-        ]
-        for reason, tables in moments:
-            for name in names & tables.keys():
-                before = history.until(tables[table_name(name)].log_version)
-                oldest = min((version.log_version for version in before.heads.values()), default=-1)
-                for version in before.heads.values():
-                    yield kept_as(version), reason
-                for version in before.versions:  # of other programs, whose files were in the table, adopted or not
-                    if version.is_foreign and version.log_version > oldest:
-                        yield kept_as(version), reason
+        for reason, tables in (*self._environments(), *self._tags()):
+            if isinstance(tables, bytes):
+                found = _named_in(tables, history, names)
+            else:
+                moments = [tables[table_name(name)].log_version for name in names & tables.keys()]
+                found = (version for at in moments for version in _current_at(history, at))
+            for version in found:
+                yield kept_as(version), reason
 
-    def parked(self) -> frozenset[str]:
-        """The keys of parts that drafts need which may still be published. Raises `IntegrityError`."""
-        drafts = living_of(self._project.data, str(self._table))
-        parts = (part for draft in drafts for version in draft.versions for part in version.parts or ())
-        return frozenset(map(part_key, parts))
+    def _environments(self) -> Iterator[tuple[Protection, _Tables]]:
+        """What each fork has; of a document that cannot be read the bytes."""
+        store = self._project.store
+        for name in names_of(store) if self._project.environment is None else ():
+            reason = Protection("environment", f"what the environment {name!r} began with")
+            try:
+                yield from [(reason, fork.tables) for fork in read_forks(store, name)]
+            except EnvironmentNotFound:
+                continue  # it was dropped since
+            except (IntegrityError, InvalidName):
+                yield from self._broken(reason, store, key_of(name))
+
+    def _tags(self) -> Iterator[tuple[Protection, _Tables]]:
+        """What each tag has; of a document that cannot be read the bytes."""
+        data = self._project.data
+        for name in tag_names(data):
+            reason = Protection("tag", f"what the tag {name!r} names")
+            try:
+                yield reason, read_tag(data, name).tables
+            except VersionNotFound:
+                continue  # it was dropped since
+            except IntegrityError:
+                yield from self._broken(reason, data, tag_key(name))
+
+    def _broken(self, reason: Protection, store: ObjectStore, key: str) -> Iterator[tuple[Protection, bytes]]:
+        with suppress(ObjectNotFound):
+            broken = store.get(key)
+            self.unreadable.add(key)
+            yield reason, broken
+
+    def parked(self, store: ObjectStore) -> frozenset[str]:
+        """The keys of parts that drafts need which may still be published; ``store`` is the table's own.
+
+        Of a draft that cannot be read and is young enough, they are the parts whose SHA-256 stands in its bytes.
+        """
+        found: set[str] = set()
+        named: set[str] = set()
+        for info in draft_keys(self._project.data, str(self._table)):
+            try:
+                raw = self._project.data.get(info.key)
+            except ObjectNotFound:
+                continue  # it was collected since
+            try:
+                draft = ParkedDraft.from_bytes(raw, info.key)
+            except IntegrityError:
+                self.unreadable.add(info.key)
+                named |= _shas_in(raw) if datetime.now(UTC) - info.modified <= KEPT else set()
+                continue
+            if draft.is_living and not draft.is_old:
+                found.update(part_key(part) for version in draft.versions for part in version.parts or ())
+        if named:
+            found.update(info.key for info in store.list() if named_sha(info.key) in named)
+        return frozenset(found)
 
     def copies(self, keys: Set[str]) -> Iterator[str]:
         """The files of environments, dropped ones too, with the bytes of these of the table's: what was copied there,
@@ -253,6 +306,49 @@ def _parents(version: Version) -> Iterator[str]:
     # By SHA alone: whoever opens the project under another name must not lose parents by that.
     if version.raw is not None:
         yield from (parent["version"] for parent in version.raw["identity"].get("parents", ()))
+
+
+def _current_at(history: History, log_version: int) -> Iterator[Version]:
+    """The versions that were current at a moment, and those of other programs whose files were in the table then."""
+    before = history.until(log_version)
+    oldest = min((version.log_version for version in before.heads.values()), default=-1)
+    yield from before.heads.values()
+    for version in before.versions:  # adopted or not
+        if version.is_foreign and version.log_version > oldest:
+            yield version
+
+
+def _named_in(broken: bytes, history: History, names: Set[str]) -> Iterator[Version]:
+    """The versions of a table that a document which cannot be read may name.
+
+    They are those at each commit whose SHA-256 stands in its bytes, and at each log version that it has under a name of
+    the table; all, where it has the name and neither of them.
+    """
+    shas = _shas_in(broken)
+    moments = {record.log_version for record in history.records if record.sha256 in shas}
+    members: list[Any] = []
+    with suppress(orjson.JSONDecodeError):
+        members.append(orjson.loads(broken))
+    is_named = False
+    while members:
+        one = members.pop()
+        if isinstance(one, dict):
+            held = cast("dict[str, Any]", one)
+            for name in names & held.keys():
+                is_named = True
+                at = held[name].get("log_version") if isinstance(held[name], dict) else None
+                moments |= {at} if type(at) is int and at >= 0 else set()
+            members.extend(held.values())
+        elif isinstance(one, list):
+            members.extend(cast("list[Any]", one))
+    if is_named and not moments:
+        yield from history.versions
+    for at in moments:
+        yield from _current_at(history, at)
+
+
+def _shas_in(broken: bytes) -> set[str]:
+    return {one.decode() for one in _SHA.findall(broken)}
 
 
 def _name(folder: str) -> TableName | None:
