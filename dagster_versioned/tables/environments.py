@@ -2,11 +2,12 @@
 
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import AlreadyExists, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import AlreadyExists, EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
 from dagster_versioned.identity.names import TableName, check_environment_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head
@@ -60,13 +61,22 @@ def fork_now(project: "Project", name: str, by: str | None) -> Fork:
 def drop_environment(project: "Project", name: str) -> int:
     """Delete an environment and what was written in it, and nothing else; returns the bytes that are free.
 
-    First its document, so that nobody opens it or commits to it any more. Run again after a crash, it deletes what is
-    left. Raises `InvalidName`, `EnvironmentNotFound` where there is neither a document nor a file of it, and
-    `InvalidInput` while a promotion of it is open.
+    First its document, so that nobody opens it or commits to it any more; then the folders that were there before, so
+    that one of the same name that is made meanwhile keeps its own. Run again after a crash, it deletes what is left.
+    Raises `InvalidName`, `EnvironmentNotFound` where there is neither a document nor a file of it, and `InvalidInput`
+    while a promotion of it is open.
     """
     size_of(project, name)
+    folder = f"{FILES}{name}"
+    there = {info.key.removeprefix(f"{folder}/").partition("/")[0] for info in project.store.list(f"{folder}/")}
+    with suppress(EnvironmentNotFound, IntegrityError):  # of what nobody can read, what lies there goes
+        there.add(read_environment(project.store, name).generation)
     project.store.delete([key_of(name)])
-    return delete_folder(project.store, f"{FILES}{name}")
+    freed = sum(delete_folder(project.store, f"{folder}/{generation}") for generation in sorted(there))
+    if (path := project.store.local_path(folder)) is not None:
+        with suppress(OSError):  # there is another one by now
+            path.rmdir()
+    return freed
 
 
 def delete_folder(store: ObjectStore, folder: str) -> int:

@@ -476,3 +476,34 @@ def test_walks_of_production_and_an_environment(tmp_path_factory, steps):
     if forked is not None:
         branch = project.in_environment("pr")
         assert {name: numbers(branch, name)[0] for name in branch.tables()} == forked
+
+
+class _AfterDeletion(StoreWrapper):
+    """Calls ``hook`` once, right after an environment's document was deleted."""
+
+    def __init__(self, store, hook):
+        super().__init__(store)
+        self._waiting = [hook]
+
+    def _around(self, verb, key, size, action):
+        done = action()
+        if verb == "delete" and key.startswith("environments/forks/") and self._waiting:
+            self._waiting.pop()()
+        return done
+
+
+def test_a_drop_leaves_what_an_environment_that_is_made_anew_meanwhile_commits(tmp_path):
+    project = Project.open("HOUSE", str(tmp_path / "house"))
+    project.table("t").write(pa.table({"n": [0]}))
+    earlier = create_environment(project, "pr-1")
+    project.in_environment("pr-1").table("t").write(pa.table({"n": [1]}))
+
+    def made_anew():
+        create_environment(project, "pr-1")
+        project.in_environment("pr-1").table("t").write(pa.table({"n": [2]}))
+
+    assert drop_environment(Project("HOUSE", _AfterDeletion(project.store, made_anew)), "pr-1") > 0
+    assert project.in_environment("pr-1").table("t").read()["n"].to_pylist() == [2]
+    assert list(project.store.list(earlier.path)) == []
+    drop_environment(project, "pr-1")
+    assert not (tmp_path / "house" / "environments" / "files" / "pr-1").exists()
