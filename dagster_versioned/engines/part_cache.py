@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -44,15 +45,13 @@ class PartCache:
 
         Raises `InvalidInput` where the latter is no number.
         """
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        root = os.environ.get("DAGSTER_VERSIONED_CACHE") or Path(base, "dagster-versioned", "parts")
         bound = os.environ.get("DAGSTER_VERSIONED_CACHE_BYTES", str(_MAX_BYTES))
         if not bound.isdecimal():
             raise InvalidInput(
                 f"DAGSTER_VERSIONED_CACHE_BYTES is {bound!r:.50}. Nothing was read. Give it a number of bytes, such as "
                 f"{_MAX_BYTES}."
             )
-        return cls(Path(root), int(bound))
+        return cls(_root(), int(bound))
 
     def localized(self, scan: Scan, check: Check = "size") -> Scan:
         """The same rows, read from the cache, after fetching the files that were not there yet.
@@ -80,7 +79,7 @@ class PartCache:
     def _fetched(self, store: ObjectStore, check: Check, file: ScanFile) -> str:
         """The name of the file in the cache, where it is from now on."""
         try:
-            identity = file.sha256 or _place(store, file)
+            identity = file.sha256 or _place(store, file.key)
             path = self.root / f"{identity}.parquet"
             if not _holds(path, file, check):
                 self._fetch(store, file, path)
@@ -124,14 +123,33 @@ class PartCache:
             excess -= size
 
 
+def forget_parts(shas: Iterable[str]) -> None:
+    """Delete parts of these SHA-256 from the cache of this machine's user, where they are in it."""
+    root = _root()
+    for sha in shas if os.access(root, os.W_OK) else ():  # it could not cache either
+        (root / f"{sha}.parquet").unlink(missing_ok=True)
+
+
+def forget_unhashed(store: ObjectStore, keys: Iterable[str]) -> None:
+    """Delete files that nobody hashed, which are in the store still, from the cache of this machine's user."""
+    for key in keys:
+        with suppress(ObjectNotFound):
+            forget_parts([_place(store, key)])
+
+
+def _root() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("DAGSTER_VERSIONED_CACHE") or Path(base, "dagster-versioned", "parts"))
+
+
 def _brought(store: ObjectStore, vector: DeletionVector | None, of: str) -> DeletionVector | None:
     """A file's deletion vector, in a form that is not in the store; they are small beside what they delete from."""
     return vector and inlined(store, vector, of)
 
 
-def _place(store: ObjectStore, file: ScanFile) -> str:
+def _place(store: ObjectStore, key: str) -> str:
     """What identifies a file that nobody hashed: where it is, and the ETag that changes with its bytes."""
-    return hashlib.sha256(f"{store.url(file.key)}\0{store.head(file.key).etag}".encode()).hexdigest()
+    return hashlib.sha256(f"{store.url(key)}\0{store.head(key).etag}".encode()).hexdigest()
 
 
 def _holds(path: Path, file: ScanFile, check: Check) -> bool:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from dagster_versioned.engines.part_cache import PartCache
 from dagster_versioned.storage import S3Store
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.crashes import append_as_another_program
+from support.remote_store import RemoteStore
 from support.s3_server import S3Server
 from support.stores import contents
 
@@ -198,3 +201,30 @@ def test_a_parent_whose_bytes_are_gone_is_no_finding(project: Project) -> None:
     source.purge(["@0", "@1"], why="erasure request 12", dry_run=False)
     assert derived.verify().ok
     assert source.verify().ok
+
+
+@pytest.mark.parametrize("how", ["purge", "expire", "purge of what was expired elsewhere"])
+@pytest.mark.parametrize("is_foreign", [False, True], ids=["ours", "another program's"])
+def test_what_is_deleted_leaves_the_cache_of_this_machine(tmp_path, monkeypatch, how, is_foreign):
+    monkeypatch.setenv("DAGSTER_VERSIONED_CACHE", str(tmp_path / "cache"))
+    table = Project("NYC", RemoteStore(tmp_path / "nyc")).table("flights")
+    table.write(SECRET)
+    if is_foreign:
+        append_as_another_program(Project.open("NYC", str(tmp_path / "nyc")).table("flights"), SECRET.slice(1))
+    PartCache.default().localized(table.files().scan)
+    cached = {path: path.read_bytes() for path in (tmp_path / "cache").iterdir()}
+    assert len(cached) == 1 + is_foreign
+    table.write(OTHER)
+    PartCache.default().localized(table.files().scan)
+    old = [f"@{version.log_version}" for version in table.history()[1:]]
+    if how == "purge":
+        table.purge(old, why="erasure", dry_run=False)
+    else:
+        table.expire(keep_last=1, dry_run=False)
+    assert [path for path in cached if path.exists()] == []
+    if how == "purge of what was expired elsewhere":
+        for path, data in cached.items():
+            path.write_bytes(data)
+        table.purge(old, why="erasure", dry_run=False)
+        assert len([path for path in cached if path.exists()]) == is_foreign  # nobody knows the ETag any more
+    assert len(list((tmp_path / "cache").iterdir())) == 1 + (is_foreign and how.startswith("purge of"))

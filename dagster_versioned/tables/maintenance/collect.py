@@ -20,6 +20,7 @@ from typing import Literal, cast
 
 from dagster_versioned.delta.log.commits import Commit, read_commits
 from dagster_versioned.delta.paths import confined_key
+from dagster_versioned.engines.part_cache import forget_parts, forget_unhashed
 from dagster_versioned.engines.part_order import PARTITION_TAG
 from dagster_versioned.errors import CommitConflict, InvalidInput
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore, UnfinishedWrite
@@ -27,7 +28,7 @@ from dagster_versioned.tables.history import Collection, History, Version, is_da
 from dagster_versioned.tables.maintenance.change_files import ChangeFiles
 from dagster_versioned.tables.maintenance.lease import Lease, owner, wait_until_free
 from dagster_versioned.tables.maintenance.protection import Protectors, kept_as, with_own_parents
-from dagster_versioned.tables.parts import named_sha, objects_of, parts_of, sha256_of, vector_object
+from dagster_versioned.tables.parts import named_sha, objects_of, part_sha, parts_of, sha256_of, vector_object
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.write.commit import CommitDraft
 
@@ -90,6 +91,7 @@ class Claims:
         self._lives: dict[str, list[_Life]] = defaultdict(list)
         self.changes = ChangeFiles()
         self.sizes: dict[str, int] = {}
+        self.shas: dict[str, str] = {}
         self.log_version = -1
 
     def advance(self, commits: Iterable[Commit]) -> None:
@@ -105,6 +107,8 @@ class Claims:
                 vector = vector_object(self._store, add)
                 self._lives[add.key].append(_Life(commit.version, (add.tags or {}).get(PARTITION_TAG), vector))
                 self.sizes[add.key] = add.size
+                if named_sha(add.key) is None and (sha := part_sha(add)) is not None:
+                    self.shas[add.key] = sha  # of what was adopted
                 if vector is not None and add.deletion_vector is not None:
                     end = (add.deletion_vector.offset or 1) + add.deletion_vector.size_in_bytes + _AROUND_VECTOR
                     self.sizes[vector] = max(end, self.sizes.get(vector, 0))
@@ -266,6 +270,8 @@ class Collector:
             )
         report = self._collect("purge", plan, dry_run, by, why)
         erased = self._erased(wanted)
+        if not dry_run:  # also of those that were deleted elsewhere before
+            self._forget_cached(erased)
         return self._discard(
             report, self._copies(erased), [w for w in self._store.unfinished() if _may_hold(w, erased)]
         )
@@ -466,8 +472,17 @@ class Collector:
         for first in range(0, len(paths), PATHS_PER_DELETE):
             if not lease.is_valid:
                 return frozenset(paths[:first])
-            self._store.delete(paths[first : first + PATHS_PER_DELETE])
+            some = paths[first : first + PATHS_PER_DELETE]
+            self._forget_cached(some)
+            self._store.delete(some)
         return frozenset(paths)
+
+    def _forget_cached(self, paths: Iterable[str]) -> None:
+        """Delete what this machine has cached of paths, which come before their objects: those have the ETags."""
+        shas = self._claims(self._cache.require()).shas
+        forget_parts(sha for path in paths if (sha := shas.get(path) or named_sha(path)) is not None)
+        remote = (path for path in paths if named_sha(path) is None and self._store.local_path(path) is None)
+        forget_unhashed(self._store, remote)
 
     def _expired(self, state: TableState, keep_last: int | None, older_than: datetime | None) -> _Plan:
         candidates = _old(state.history, keep_last, older_than)
