@@ -1,6 +1,8 @@
 """Which parked drafts a step sees: those of its run, of the runs that it goes on with, and of its backfill."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 from weakref import WeakKeyDictionary
 
@@ -8,14 +10,13 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.inputs import plain
 from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, STATE_KEY
-from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, steps_of
+from dagster_versioned.assets.graph.places import Places
+from dagster_versioned.dagster_internals import BACKFILL_ID_TAG, AssetGraph, AssetNode, EngineEventData, steps_of
 from dagster_versioned.errors import InvalidInput
-from dagster_versioned.identity.version import partitions_sha
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, drafts_of
-from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.options import METADATA_KEY
 from dagster_versioned.tables.parked.view import view
-from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ Publish = Literal["at_once", "after_checks"]
 PARKED_TAG = "dagster_versioned/parked"
 """Run tag: the id of a run whose parked drafts this one sees, such as one that evaluates checks alone."""
 
+LOOK_KEY = "dagster_versioned/looked_at"
+"""Metadata key of the engine event that says what a step has read whose checks are of that table."""
+
 _parking: "WeakKeyDictionary[AssetGraph, bool]" = WeakKeyDictionary()
 
 
@@ -34,43 +38,6 @@ def table_for(step: "StepExecutionContext", table: VersionedTable, publish: Publ
     """The table as the step sees it: with the drafts that it may read."""
     drafts = visible(step, table, publish)
     return view(table, drafts).table if drafts else table
-
-
-def drafts_among(
-    step: "StepExecutionContext",
-    project: Project,
-    parents: Mapping[str | None, Sequence[Upstream]],
-    publish: Publish,
-) -> list[str]:
-    """The ids of the drafts of which these parents may be."""
-    if not is_parking(step, publish):
-        return []
-    versions = {
-        (one.parent.table, one.parent.version)
-        for some in parents.values()
-        for one in some
-        if one.parent.source == project.name
-    }
-    found: list[str] = []
-    for name in sorted({table for table, _ in versions}):
-        table = project.table(name)
-        drafts = visible(step, table, publish)
-        if not drafts:
-            continue
-        current = _current(table)
-        if any(version not in current for of, version in versions if of == name):
-            found += [draft.id for draft in drafts]
-    return found
-
-
-def _current(table: VersionedTable) -> set[str]:
-    """The names of what is published and current; one that was so before may be a draft's name, too."""
-    state = table.operations.refresh()
-    if state is None:
-        return set()
-    shas = {key: one.metadata_sha for key, one in state.history.heads.items() if one.metadata_sha is not None}
-    by_key = {key: sha for key, sha in shas.items() if key is not None}
-    return {*shas.values(), *([partitions_sha(by_key)] if by_key else [])}
 
 
 def visible(step: "StepExecutionContext", table: VersionedTable, publish: Publish) -> list[ParkedDraft]:
@@ -95,13 +62,97 @@ def visible(step: "StepExecutionContext", table: VersionedTable, publish: Publis
 
 
 def is_parking(step: "StepExecutionContext", publish: Publish) -> bool:
-    """Whether there may be drafts: the IO manager parks, an asset of the code location does, or the run asks for it."""
+    """Whether there may be drafts: the IO manager parks, or another one of the code location, or an asset of it, may
+    do; or the run asks for it."""
     if publish == "after_checks" or PARKED_TAG in step.dagster_run.tags:
         return True
     graph = step.job_def.asset_layer.asset_graph.source_asset_graph
     if graph not in _parking:
-        _parking[graph] = any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
+        places = Places(graph)
+        made = [places.definition(node.key) for node in graph.asset_nodes if node.is_materializable]
+        managers = {id(one) for one in made if one is not None and _may_park(one)}
+        _parking[graph] = len(managers) > 1 or any(publish_of(node) == "after_checks" for node in graph.asset_nodes)
     return _parking[graph]
+
+
+def _may_park(definition: dg.ResourceDefinition) -> bool:
+    """Whether an IO manager may be one of ours, which is not known of one that a function makes, but for Dagster's."""
+    cls = getattr(definition, "configurable_resource_cls", None)
+    if cls is not None:
+        return "publish" in getattr(cls, "model_fields", {})
+    return not str(getattr(definition.resource_fn, "__module__", "")).startswith("dagster.")
+
+
+def note_look(
+    step: "StepExecutionContext",
+    asset_key: dg.AssetKey,
+    table: VersionedTable,
+    versions: Iterable[Version],
+    publish: Publish,
+    what: str = "",
+) -> None:
+    """Write to the event log of the run what a step that evaluates checks of an asset has read of its table.
+
+    By that alone it is known of which drafts an evaluation is: Dagster says of which asset, and no more. ``what`` is
+    the input, where there are several.
+    """
+    checks = step.assets_def.check_keys if step.assets_def is not None else ()
+    is_of_checks = any(check.asset_key == asset_key for check in checks) and not _makes(step, asset_key)
+    if not is_of_checks or not is_parking(step, publish):
+        return
+    parked, drafts = table.operations.parked, dict[str, list[str | None]]()
+    for one in versions:
+        if (draft := parked.get(one.log_version)) is not None:
+            drafts.setdefault(draft.sha256, []).append(one.partition)
+    known = table.operations.cache.known
+    last = -1 if known is None else known.log_version - len(parked)
+    step.instance.report_engine_event(
+        f"The checks of {asset_key.to_user_string()} look at {len(drafts)} parked drafts.",
+        step.dagster_run,
+        EngineEventData(
+            {
+                LOOK_KEY: dg.JsonMetadataValue(
+                    {"asset_key": list(asset_key.path), "input": what, "drafts": drafts, "log_version": last}
+                )
+            }
+        ),
+        step_key=step.step.key,
+    )
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a step that evaluates checks of an asset has read: partitions of drafts, by the drafts' SHA-256.
+
+    ``log_version`` is where the log of the table ended then, without drafts; ``step`` is what its key begins with.
+    """
+
+    step: str
+    asset_key: dg.AssetKey
+    drafts: Mapping[str, Sequence[str | None]]
+    log_version: int
+
+
+def looks_of(instance: dg.DagsterInstance, run_id: str) -> list[Look]:
+    """What the steps of a run that evaluate checks have read, each input as the last attempt read it."""
+    found: dict[tuple[str, str], Look] = {}
+    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
+        event = entry.dagster_event
+        value = event.engine_event_data.metadata.get(LOOK_KEY) if event is not None else None
+        if event is not None and event.step_key is not None and isinstance(value, dg.JsonMetadataValue):
+            raw = cast("Any", value.value)
+            look = Look(root_of(event.step_key), dg.AssetKey(raw["asset_key"]), raw["drafts"], raw["log_version"])
+            found[event.step_key, raw["input"]] = look
+    return list(found.values())
+
+
+def root_of(step_key: str) -> str:
+    """What the keys of the steps of one definition begin with, be it a graph."""
+    return re.split(r"[.[]", step_key)[0]
+
+
+def _makes(step: "StepExecutionContext", asset_key: dg.AssetKey) -> bool:
+    return step.assets_def is not None and asset_key in step.assets_def.keys
 
 
 def publish_of(node: AssetNode) -> str | None:

@@ -1,17 +1,19 @@
 """`build_version_checks`: checks on versions as Dagster's asset checks, ready to add to the definitions."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 import dagster as dg
 
-from dagster_versioned.assets.parked import Publish, table_for
+from dagster_versioned.assets.parked import Publish, note_look, table_for
 from dagster_versioned.checks.chain import ChainValidity
 from dagster_versioned.checks.check import CheckedHeads, VersionCheck
 from dagster_versioned.checks.integrity import HeadIntegrity
 from dagster_versioned.checks.parents import FreshParents
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.checks.schema_policy import SchemaPolicy
+from dagster_versioned.dagster_internals import partition_loading_context
 from dagster_versioned.errors import GovernanceError, InvalidInput, StorageError, VersionedError
 from dagster_versioned.resources.project import ProjectResource
 from dagster_versioned.tables.project import Project
@@ -74,9 +76,11 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
         inner = context.op_execution_context.get_step_execution_context()
         publish: Publish = getattr(resource, "publish", "at_once")
         table = table_for(inner, _project(resource, resource_key).table(key.path), publish)
-        step = context.op_execution_context  # which has the partitions of the run before Dagster 1.12 as well
-        partitioned = step.has_partition_key or step.has_partition_key_range
-        partitions = frozenset(map(str, step.partition_keys)) if partitioned else None
+        partitions = _partitions_of(context, key)
+        with suppress(VersionedError):  # which the checks find
+            heads = table.state.history.heads
+            looked_at = [one for of, one in heads.items() if partitions is None or of is None or of in partitions]
+            note_look(inner, key, table, looked_at, publish)
         checked = CheckedHeads(table, key, partitions, context, getattr(resource, "pins", {}))
         selected = {one.name for one in context.selected_asset_check_keys}
         unreachable: list[VersionedError] = []
@@ -99,6 +103,19 @@ def _checks_of(key: dg.AssetKey, checks: Sequence[VersionCheck], resource_key: s
             raise unreachable[0]
 
     return evaluate
+
+
+def _partitions_of(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> frozenset[str] | None:
+    """The partitions of the run; ``None`` where it is of none. A run of checks alone has no partitions definition."""
+    step = context.op_execution_context  # which has the partitions of the run before Dagster 1.12 as well
+    if step.has_partition_key:
+        return frozenset({step.partition_key})
+    graph = context.job_def.asset_layer.asset_graph.source_asset_graph
+    definition = graph.get(key).partitions_def if graph.has(key) else None
+    if not step.has_partition_key_range or definition is None:
+        return None
+    with partition_loading_context(dynamic_partitions_store=step.instance):
+        return frozenset(definition.get_partition_keys_in_range(step.partition_key_range))
 
 
 def _project(resource: Any, resource_key: str) -> Project:

@@ -1,6 +1,7 @@
 """One attempt of a step: what it was handed, and which computation it is an attempt at."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.state import TableState
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.unpublished import heed_reads
 
 if TYPE_CHECKING:
     from dagster_versioned.dagster_internals import StepExecutionContext
@@ -75,6 +77,17 @@ def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstrea
     """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
     own = _noted.get(step, {})
     return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+
+
+def _read_by_running_step() -> Iterable[Upstream]:
+    """What the step has read whose function is running here; nothing outside of one."""
+    with suppress(dg.DagsterInvariantViolationError):
+        read = noted(dg.OpExecutionContext.get().get_step_execution_context())
+        return [one for some in read.values() for one in some]
+    return ()
+
+
+heed_reads(_read_by_running_step)
 
 
 def leave_to_run(step: "StepExecutionContext", table: VersionedTable) -> None:
@@ -206,7 +219,11 @@ def _to_json(asset_key: dg.AssetKey, versions: Sequence[Upstream]) -> dict[str, 
     return {
         "asset_key": list(asset_key.path),
         "versions": [
-            {"parent": one.parent.to_json(), "sources": [source.to_json() for source in one.sources]}
+            {
+                "parent": one.parent.to_json(),
+                "sources": [source.to_json() for source in one.sources],
+                "drafts": list(one.drafts),
+            }
             for one in versions
         ],
     }
@@ -214,7 +231,11 @@ def _to_json(asset_key: dg.AssetKey, versions: Sequence[Upstream]) -> dict[str, 
 
 def _from_json(raw: Any) -> tuple[dg.AssetKey, tuple[Upstream, ...]]:
     versions = tuple(
-        Upstream(Parent.from_json(one["parent"]), tuple(SourceVersion.from_json(source) for source in one["sources"]))
+        Upstream(
+            Parent.from_json(one["parent"]),
+            tuple(SourceVersion.from_json(source) for source in one["sources"]),
+            tuple(one.get("drafts", ())),
+        )
         for one in raw["versions"]
     )
     return dg.AssetKey(raw["asset_key"]), versions

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 
-from dagster_versioned.assets.parked import Publish, drafts_among
+from dagster_versioned.assets.parked import Publish
 from dagster_versioned.assets.reuse.foreseen import key_of
 from dagster_versioned.assets.reuse.lazy_input import LazyInput
 from dagster_versioned.errors import InvalidInput, InvalidMetadata
@@ -17,7 +17,6 @@ from dagster_versioned.io_managers.attempt import MESSAGE_TAG, noted
 from dagster_versioned.io_managers.environment import settle_environment
 from dagster_versioned.io_managers.parents import parents_by_input
 from dagster_versioned.resources.project import ProjectResource
-from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.write.kept import KeptVersion
 from dagster_versioned.tables.write.pending import Computing
@@ -68,8 +67,8 @@ def computed_before(
     table = computations.tables[asset_key] = project.project().table(asset_key.path)
     settle_environment(step, table.project, asset_key)
     options = TableOptions.from_metadata(context.assets_def.metadata_by_key[asset_key])
-    read: dict[str | None, list[Upstream]] = {None: [one for some in noted(step).values() for one in some]}
-    if (options.publish or publish) == "after_checks" or drafts_among(step, table.project, read, publish):
+    is_parked = any(one.drafts for some in noted(step).values() for one in some)
+    if (options.publish or publish) == "after_checks" or is_parked:
         return {}
     keys = _keys(context, asset_key, partitions, inputs)
     made = table.computed(keys)

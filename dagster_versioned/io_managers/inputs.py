@@ -17,7 +17,7 @@ from dagster_versioned.assets.graph.inputs import (
     plain,
 )
 from dagster_versioned.assets.graph.places import external_table
-from dagster_versioned.assets.parked import Publish, is_parking, table_for
+from dagster_versioned.assets.parked import Publish, is_parking, note_look, table_for
 from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked_of, type_text
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
@@ -106,6 +106,9 @@ def load(
     versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
     if step:
         note(step, context.asset_key, versions)
+        note_look(
+            step, context.asset_key, table, seen.chosen.versions if versions and seen else (), publish, context.name
+        )
 
     @cache  # for who computes partitions in several stretches
     def files() -> VersionFiles | None:

@@ -10,7 +10,6 @@ from dagster_versioned.assets.graph.partitions import partitioning_of
 from dagster_versioned.assets.parked import (
     Publish,
     draft_metadata,
-    drafts_among,
     parked_text,
     refuse_early_conditions,
 )
@@ -152,7 +151,9 @@ def _report(
         if draft is None:
             leave_to_run(step, table)
         if len(context.step_context.op_def.output_defs) > 1:
-            note(step, asset_key, [upstream_of_version(table.project.name, table.name, one) for one in versions])
+            drafts = () if draft is None else (draft.id,)
+            made = [upstream_of_version(table.project.name, table.name, one, drafts) for one in versions]
+            note(step, asset_key, made)
     _log(context, table, results, draft)
     omissions = Omissions()
     with omissions.leave_out("what is known of the table"):
@@ -239,8 +240,8 @@ def _write(
         "options": options,
         "partitioning": partitioning,
     }
-    upon = drafts_among(step, table.project, parents, publish) if step else ()
-    if not upon and (options.publish or publish) == "at_once":
+    is_upon_drafts = any(one.drafts for some in parents.values() for one in some)
+    if not is_upon_drafts and (options.publish or publish) == "at_once":
         with computing(step, asset_key) as computations:
             # A step that calls no function is done when it has found what to keep: what others commit comes after it.
             results = table.write_partitions(frames, run=run, computations=computations, as_found=True, **described)
@@ -251,7 +252,7 @@ def _write(
             "nothing would ever check it. Nothing was written. Materialize it in a run."
         )
     backfill = step.dagster_run.tags.get(BACKFILL_ID_TAG)
-    return park(table, frames, run=run, backfill=backfill, upon=upon, **described)
+    return park(table, frames, run=run, backfill=backfill, **described)
 
 
 def _refuse_parking(table: VersionedTable, publish: Publish, options: TableOptions) -> None:

@@ -1,6 +1,6 @@
 """Publishing what its checks have passed for: a draft is judged by what Dagster's event log knows of its run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -9,14 +9,17 @@ import dagster as dg
 
 from dagster_versioned.assets.graph.materialization_keys import DRAFT_KEY, DRAFT_SHA_KEY, METADATA_SHA_KEY, STATE_KEY
 from dagster_versioned.assets.graph.places import Places
-from dagster_versioned.assets.parked import PARKED_TAG, continues
+from dagster_versioned.assets.parked import PARKED_TAG, Look, continues, looks_of, root_of
 from dagster_versioned.dagster_internals import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
     AssetCheckEvaluationTargetMaterializationData,
     AssetCheckExecutionRecord,
     AssetGraph,
     StepEventStatus,
     evaluation_of,
+    partition_loading_context,
     partition_of,
 )
 from dagster_versioned.errors import VersionedError
@@ -26,12 +29,15 @@ from dagster_versioned.io_managers.promotion_events import tags_of
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
 from dagster_versioned.tables.history import Version
 from dagster_versioned.tables.parked.publish import Publication, PublicationReport, publish_drafts
+from dagster_versioned.tables.partitioning import shown
 from dagster_versioned.tables.project import Project
 
 WHOLE_KEY = "dagster_versioned/whole_table"
 """Metadata of a check's spec: it looks at all of the table, so it is of no use once other rows have moved."""
 EXECUTIONS = 200
-"""Executions of a check, newest first, among which those are looked for that are about a draft."""
+"""Executions of a check that are read at once."""
+CLOCKS = 3600.0
+"""Seconds by which what is logged after a run was created may look older than that."""
 SHOWN = 3
 JUDGED_BY = "dagster_versioned/evaluated_by"
 """Metadata of an evaluation that is reported beside a publication: the run whose check it is of."""
@@ -51,7 +57,8 @@ class EventLog:
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self.instance = instance
         self._runs: dict[str, dg.DagsterRun | None] = {}
-        self._executions: dict[dg.AssetCheckKey, Sequence[AssetCheckExecutionRecord]] = {}
+        self._executions: dict[dg.AssetCheckKey, list[AssetCheckExecutionRecord]] = {}
+        self._looks: dict[str, Sequence[Look]] = {}
 
     def again(self) -> "EventLog":
         """Another look at checks, at runs as they stood: what a run did before it ended is seen then."""
@@ -65,12 +72,26 @@ class EventLog:
             self._runs[run_id] = self.instance.get_run_by_id(run_id) if run_id else None
         return self._runs[run_id]
 
-    def executions(self, check: dg.AssetCheckKey) -> Sequence[AssetCheckExecutionRecord]:
-        """The newest executions of a check, newest first."""
-        if check not in self._executions:
-            storage = self.instance.event_log_storage
-            self._executions[check] = storage.get_asset_check_execution_history(check, limit=EXECUTIONS)
-        return self._executions[check]
+    def executions(self, check: dg.AssetCheckKey, run_id: str) -> Iterator[AssetCheckExecutionRecord]:
+        """The executions of a check, newest first, until those that are older than a run."""
+        record = self.instance.get_run_record_by_id(run_id)
+        begun = record.create_timestamp.timestamp() - CLOCKS if record is not None else 0.0
+        known, storage = self._executions.setdefault(check, []), self.instance.event_log_storage
+        number = 0
+        while True:
+            if number == len(known):
+                cursor = known[-1].id if known else None
+                known += storage.get_asset_check_execution_history(check, limit=EXECUTIONS, cursor=cursor)
+            if number == len(known) or known[number].create_timestamp < begun:
+                return
+            yield known[number]
+            number += 1
+
+    def looks(self, run_id: str) -> Sequence[Look]:
+        """What the steps of a run that evaluate checks have read."""
+        if run_id not in self._looks:
+            self._looks[run_id] = looks_of(self.instance, run_id)
+        return self._looks[run_id]
 
     def newest(self, checks: Iterable[dg.AssetCheckKey]) -> Mapping[dg.AssetCheckKey, tuple[int, object]]:
         """Of each check that was executed, the id of the newest execution and how it stands."""
@@ -79,7 +100,8 @@ class EventLog:
 
 
 _failed: "WeakKeyDictionary[AssetGraph, dict[str, tuple[object, Hindrance]]]" = WeakKeyDictionary()
-"""By the id of a draft, what keeps it from being published as long as no check of it is executed again."""
+"""By the SHA-256 of a draft, since another attempt has the same id: what keeps it from being published as long as no
+check of it is executed again."""
 
 
 def publish_checked(
@@ -127,7 +149,7 @@ def publish_of(
 
     def look(draft: ParkedDraft) -> str | None:
         executed = {check: newest.get(check) for check in _blocking(graph, _asset_of(draft))}
-        before, found = known.get(draft.id, (None, None))
+        before, found = known.get(draft.sha256, (None, None))
         if before != executed:
             found = hindrance(log, graph, draft, project)
             if found is not None and found.failed:
@@ -135,7 +157,7 @@ def publish_of(
         if found is None:
             return None
         if found.failed and log.run(draft.run.run_id) is not None:
-            known[draft.id] = executed, found
+            known[draft.sha256] = executed, found
         standing = "failed" if found.failed else "parked"
         if (draft.standing, draft.why) != (standing, found.why):
             settle(project.data, draft, standing=standing, why=found.why)
@@ -152,8 +174,9 @@ def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Pro
     """What keeps a draft from being published; ``None`` where its step and all of its blocking checks have passed.
 
     An evaluation counts if it is of the run that parked the draft, of one that goes on with it, or of one that was told
-    to see it (`PARKED_TAG`). What Dagster names as its target does not: of a run over several partitions that is an
-    arbitrary one, and a check that is executed again names what was materialized before.
+    to see it (`PARKED_TAG`), for the partitions of the draft that its step has read. What Dagster names as its target
+    does not: of a run over several partitions that is an arbitrary one, and a check that is executed again names what
+    was materialized before.
     """
     asset, run_id, instance = _asset_of(draft), draft.run.run_id, log.instance
     run = log.run(run_id)
@@ -167,9 +190,7 @@ def hindrance(log: EventLog, graph: AssetGraph, draft: ParkedDraft, project: Pro
     if not _is_witnessed(instance, asset, draft):
         return Hindrance("it is not what its step parked, by what Dagster's event log knows of it", failed=True)
     for check in _blocking(graph, asset):
-        found = _of_check(log, draft, run, check)
-        if found is None and graph.get(check).metadata.get(WHOLE_KEY):
-            found = _moved(log, draft, check, project)
+        found = _of_check(log, graph, draft, run, check, project)
         if found is not None:
             return found
     return None
@@ -210,33 +231,35 @@ def report_publication(instance: dg.DagsterInstance, graph: AssetGraph, project:
         )
         if (target := _reported(instance, draft, version)) is not None:
             targets[version.partition] = target
-    run = instance.get_run_by_id(draft.run.run_id)
-    if targets and run is not None:
+    if targets:
         log = EventLog(instance)
         for check in sorted(graph.get(asset).check_keys):
-            _report_evaluations(log, draft, run, check, targets)
+            _report_evaluations(log, graph, draft, check, targets)
 
 
 def _report_evaluations(
     log: EventLog,
+    graph: AssetGraph,
     draft: ParkedDraft,
-    run: dg.DagsterRun,
     check: dg.AssetCheckKey,
     targets: Mapping[str | None, AssetCheckEvaluationTargetMaterializationData],
 ) -> None:
     known = {
         one.evaluation.target_materialization_data
-        for one in log.executions(check)
+        for one in log.executions(check, draft.run.run_id)
         if not one.run_id and isinstance(one.evaluation, dg.AssetCheckEvaluation)
     }
-    found = _evaluated(log, draft, run, check)
-    if found is None:
-        return
-    for evaluation in found[1]:
-        target = targets.get(partition_of(evaluation), list(targets.values())[-1])
-        if target not in known:
-            said = {DRAFT_KEY: dg.TextMetadataValue(draft.id), JUDGED_BY: dg.DagsterRunMetadataValue(found[0].run_id)}
-            log.instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
+    for found in _evaluated(log, graph, draft, check):
+        for evaluation in found.evaluations:
+            of = partition_of(evaluation) if partition_of(evaluation) in targets else min(found.partitions, key=str)
+            target = targets.get(of, list(targets.values())[-1])
+            if target not in known:
+                known.add(target)
+                said = {
+                    DRAFT_KEY: dg.TextMetadataValue(draft.id),
+                    JUDGED_BY: dg.DagsterRunMetadataValue(found.run.run_id),
+                }
+                log.instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
 
 
 def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelection) -> dg.SensorResult:
@@ -294,67 +317,116 @@ def _is_witnessed(instance: dg.DagsterInstance, asset: dg.AssetKey, draft: Parke
     return False
 
 
-def _of_check(log: EventLog, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey) -> Hindrance | None:
-    """What the newest run that evaluated a check of a draft found."""
-    name, found = f"the check {check.name}", _evaluated(log, draft, run, check)
-    if found is None:
-        is_over = run.is_finished
-        return Hindrance(f"{name} has not been evaluated" + ("" if is_over else " yet"), failed=is_over)
-    other, evaluations = found
-    failed = [one for one in evaluations if not one.passed]
-    if any(one.severity is dg.AssetCheckSeverity.ERROR for one in failed):
-        return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
-    if evaluations:
+def _of_check(
+    log: EventLog, graph: AssetGraph, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey, project: Project
+) -> Hindrance | None:
+    """What the newest evaluations of a check found that together are of all partitions of a draft."""
+    name, left = f"the check {check.name}", set(draft.partitions)
+    for one in _evaluated(log, graph, draft, check):
+        other = one.run
+        failed = [each for each in one.evaluations if not each.passed]
+        if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
+            return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
+        if not one.evaluations and other.is_finished:
+            return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
+        if not one.evaluations:
+            return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
+        if graph.get(check).metadata.get(WHOLE_KEY) and _has_moved(log, draft, one, project):
+            return Hindrance(
+                f"other rows of {draft.table} moved since {name} looked at all of it; run it again, with the run tag "
+                f"{PARKED_TAG}={draft.run.run_id}",
+                failed=False,
+            )
+        left -= one.partitions
+    if not left:
         return None
-    if other.is_finished:
-        return Hindrance(f"{name} did not run to its end in run {other.run_id[:8]}", failed=True)
-    return Hindrance(f"{name} is about to run in run {other.run_id[:8]}", failed=False)
+    is_over = run.is_finished
+    some = [key for key in draft.partitions if key in left and key is not None]
+    of = f" of {shown(some)}" if len(left) < len(draft.partitions) else ""
+    return Hindrance(f"{name} has not been evaluated{of}" + ("" if is_over else " yet"), failed=is_over)
 
 
-def _evaluated(
-    log: EventLog, draft: ParkedDraft, run: dg.DagsterRun, check: dg.AssetCheckKey
-) -> tuple[dg.DagsterRun, Sequence[dg.AssetCheckEvaluation]] | None:
-    """The newest run that executes a check of a draft, and what it has found, of each partition the last."""
+@dataclass(frozen=True)
+class _Evaluated:
+    """What a run that executes a check found of some partitions of a draft; nothing where it has not ended that.
+
+    ``log_version`` is where the table's log ended when the check looked at it, if that is known.
+    """
+
+    run: dg.DagsterRun
+    partitions: frozenset[str | None]
+    evaluations: Sequence[dg.AssetCheckEvaluation]
+    log_version: int | None
+
+
+def _evaluated(log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.AssetCheckKey) -> Iterator[_Evaluated]:
+    """Runs that execute a check of a draft, the newest first, until together they are of all of its partitions.
+
+    What a check has read says which draft it is of. Of one that reads nothing by an IO manager, the run does: that the
+    run sees the draft, and which partitions it is of.
+    """
     by_run: dict[str, list[AssetCheckExecutionRecord]] = {}
-    for record in log.executions(check):
+    for record in log.executions(check, draft.run.run_id):
         by_run.setdefault(record.run_id, []).append(record)
+    left = set(draft.partitions)
     for run_id, records in by_run.items():
         other = log.run(run_id)
-        if other is None or (run_id != run.run_id and not _sees(log.instance, other, draft)):
+        if other is None or not left or not _sees(log.instance, other, draft):
             continue
         evaluations = dict[str | None, dg.AssetCheckEvaluation]()
+        steps = set[str]()
         for record in records:
             if isinstance(record.evaluation, dg.AssetCheckEvaluation):
                 evaluations.setdefault(partition_of(record.evaluation), record.evaluation)
-        return other, list(evaluations.values())
-    return None
+                steps.add(root_of(str(record.event.step_key if record.event is not None else "")))
+        looks = [one for one in log.looks(run_id) if one.asset_key == check.asset_key and one.step in steps]
+        found = frozenset(key for one in looks for key in one.drafts.get(draft.sha256, ()))
+        of = (found if looks else _partitions_of(log, graph, other, draft)) & left
+        if of:
+            left -= of
+            at = min((one.log_version for one in looks), default=None)
+            yield _Evaluated(other, of, list(evaluations.values()), at)
 
 
 def _sees(instance: dg.DagsterInstance, run: dg.DagsterRun, draft: ParkedDraft) -> bool:
-    """Whether a run's checks looked at the draft."""
-    partition = run.tags.get(PARTITION_NAME_TAG)
-    if PARKED_TAG in run.tags and partition is not None and partition not in draft.partitions:
-        return False
+    """Whether a run may look at the draft."""
+    if run.run_id == draft.run.run_id:
+        return True
     return (run.parent_run_id is not None or PARKED_TAG in run.tags) and continues(instance, run, draft)
 
 
-def _moved(log: EventLog, draft: ParkedDraft, check: dg.AssetCheckKey, project: Project) -> Hindrance | None:
-    """Whether other rows of the table were committed since a check that looks at all of it was evaluated."""
+def _partitions_of(log: EventLog, graph: AssetGraph, run: dg.DagsterRun, draft: ParkedDraft) -> frozenset[str | None]:
+    """The partitions of a draft that a run is of: all, unless its tags say less."""
+    definition = graph.get(_asset_of(draft)).partitions_def
+    key, first = run.tags.get(PARTITION_NAME_TAG), run.tags.get(ASSET_PARTITION_RANGE_START_TAG)
+    if run.run_id == draft.run.run_id or definition is None or (key is None and first is None):
+        return frozenset(draft.partitions)
+    keys = {key}
+    if first is not None:
+        between = dg.PartitionKeyRange(first, run.tags[ASSET_PARTITION_RANGE_END_TAG])
+        with partition_loading_context(dynamic_partitions_store=log.instance):
+            keys = set(definition.get_partition_keys_in_range(between))
+    return frozenset(draft.partitions) & keys
+
+
+def _has_moved(log: EventLog, draft: ParkedDraft, one: _Evaluated, project: Project) -> bool:
+    """Whether other rows of the table were committed since a check that looks at all of it did.
+
+    By the log where it is known what the check has read, else by the clocks of who runs checks and of who commits.
+    """
     state = project.table(str(draft.table)).operations.refresh()
-    latest = next((one for one in log.executions(check) if one.run_id), None)  # of none: reported, see above
-    if state is None or latest is None:
-        return None
+    if state is None or (one.log_version is not None and state.log_version <= one.log_version):
+        return False
     own = set(draft.partitions) if draft.options.mode == "replace" else set[str | None]()
-    moved = [head for key, head in state.history.heads.items() if key not in own]
-    run = log.instance.get_run_record_by_id(latest.run_id)
-    begun = run.start_time if run is not None else None  # what was committed later, the check may not have seen
-    if begun is not None and all(head.timestamp.timestamp() <= begun for head in moved):
-        return None
-    return Hindrance(
-        f"other rows of {draft.table} moved since the check {check.name} looked at all of it; run it again, with the "
-        f"run tag {PARKED_TAG}={draft.run.run_id}",
-        failed=False,
-    )
+    heads = {key: head for key, head in state.history.heads.items() if key not in own}
+    if one.log_version is not None:
+        then = state.history.until(one.log_version).heads
+        before = {key: head.metadata_sha for key, head in then.items() if key not in own}
+        is_foreign = state.history.foreign_since(one.log_version) is not None
+        return is_foreign or before != {key: head.metadata_sha for key, head in heads.items()}
+    record = log.instance.get_run_record_by_id(one.run.run_id)
+    begun = record.start_time if record is not None else None  # what was committed later, the check may not have seen
+    return begun is None or any(head.timestamp.timestamp() > begun for head in heads.values())
 
 
 def _reported(

@@ -1,5 +1,6 @@
 """What is recorded of the versions that something was built from: parents, and where their data comes from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dagster_versioned.errors import VersionNotFound
@@ -11,17 +12,23 @@ from dagster_versioned.tables.history import History, Version
 
 @dataclass(frozen=True)
 class Upstream:
-    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from."""
+    """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from.
+
+    ``drafts`` are the ids of the parked drafts that made it, where it was read before they were published.
+    """
 
     parent: Parent
     sources: tuple[SourceVersion, ...]
+    drafts: tuple[str, ...] = ()
 
 
-def upstreams(project: str, table: TableName, history: History, chosen: ChosenVersions) -> list[Upstream]:
+def upstreams(
+    project: str, table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
+) -> list[Upstream]:
     """The lineage of what is built from these versions of a table, whose ``history`` they are in.
 
-    A partitioned table that was read as a whole is one parent: its ``partitions_sha``. Raises `VersionNotFound` where
-    no version was chosen.
+    ``parked`` are the log versions that are of drafts, with the drafts' ids. A partitioned table that was read as a
+    whole is one parent: its ``partitions_sha``. Raises `VersionNotFound` where no version was chosen.
     """
     if not chosen.versions:
         raise VersionNotFound(
@@ -31,14 +38,17 @@ def upstreams(project: str, table: TableName, history: History, chosen: ChosenVe
     if chosen.whole and chosen.versions[0].partition is not None:
         whole = history.until(chosen.log_version).whole
         parent = Parent(project, str(table), whole.metadata_sha, whole.data_sha)
-        return [Upstream(parent, tuple(s for version in chosen.versions for s in _sources(project, table, version)))]
-    return [upstream_of_version(project, table, version) for version in chosen.versions]
+        sources = tuple(s for version in chosen.versions for s in _sources(project, table, version))
+        drafts = dict.fromkeys(parked[one.log_version] for one in chosen.versions if one.log_version in parked)
+        return [Upstream(parent, sources, tuple(drafts))]
+    made = [(one, (parked[one.log_version],) if one.log_version in parked else ()) for one in chosen.versions]
+    return [upstream_of_version(project, table, version, drafts) for version, drafts in made]
 
 
-def upstream_of_version(project: str, table: TableName, version: Version) -> Upstream:
-    """The lineage of what is built from one version."""
+def upstream_of_version(project: str, table: TableName, version: Version, drafts: tuple[str, ...] = ()) -> Upstream:
+    """The lineage of what is built from one version, which ``drafts`` made that are not published."""
     parent = Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition)
-    return Upstream(parent, _sources(project, table, version))
+    return Upstream(parent, _sources(project, table, version), drafts)
 
 
 def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVersion, ...]:

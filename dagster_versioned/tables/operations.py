@@ -4,6 +4,7 @@ Named after Iceberg's ``TableOperations``, which is the same thing there: refres
 """
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from dagster_versioned.tables.documents.head import (
     partition_head,
     table_head,
 )
+from dagster_versioned.tables.documents.parked_draft import ParkedDraft
 from dagster_versioned.tables.documents.publish import Publisher, checkpoint_before
 from dagster_versioned.tables.environment.own_files import OwnFiles
 from dagster_versioned.tables.history import Collection, Version
@@ -30,6 +32,7 @@ from dagster_versioned.tables.maintenance.protection import Protectors
 from dagster_versioned.tables.relocation.whereabouts import MovedTo, Whereabouts, left
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.table_record import TableRecord
+from dagster_versioned.tables.unpublished import built_from_published
 from dagster_versioned.tables.write.commit import PlanCommit, commit
 
 if TYPE_CHECKING:
@@ -45,6 +48,9 @@ class TableOperations:
 
     Cheap to make: nothing is read before it is needed. Thread-safe.
     """
+
+    parked: Mapping[int, ParkedDraft] = {}
+    """The log versions that are of parked drafts: only a view has any."""
 
     def __init__(self, project: "Project", name: TableName) -> None:
         self.name = name
@@ -133,6 +139,7 @@ class TableOperations:
     def commit(self, plan: PlanCommit, *, just_opened: bool = False) -> TableState | None:
         """Commit a plan, once no collection is in its way, and publish what follows from it."""
         engine = f"{WRITER.name}/{WRITER.version}"
+        plan = built_from_published(self.project, self.name, plan)
         if self._own_files is not None:
             if not self._is_as_forked:
                 self.refresh()

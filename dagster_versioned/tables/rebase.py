@@ -28,6 +28,7 @@ from dagster_versioned.identity.names import TableName
 from dagster_versioned.storage.backoff import RACE
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.documents.head import HEADS_FOLDER
+from dagster_versioned.tables.documents.parked_draft import read_drafts, refuse_parked
 from dagster_versioned.tables.documents.promotion import refuse_open_promotion
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
@@ -77,7 +78,7 @@ def rebase_environment(project: "Project", name: str, *, dry_run: bool = True, b
         if document.previous is not None:
             return _carried_on(project, document.previous, document.fork, by, dry_run=True)
         if document.next is None:
-            refuse_open_promotion(project.data, name, "rebased")
+            _refuse_open(project, document.fork)
         to = document.next or fork_now(project, name, by)
         return _carried_on(project, document.fork, to, by, dry_run=True)
     rebase = _Rebase(project, name, by)
@@ -116,7 +117,7 @@ class _Rebase:
         if self._to is not None and document.fork.generation == self._to.generation:
             return self._done  # another rebase has finished this one
         if document.next is None:
-            refuse_open_promotion(project.data, self._name, "rebased")  # what is on its way is finished all the same
+            _refuse_open(project, document.fork)  # what is on its way is finished all the same
             with suppress(PreconditionFailed):
                 _swap(project.store, replace(document, next=fork_now(project, self._name, by)), etag)
             return None
@@ -130,6 +131,12 @@ class _Rebase:
             with suppress(EnvironmentNotFound):  # the next step says what became of it
                 _environment(project, self._to).check_committed()
         return None
+
+
+def _refuse_open(project: "Project", fork: Fork) -> None:
+    """Raise `InvalidInput` where a promotion of the environment is open, or drafts wait there, which stay behind."""
+    refuse_open_promotion(project.data, fork.environment, "rebased")
+    refuse_parked(_opened(project, fork).data, f"A rebase of the environment {fork.environment}")
 
 
 def _check_next(project: "Project", to: Fork, document: EnvironmentDocument, etag: str) -> None:
@@ -201,6 +208,10 @@ def _carried_on(
     if not dry_run:
         for one in tables.values():
             one.resolve()
+    for draft in read_drafts(_opened(project, before).data)[0]:  # parked since the rebase began
+        if draft.is_living:
+            why = f"it was parked as the draft {draft.id[:8]}, which is not carried on: run its step again"
+            left += [LeftCell(draft.table, partition, why) for partition in draft.partitions]
     cells = [
         tables[name].promoted(version)
         for name in in_order(kept)

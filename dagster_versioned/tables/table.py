@@ -1,5 +1,6 @@
 """One versioned table: everything a user can do with it."""
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Collection as Names
@@ -24,7 +25,7 @@ from dagster_versioned.tables.computations import Forgotten, affected, find, mad
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
-from dagster_versioned.tables.documents.parked_draft import collected_drafts, refuse_parked
+from dagster_versioned.tables.documents.parked_draft import collected_drafts, living_of, refuse_parked
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.history import Selection, Version
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from dagster_versioned.tables.project import Project
     from dagster_versioned.tables.rename import RenameReport
 
+
+logger = logging.getLogger("dagster_versioned")
 
 _REPARTITIONS = 50
 """How often rows are read again that others wrote meanwhile."""
@@ -367,6 +370,7 @@ class VersionedTable:
         Raises `InvalidInput` where the rows do not tell, `HeldHead`, `CommitConflict` after fifty lost races.
         """
         self._check_unless(dry_run)
+        refuse_parked(self.project.data, f"Repartitioning {self.name}", str(self.name))
         known: dict[Version, list[tuple[str | None, pa.Table]]] = {}
         made: dict[str | None, tuple[Sequence[Version], PendingWrite]] = {}
         with staging_folder(self.store) as staging, ExitStack() as pinned:
@@ -528,7 +532,8 @@ class VersionedTable:
         A partitioned table that was read as a whole is one parent: its ``partitions_sha``.
         """
         state = self.last_state if self.last_state.log_version >= chosen.log_version else self._known()
-        return upstreams(self.project.name, self.name, state.history, chosen)
+        parked = {at: draft.id for at, draft in self.operations.parked.items()}
+        return upstreams(self.project.name, self.name, state.history, chosen, parked)
 
     # Comparing and verifying
 
@@ -587,6 +592,9 @@ class VersionedTable:
         self._check_unless(dry_run)
         drafts = collected_drafts(self.project.data, str(self.name), datetime.now(UTC) - min_age)
         if not dry_run:
+            for draft in living_of(self.project.data, str(self.name)) if drafts else ():
+                if draft.is_old:
+                    logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
             self.project.data.delete([info.key for info in drafts])
         report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
         keys, size = [f"../{info.key}" for info in drafts], sum(info.size for info in drafts)
@@ -725,8 +733,8 @@ class VersionedTable:
     def _drop(self, partitions: Sequence[str] | None, dry_run: bool, by: str | None, why: str | None) -> DropReport:
         self._check_unless(dry_run)
         state = self._known()
-        if partitions is None:
-            refuse_parked(self.project.data, f"Dropping {self.name}", str(self.name))
+        what = self.name if partitions is None else f"partitions of {self.name}"
+        refuse_parked(self.project.data, f"Dropping {what}", str(self.name), partitions)
         made = Drop(self.name, partitions, by or self.project.author, why)
         if dry_run:
             made.draft(state, 0)

@@ -1,5 +1,6 @@
 """`publish="after_checks"`: nobody outside of a run reads a version whose blocking check has not passed."""
 
+import dataclasses
 import signal
 import time
 from datetime import timedelta
@@ -21,8 +22,10 @@ from dagster_versioned import (
     version_changed,
 )
 from dagster_versioned.assets.parked import PARKED_TAG
+from dagster_versioned.checks.check import Verdict, VersionCheck
 from dagster_versioned.checks.row_count import RowCountDrift
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.io_managers import publication
 from dagster_versioned.io_managers.publication import WHOLE_KEY
 from dagster_versioned.sensors import watch
 from dagster_versioned.tables.environments import create_environment, drop_environment
@@ -229,15 +232,30 @@ class TestExecutedAgain:
         assert project.table("raw").read()["n"].to_pylist() == [99]
         assert [one.standing for one in project.parked()] == ["failed", "published", "published"]
 
+    def test_what_is_parked_again_is_looked_at_anew_by_who_knows_of_the_failure(self, again, monkeypatch):
+        project, instance = again
+        monkeypatch.setattr(Again, "fails", True)
+        definitions = again_definitions(checked=False)
+        repository, job = definitions.get_repository_def(), dg.build_reconstructable_job(__name__, "unchecked_job")
+        with dg.execute_job(job, instance) as failed:
+            [(first, why)] = publish_checked(project, instance, repository).waiting
+        assert why == "its step raw has not succeeded"
+        Again.fails = False
+        dg.execute_job(job, instance, reexecution_options=dg.ReexecutionOptions.from_failure(failed.run_id, instance))
+        report = publish_checked(project, instance, repository)
+        assert [one.draft.id == first.id for one in report.published] == [True, False]
+
 
 class Again:
-    given, passes = [1, 2], False
+    given, passes, fails = [1, 2], False, False
 
 
-def again_definitions():
+def again_definitions(*, checked=True):
     @dg.asset
     def raw():
-        return rows(*Again.given)
+        yield dg.Output(rows(*Again.given))
+        if Again.fails:
+            raise ValueError("after it parked")
 
     @dg.asset_check(asset=raw, blocking=True)
     def good(raw: pa.Table):
@@ -251,7 +269,7 @@ def again_definitions():
     manager = VersionedParquetIOManager(project=project, publish="after_checks")
     return dg.Definitions(
         assets=[raw, total],
-        asset_checks=[good],
+        asset_checks=[good] if checked else [],
         resources={"io_manager": manager},
         executor=dg.in_process_executor,
         jobs=[dg.define_asset_job("all", selection=dg.AssetSelection.all())],
@@ -260,6 +278,10 @@ def again_definitions():
 
 def again_job():
     return again_definitions().resolve_job_def("all")
+
+
+def unchecked_job():
+    return again_definitions(checked=False).resolve_job_def("all")
 
 
 class TestAWholeTableCheck:
@@ -676,3 +698,142 @@ def test_publishing_whatever_checks_say_needs_a_name(house, pipeline):
         house.project.publish(run.run_id)
     assert len(house.project.publish(run.run_id, by="ann").published) == 2
     assert house.project.parked()[0].by == "ann"
+
+
+class TestAnEvaluation:
+    """By what its step has read is known of which draft it is, and of which partitions."""
+
+    RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+
+    @pytest.fixture(params=["of all", "of the run's partitions", "reads nothing", "ours"])
+    def sales(self, house, request):
+        """Partitions ``a`` to ``c``, parked by one run, of which those with a negative number do not pass."""
+        keys = dg.StaticPartitionsDefinition(["a", "b", "c"])
+        self.bad = {"b"}
+
+        @dg.asset(partitions_def=keys, backfill_policy=dg.BackfillPolicy.single_run())
+        def sales(context: dg.AssetExecutionContext) -> dict[str, pa.Table]:
+            return {key: rows(-1 if key in self.bad else 1) for key in context.partition_keys}
+
+        of = {} if request.param == "of all" else {"partitions_def": keys}
+
+        if request.param == "reads nothing":
+
+            @dg.asset_check(asset=sales, blocking=True, **of)
+            def good(context: dg.AssetCheckExecutionContext):
+                return dg.AssetCheckResult(passed=not self.bad & set(context.op_execution_context.partition_keys))
+
+            checks = [good]
+        elif request.param == "ours":
+            checks = build_version_checks([sales], [NoNegative(blocking=True)])
+        else:
+
+            @dg.asset_check(asset=sales, blocking=True, **of)
+            def good(sales: dict[str, pa.Table]):
+                return dg.AssetCheckResult(passed=all(min(one["n"].to_pylist()) > 0 for one in sales.values()))
+
+            checks = [good]
+        self.definitions = dg.Definitions(
+            assets=[sales],
+            asset_checks=checks,
+            resources={"io_manager": house.io_manager(**AFTER)},
+            jobs=[
+                dg.define_asset_job("all", selection=dg.AssetSelection.all()),
+                dg.define_asset_job("unchecked", selection=dg.AssetSelection.assets(sales).without_checks()),
+                dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks()),
+            ],
+        )
+        return request.param
+
+    def run(self, house, job, first, last=None, **tags):
+        given = {"dagster/partition": first} if last is None else dict(zip(self.RANGE, (first, last), strict=True))
+        made = self.definitions.resolve_job_def(job)
+        return made.execute_in_process(instance=house.instance, raise_on_error=False, tags={**given, **tags})
+
+    def publish(self, house):
+        report = publish_checked(house.project, house.instance, self.definitions)
+        return len(report.published), [why for _, why in report.waiting]
+
+    def test_of_one_partition_says_nothing_of_the_others(self, house, sales):
+        seen = {PARKED_TAG: self.run(house, "all", "a", "c").run_id}
+        assert self.publish(house)[0] == 0
+        assert self.run(house, "checks", "a", **seen).success or sales == "of all"
+        assert self.publish(house)[0] == 0
+        assert not house.project.table("sales").exists()
+
+    def test_of_each_partition_by_a_run_of_its_own_is_one_of_all(self, house, sales):
+        self.bad = set()
+        seen = {PARKED_TAG: self.run(house, "unchecked", "a", "c").run_id}
+        self.run(house, "checks", "a", "b", **seen)
+        if sales != "of all":  # which it reads in each run
+            assert self.publish(house) == (0, [f"the check {self.name} has not been evaluated of 'c'"])
+        self.run(house, "checks", "c", **seen)
+        assert self.publish(house) == (1, [])
+
+    @property
+    def name(self):
+        [check] = self.definitions.resolve_asset_graph().asset_check_keys
+        return check.name
+
+    def test_of_another_draft_of_the_same_partitions_says_nothing(self, house, sales):
+        self.run(house, "all", "a", "c")
+        self.bad = set()
+        self.run(house, "all", "a", "c")
+        assert self.publish(house)[0] == 1
+        assert [one.standing for one in house.project.parked()] == ["failed", "published"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoNegative(VersionCheck):
+    default_name = "no_negative"
+    description = "No number is negative."
+
+    def judge(self, checked):
+        found = checked.table.read_files(checked.files())["n"].to_pylist()
+        return Verdict(min(found) > 0, f"{found}")
+
+
+def test_a_check_that_reads_another_version_has_not_looked_at_the_draft(house, pipeline):
+    house.project.table("raw").write(rows(0))
+    run = pipeline.run("unchecked")
+    pipeline.run("checks", tags={PARKED_TAG: run.run_id, "dagster_versioned/pin/raw": "@0"})
+    assert pipeline.checked == [[0]]
+    assert "the check good has not been evaluated" in pipeline.publish().waiting[0][1]
+
+
+@pytest.mark.parametrize("late", [0, -3600, 3600])
+@pytest.mark.parametrize("between", ["nobody", "another run"])
+def test_what_a_whole_table_check_saw_is_told_by_the_log_and_by_no_clock(house, monkeypatch, late, between):
+    """Of two rows at most. Who writes in between has a clock that is an hour off."""
+
+    class Whole(Pipeline):
+        def defined(self, raw, total, good):
+            @dg.asset_check(asset=raw, blocking=True, metadata={WHOLE_KEY: True})
+            def at_most_two(raw: pa.Table):
+                return dg.AssetCheckResult(passed=raw.num_rows <= 2)
+
+            return super().defined(raw, total, at_most_two)
+
+    house.project.table("raw").write(rows(0))
+    pipeline = Whole(house, mode="append")
+    pipeline.given = rows(1)
+    first = pipeline.run()
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() + late * 10**9)
+    Project.open("HOUSE", house.location).table("raw").write(rows(2), options=TableOptions(mode="append"))
+    monkeypatch.setattr(time, "time_ns", real)
+    if between == "another run":
+        pipeline.given = pa.table({"n": pa.array([], pa.int64())})
+        pipeline.run()
+    report = pipeline.publish()
+    [why] = [why for one, why in report.waiting if one.run.run_id == first.run_id and str(one.table) == "raw"]
+    assert "moved since the check at_most_two looked" in why
+    assert numbers(house, "raw") == [0, 2]
+
+
+def test_executions_of_long_ago_are_found(house, pipeline, monkeypatch):
+    monkeypatch.setattr(publication, "EXECUTIONS", 1)
+    pipeline.run()
+    for _ in range(3):
+        pipeline.run("checks")
+    assert len(pipeline.publish().published) == 2

@@ -1,8 +1,9 @@
 """What parked rows become: the versions that a direct write makes, from frames of both engines."""
 
+import logging
 import os
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -11,10 +12,12 @@ from dagster_versioned.errors import InvalidInput
 from dagster_versioned.identity.version import Run
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Call
+from dagster_versioned.tables.documents import parked_draft
 from dagster_versioned.tables.documents.parked_draft import PARKED_FOLDER, draft_keys
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.parked.write import Superseded
+from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from support.call_log import CallLog
 from support.interleaving import Stepped
@@ -139,3 +142,59 @@ def test_parts_that_a_collection_takes_while_they_are_parked_are_missed_by_name(
     parked(project, rows(3, 4), options=MODES[mode])
     published(project)
     assert numbers(project) == [1, 2, 3, 4]
+
+
+class TestATableThatBecameAnother:
+    """Nothing that waited is put onto what is there now."""
+
+    @pytest.fixture
+    def old(self, project, monkeypatch):
+        """A draft of long ago, which vacuum may collect any day."""
+        parked(project, rows(3))
+        [draft] = project.parked()
+        monkeypatch.setattr(parked_draft, "KEPT", timedelta(0))
+        return draft
+
+    VERBS: ClassVar = {
+        "drop": lambda table: table.drop(dry_run=False),
+        "rename": lambda table: table.rename("other", dry_run=False),
+        "repartition": lambda table: table.repartition(Partitioning.names(), "word", dry_run=False),
+        "purge": lambda table: table.purge(["@0"], why="law", dry_run=False),
+    }
+
+    @pytest.mark.parametrize("verb", sorted(VERBS))
+    def test_is_refused_while_a_draft_waits_however_old(self, project, old, verb):
+        with pytest.raises(InvalidInput, match=f"parked drafts behind: {old.id[:8]}"):
+            self.VERBS[verb](project.table("raw"))
+        project.drop_parked(old.id, by="ann")
+        assert numbers(project) == [1, 2]
+
+    def test_is_refused_for_a_partition_of_which_one_waits(self, project):
+        table = project.table("by_day")
+        for day in ("a", "b"):
+            table.write(rows(1), partition=day)
+        park(table, {"a": rows(2)}, run=Run("r1", "by_day", 0), options=MODES["append"])
+        with pytest.raises(InvalidInput, match="Dropping partitions of by_day would leave"):
+            table.drop_partitions(["a"], dry_run=False)
+        table.drop_partitions(["b"], dry_run=False)
+        assert list(table.partitions()) == ["a"]
+
+    @pytest.mark.parametrize("mode", sorted(MODES))
+    @pytest.mark.parametrize("began_anew", [False, True])
+    def test_gets_no_draft_of_before_where_somebody_was_faster(self, project, monkeypatch, mode, began_anew):
+        parked(project, rows(3), options=MODES[mode])
+        monkeypatch.setattr("dagster_versioned.tables.table.refuse_parked", lambda *given: None)
+        project.table("raw").drop(dry_run=False)
+        if began_anew:
+            project.table("raw").write(rows(9))
+        report = project.publish("r1", by="me")
+        assert (report.published, report.waiting) == ([], [])
+        assert "raw became another table (log version 1: DROP)" in report.superseded[0].why
+        if began_anew:
+            assert numbers(project) == [9]
+
+    def test_a_draft_that_vacuum_gives_up_is_named(self, project, old, caplog):
+        with caplog.at_level(logging.WARNING, "dagster_versioned"):
+            project.table("raw").vacuum(dry_run=False)
+        assert f"The draft {old.id[:8]} of {old} was not published in time" in caplog.text
+        assert project.parked() == []

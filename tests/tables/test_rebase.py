@@ -8,12 +8,14 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned.errors import CommitConflict, EnvironmentNotFound, IntegrityError, InvalidInput, ProjectMoved
+from dagster_versioned.identity.version import Run
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.wrappers import Call
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.registry import document_of
 from dagster_versioned.tables.environments import create_environment, drop_environment, fork_now
 from dagster_versioned.tables.options import TableOptions
+from dagster_versioned.tables.parked.park import park
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import promote
@@ -410,3 +412,29 @@ def at_swap(project: Project, happens: Callable[[Stepped], object]) -> Project:
 
     store = Stepped(project.store, before)
     return Project("NYC", store)
+
+
+class TestParkedDrafts:
+    """What waits in the environment for its checks is not carried on, and never lost without a word."""
+
+    def park(self, project: Project) -> str:
+        table = project.in_environment("pr").table("raw")
+        draft = park(table, {None: rows(7)}, run=Run("r1", "raw", 0)).draft
+        assert draft is not None
+        return draft.id[:8]
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    def test_stop_it(self, project, dry_run):
+        draft = self.park(project)
+        with pytest.raises(InvalidInput, match=f"A rebase of the environment pr would leave parked drafts .* {draft}"):
+            rebase_environment(project, "pr", dry_run=dry_run)
+        [waiting] = project.in_environment("pr").parked()
+        project.in_environment("pr").drop_parked(waiting.id, by="ann")
+        rebase(project)
+
+    def test_that_came_meanwhile_are_named(self, project):
+        document, etag = document_of(project, "pr")
+        begun = replace(document, next=fork_now(project, "pr", None))
+        project.store.put_if_match(KEY, begun.to_bytes(), etag)  # the rebase of somebody who died
+        draft = self.park(project)
+        assert left(rebase(project))["raw"].startswith(f"it was parked as the draft {draft}, which is not carried on")

@@ -87,7 +87,7 @@ class Places:
         That of its IO manager. Where this is the reader's as well, it may be configured otherwise in a run than here,
         so ``own`` counts; as it does where the dependency has no IO manager, or none of ours.
         """
-        if not self._graph.has(key) or self._definition(key) is self._definition(reader):
+        if not self._graph.has(key) or self.definition(key) is self.definition(reader):
             return own
         resource = self.resource(key)
         return own if resource is None or resource.name == own.name else resource.project()
@@ -106,7 +106,7 @@ class Places:
         return self._manager(key)[1].get(str(table))
 
     def _manager(self, key: dg.AssetKey) -> tuple[ProjectResource | None, Mapping[str, str]]:
-        definition = self._definition(key)
+        definition = self.definition(key)
         if definition is None:
             return None, {}
         if id(definition) not in self._managers:
@@ -118,7 +118,8 @@ class Places:
             )
         return self._managers[id(definition)][1:]
 
-    def _definition(self, key: dg.AssetKey) -> dg.ResourceDefinition | None:
+    def definition(self, key: dg.AssetKey) -> dg.ResourceDefinition | None:
+        """The IO manager that an asset is defined with; ``None`` without one."""
         assets = self._graph.get(key).assets_def
         return assets.resource_defs.get(assets.get_io_manager_key_for_asset_key(key))
 

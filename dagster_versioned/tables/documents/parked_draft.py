@@ -103,7 +103,8 @@ class ParkedDraft:
     """What a step parked: versions of one table that become current in one commit, or never.
 
     ``parked_at`` is RFC 3339, UTC; ``options`` are those of the asset. ``upon`` are the ids of the
-    drafts that it may have been built from. ``standing`` and ``why`` say what became of it,
+    drafts that it was built from, ``log_version`` is where the table's log ended when the rows were parked, -1 without
+    one; drafts of earlier releases do not say. ``standing`` and ``why`` say what became of it,
     ``closed_at`` and ``by`` when and by whom, ``published`` the names of the versions that it is, by partition.
     """
 
@@ -116,6 +117,7 @@ class ParkedDraft:
     partitioning: Partitioning | None
     versions: tuple[ParkedVersion, ...]
     upon: tuple[str, ...] = ()
+    log_version: int | None = None
     standing: Standing = "parked"
     why: str | None = None
     closed_at: str | None = None
@@ -189,6 +191,7 @@ class ParkedDraft:
             "partitioning": None if self.partitioning is None else self.partitioning.to_json(),
             "versions": [version.to_json() for version in self.versions],
             "upon": list(self.upon),
+            **({} if self.log_version is None else {"log_version": self.log_version}),
         }
 
     @classmethod
@@ -214,6 +217,7 @@ class ParkedDraft:
                 None if partitioning is None else Partitioning.parse(partitioning),
                 versions,
                 own.texts("upon"),
+                own.optional_integer("log_version"),
                 cast("Standing", standing),
                 raw.optional_text("why"),
                 raw.optional_text("closed_at"),
@@ -290,7 +294,7 @@ def find_draft(data: ObjectStore, prefix: str) -> ParkedDraft:
 
 
 def living_of(data: ObjectStore, table: str) -> list[ParkedDraft]:
-    """The drafts of a table that may still be published: not those that are older than `KEPT`.
+    """The drafts of a table that may still be published, however old.
 
     Raises `IntegrityError` where one cannot be read.
     """
@@ -298,13 +302,16 @@ def living_of(data: ObjectStore, table: str) -> list[ParkedDraft]:
     for info in draft_keys(data, table):
         with suppress(ObjectNotFound):
             found.append(ParkedDraft.from_bytes(data.get(info.key), info.key))
-    return [draft for draft in found if draft.is_living and not draft.is_old]
+    return [draft for draft in found if draft.is_living]
 
 
-def refuse_parked(data: ObjectStore, what: str, table: str | None = None) -> None:
-    """Raise `InvalidInput` where drafts of a table, or of any, wait to be published."""
+def refuse_parked(
+    data: ObjectStore, what: str, table: str | None = None, partitions: Sequence[str] | None = None
+) -> None:
+    """Raise `InvalidInput` where drafts of a table, or of any, wait to be published; of some partitions, if named."""
     tables = {info.key.split("/")[2] for info in draft_keys(data, table)}
     found = [draft for one in sorted(tables) for draft in living_of(data, one)]
+    found = [draft for draft in found if partitions is None or set(partitions) & set(draft.partitions)]
     if found:
         some = ", ".join(f"{draft.id[:8]} of {draft}" for draft in found[:5])
         raise InvalidInput(

@@ -21,6 +21,7 @@ from dagster_versioned.tables.parked.view import beside_collections, commit_in_m
 from dagster_versioned.tables.partitioning import Partitioning
 from dagster_versioned.tables.parts import part_key, parts_of
 from dagster_versioned.tables.table import VersionedTable
+from dagster_versioned.tables.unpublished import refuse_unpublished
 from dagster_versioned.tables.write.constraints import require_frame
 from dagster_versioned.tables.write.pending import OwnWrite, VersionDescription
 from dagster_versioned.tables.write.stage import Parents, stage, staging_folder
@@ -45,7 +46,6 @@ def park(
     *,
     run: Run,
     backfill: str | None = None,
-    upon: Sequence[str] = (),
     asset_key: Sequence[str] | None = None,
     parents: Parents = (),
     code_version: str | None = None,
@@ -55,8 +55,9 @@ def park(
 ) -> Parked:
     """`VersionedTable.write_partitions`, but for the commit: only the run, and those that go on with it, read the rows.
 
-    ``upon`` are the ids of the drafts that may be among the parents. Another attempt at the same computation takes the
-    place of this one. Raises what `write_partitions` does, and `InvalidInput` for histories of events and for features.
+    Another attempt at the same computation takes the place of this one. Raises what `write_partitions` does, and
+    `InvalidInput` for histories of events, for features, and for what is built from drafts of another project, of
+    which nobody who publishes here would know.
     """
     table.project.check_write()
     options = options or TableOptions()
@@ -67,16 +68,21 @@ def park(
             "Nothing was written. Take publish away from it."
         )
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
-    table.operations.check_name_is_free()
+    unpublished = [one for description in descriptions.values() for one in description.unpublished]
+    refuse_unpublished(table.name, [one for one in unpublished if one.parent.source != table.project.name])
+    began = table.operations.check_name_is_free()
     with staging_folder(table.store) as staging, ExitStack() as pinned:
-        parking = _Parking(table, staging, pinned, options, run, partitioning)
+        parking = _Parking(table, staging, pinned, options, run, partitioning, began)
         to_park = parking.replacing if options.mode == "replace" else parking.adding
         parked = to_park(frames, descriptions)
     if parked.draft is None:
         return parked
-    draft = replace(parked.draft, backfill=backfill, upon=tuple(upon))
+    upon = tuple(dict.fromkeys(draft for one in unpublished for draft in one.drafts))
+    draft = replace(parked.draft, backfill=backfill, upon=upon)
     table.project.check_unmarked()
     table.project.data.put(draft.key, draft.to_bytes())
+    if table.project.environment is not None:
+        table.project.environment.check_committed()
     return replace(parked, draft=draft)
 
 
@@ -90,6 +96,7 @@ class _Parking:
     options: TableOptions
     run: Run
     partitioning: Partitioning | None
+    began: int
 
     def replacing(self, frames: Mapping[str | None, Any], described: Mapping[str | None, VersionDescription]) -> Parked:
         """The ordinary write, whose log entry is put nowhere: its plan is what is parked."""
@@ -113,7 +120,7 @@ class _Parking:
 
         def commit() -> tuple[VersionedTable, Sequence[WriteResult]]:
             log, cache = in_memory(table.operations)
-            return seen_by(table, cache), write.results(commit_in_memory(log, cache, write.draft), began)
+            return seen_by(table, cache, {}), write.results(commit_in_memory(log, cache, write.draft), began)
 
         seen, results = beside_collections(table, commit)
         versions: list[ParkedVersion] = []
@@ -142,7 +149,10 @@ class _Parking:
         """The document that says what was parked."""
         table, now = self.table, datetime.now(UTC).isoformat()
         author = table.project.author
-        return ParkedDraft(table.name, self.run, None, now, author, self.options, self.partitioning, tuple(versions))
+        known = tuple(versions)
+        return ParkedDraft(
+            table.name, self.run, None, now, author, self.options, self.partitioning, known, log_version=self.began
+        )
 
     def _given(
         self, frame: Any, described: VersionDescription, partition: str | None, constraints: Mapping[str, str]

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import InvalidInput, VersionedError, VersionNotFound
+from dagster_versioned.errors import InvalidInput, VersionedError
 from dagster_versioned.tables.documents.parked_draft import ParkedDraft, read_drafts, settle
 from dagster_versioned.tables.parked.write import Superseded, parked_write
+from dagster_versioned.tables.unpublished import is_committed
 from dagster_versioned.tables.write.stage import staging_folder
 from dagster_versioned.tables.write.write import WriteResult
 
@@ -112,25 +113,24 @@ def _publish(
 
 def _built_from(project: "Project", draft: ParkedDraft) -> str | None:
     """The draft that it has to wait for. Raises `Superseded` where it was built from what never was current."""
-    for parent in {parent for version in draft.versions for parent in version.entry.identity.parents}:
-        if parent.source != project.name:
-            continue
-        try:
-            project.table(parent.table).choose(parent.version)
-            continue
-        except VersionNotFound:
-            pass
-        drafts, _ = read_drafts(project.data)
-        above = next(
-            (one for one in drafts if one.id in draft.upon and one.table == parent.table and one.is_living), None
+    parents = {parent for version in draft.versions for parent in version.entry.identity.parents}
+    own = [parent for parent in parents if parent.source == project.name]
+    drafts = [one for one in read_drafts(project.data)[0] if one.id in draft.upon] if own and draft.upon else []
+    for parent in own:
+        of = [one for one in drafts if one.table == parent.table]
+        # Before the log: a draft may have the name of a version that was current once.
+        if (above := next((one for one in of if one.is_living), None)) is not None:
+            because = f" ({above.why})" if above.why else ""
+            return f"it was built from the draft {above.id[:8]} of {above}, which is not published{because}"
+        is_closed = any(
+            one.standing == "superseded" and parent.version in {version.entry.metadata_sha for version in one.versions}
+            for one in of
         )
-        if above is None:
+        if is_closed or not is_committed(project, parent):
             raise Superseded(
                 f"It was built from version {parent.version[:8]} of {parent.table}, which was parked and never became "
                 "current as it was. The table is as it was; the draft will not be published. Run its step again."
             )
-        because = f" ({above.why})" if above.why else ""
-        return f"it was built from the draft {above.id[:8]} of {above}, which is not published{because}"
     return None
 
 

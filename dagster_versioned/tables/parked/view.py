@@ -69,7 +69,8 @@ class LogInMemory(StoreWrapper):
 class ViewOperations(TableOperations):
     """The log of a table with what drafts add to it; nothing is committed by it."""
 
-    def __init__(self, of: TableOperations, cache: StateCache) -> None:
+    def __init__(self, of: TableOperations, cache: StateCache, parked: Mapping[int, ParkedDraft]) -> None:
+        self.parked = parked
         self.name, self.asked_for = of.name, of.asked_for
         self.project, self.store, self.table_head = of.project, of.store, of.table_head
         self.whereabouts, self.publisher = of.whereabouts, of.publisher
@@ -111,20 +112,24 @@ def _view(table: VersionedTable, drafts: Sequence[ParkedDraft]) -> View:
     log, cache = in_memory(operations)
     results: dict[str, Sequence[WriteResult]] = {}
     superseded: dict[str, Superseded] = {}
+    parked: dict[int, ParkedDraft] = {}
     for draft in drafts:
         with staging_folder(operations.store) as staging:
             try:
                 write = parked_write(operations.store, staging, draft)
-                results[draft.id] = write.results(commit_in_memory(log, cache, write.draft), write.began)
+                before, state = cache.known, commit_in_memory(log, cache, write.draft)
+                results[draft.id] = write.results(state, write.began)
+                if state is not None and state is not before:
+                    parked[state.log_version] = draft
             except Superseded as why:
                 superseded[draft.id] = why
-    return View(seen_by(table, cache), results, superseded)
+    return View(seen_by(table, cache, parked), results, superseded)
 
 
-def seen_by(table: VersionedTable, cache: StateCache) -> VersionedTable:
-    """The table with the log that a cache follows."""
+def seen_by(table: VersionedTable, cache: StateCache, parked: Mapping[int, ParkedDraft]) -> VersionedTable:
+    """The table with the log that a cache follows, and the drafts that made some of its log versions."""
     seen = VersionedTable(table.project, table.name, table.asset_key)
-    seen.operations = ViewOperations(table.operations, cache)
+    seen.operations = ViewOperations(table.operations, cache, parked)
     return seen
 
 

@@ -23,6 +23,7 @@ from dagster_versioned.tables.history import History
 from dagster_versioned.tables.operations import WRITER
 from dagster_versioned.tables.parts import known_line, part_key
 from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.table_record import TableRecord
 from dagster_versioned.tables.write.addition import Addition
 from dagster_versioned.tables.write.commit import CommitDraft
 from dagster_versioned.tables.write.constraints import require_frame
@@ -155,6 +156,21 @@ class PublishedWrite(TableWrite):
         if self._parked.options.mode == "replace":
             self._require_head(state)
         return drafted
+
+    def _record(self, state: TableState | None) -> TableRecord:
+        """As of any write. Raises `Superseded` where the table became another one since the rows were parked."""
+        parked = self._parked.log_version
+        if (
+            state is not None
+            and parked is not None
+            and max(parked, 0) < (since := TableRecord.of(state.snapshot).since)
+        ):
+            raise Superseded(
+                f"{self._parked.table} became another table (log version {since}: "
+                f"{state.history.record(since).operation}) after the draft was made. The table is as it was; the draft "
+                "will not be published. Run its step again."
+            )
+        return super()._record(state)
 
     def _require_head(self, state: TableState | None) -> None:
         """Raise `Superseded` unless each head is the one that the draft saw, or the draft itself."""

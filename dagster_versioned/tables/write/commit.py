@@ -18,6 +18,7 @@ from dagster_versioned.storage.backoff import RACE, RACES
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.configuration import refuse_features
 from dagster_versioned.tables.history import MEMBER, Collection
+from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.state import StateCache, TableState
 from dagster_versioned.tables.write.clustering import with_clustering_statistics
 from dagster_versioned.tables.write.column_rules import require_rules
@@ -33,7 +34,8 @@ class CommitDraft:
     """The next log entry, as computed from one state: its actions, and what goes into ``commitInfo`` for us.
 
     ``announces`` says that the entry changes a head, so the head is marked first. ``forgets`` are the keys of removed
-    files that no version needs any more (`CommitInfo.forgotten`).
+    files that no version needs any more (`CommitInfo.forgotten`). ``unpublished`` is what its versions are built from
+    that is parked.
     """
 
     operation: str
@@ -42,6 +44,7 @@ class CommitDraft:
     parameters: Mapping[str, str] = field(default_factory=dict[str, str])
     announces: bool = True
     forgets: Sequence[str] = ()
+    unpublished: Sequence[Upstream] = ()
 
 
 class CollectionInProgress(Exception):

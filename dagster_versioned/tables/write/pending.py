@@ -22,6 +22,7 @@ from dagster_versioned.identity.names import partition_path
 from dagster_versioned.identity.version import Added, Computation, Parent, Run, SourceVersion, TableType
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.history import History, Version
+from dagster_versioned.tables.lineage import Upstream
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.parts import data_line, part_key, partition_of
 from dagster_versioned.tables.read import scan_of
@@ -30,7 +31,8 @@ from dagster_versioned.tables.state import TableState
 
 @dataclass(frozen=True)
 class VersionDescription:
-    """What describes a version besides its data; all of it is part of the identity."""
+    """What describes a version besides its data; all of it is part of the identity, but ``unpublished``: those of its
+    upstreams that are parked."""
 
     asset_key: tuple[str, ...]
     table_type: TableType
@@ -39,6 +41,7 @@ class VersionDescription:
     code_version: str | None = None
     message: str | None = None
     custom: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unpublished: tuple[Upstream, ...] = ()
 
 
 class Repetition(Enum):

@@ -217,6 +217,7 @@ class TableWrite:
             ],
             info={"versions": entries, **whole_sha(history, entries), **ended.info(state, entries)},
             parameters={"mode": "Overwrite"},
+            unpublished=[one for plan in changing for one in plan.pending.description.unpublished],
         )
 
     def results(self, state: TableState | None, began: float) -> list[WriteResult]:

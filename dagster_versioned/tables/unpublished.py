@@ -1,0 +1,80 @@
+"""The guard of every commit: what is built from a parked version is not current before that version is."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
+from dagster_versioned.identity.names import TableName
+from dagster_versioned.identity.version import Parent
+from dagster_versioned.tables.documents.parked_draft import draft_keys
+from dagster_versioned.tables.lineage import Upstream
+from dagster_versioned.tables.state import TableState
+from dagster_versioned.tables.write.commit import CommitDraft, PlanCommit
+
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
+Reads = Callable[[], Iterable[Upstream]]
+
+_reads: list[Reads] = []
+
+
+def heed_reads(reads: Reads) -> None:
+    """From now on, take what ``reads`` tells for read by a write that says of no run which one made it."""
+    _reads.append(reads)
+
+
+def built_from_published(project: "Project", name: TableName, plan: PlanCommit) -> PlanCommit:
+    """The plan, refused where a version of it is built from a parked one that is not published: `InvalidInput`.
+
+    Known are what was read from drafts, be they of another project; and where the write does not say of which step it
+    is, what the step that is running has read, and parents of this project that no log has, where a draft waits.
+    """
+
+    def checked(state: TableState | None, timestamp: int) -> CommitDraft | None:
+        drafted = plan(state, timestamp)
+        if drafted is not None and drafted.operation == "WRITE":
+            _check(project, name, drafted)
+        return drafted
+
+    return checked
+
+
+def refuse_unpublished(name: TableName, parked: Sequence[Upstream]) -> None:
+    """Raise `InvalidInput` for what was read before it was published."""
+    if parked:
+        raise _refusal(name, parked[0].parent, f"the draft {parked[0].drafts[0][:8]}")
+
+
+def _check(project: "Project", name: TableName, drafted: CommitDraft) -> None:
+    refuse_unpublished(name, drafted.unpublished)
+    by_hand = [entry for entry in drafted.info.get("versions", ()) if "run" not in entry["facts"]]
+    if not by_hand:  # a step has read its parents, so it is known which of them are parked
+        return
+    refuse_unpublished(name, [one for reads in _reads for one in reads() if one.drafts])
+    parents = {Parent.from_json(one) for entry in by_hand for one in entry["identity"].get("parents", ())}
+    for table in {parent.table for parent in parents if parent.source == project.name}:
+        if next(draft_keys(project.data, table), None) is None:
+            continue
+        for parent in parents:
+            if (parent.source, parent.table) == (project.name, table) and not is_committed(project, parent):
+                raise _refusal(name, parent, "a draft")
+
+
+def is_committed(project: "Project", parent: Parent) -> bool:
+    """Whether a version of the project is in the log of its table."""
+    try:
+        project.table(parent.table).choose(parent.version)
+    except (TableNotFound, VersionNotFound):
+        return False
+    return True
+
+
+def _refusal(name: TableName, parent: Parent, draft: str) -> InvalidInput:
+    of = "" if parent.partition is None else f" [{parent.partition}]"
+    return InvalidInput(
+        f"{name} would be built from version {parent.version[:8]} of {parent.table}{of} of project {parent.source}, "
+        f"which is parked as {draft} and not published: its checks may yet fail. {name} is as it was. A version can "
+        "wait with its upstreams where an asset of the same project returns it, and it is neither a history of events "
+        f"nor a feature; else run the step once {parent.table} is published, as the version sensor does."
+    )
