@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 Versions = dict[dg.AssetKey, tuple[Upstream, ...]]
 
+
+@dataclass(frozen=True)
+class _Note:
+    """What was read of an asset; where in the log of its table, unless that was asked for or is of drafts."""
+
+    versions: tuple[Upstream, ...]
+    log_version: int | None
+
+
 MESSAGE_TAG = "dagster_versioned/message"
 """Run tag with a message that becomes part of the identity of what the run writes."""
 
@@ -32,7 +42,7 @@ NOTE_KEY = "dagster_versioned/read"
 
 # Dagster makes one step context per attempt and passes it to every IO manager of the step, so a retry starts with an
 # empty note, and what an attempt noted goes when the attempt does.
-_noted: "WeakKeyDictionary[StepExecutionContext, Versions]" = WeakKeyDictionary()
+_noted: "WeakKeyDictionary[StepExecutionContext, dict[dg.AssetKey, _Note]]" = WeakKeyDictionary()
 
 
 # Of each project that a run has opened: the run, and its tables by their URIs.
@@ -41,11 +51,21 @@ _MOST_LEFT = 256
 
 
 def step_of(context: dg.OutputContext | dg.InputContext) -> "StepExecutionContext | None":
-    """The running step; there is none in unit tests and where an asset's value is loaded outside of a run."""
+    """The running step; there is none in unit tests and where an asset's value is loaded outside of a run.
+
+    What the function of a step loads by itself (``context.load_asset_value``) is an input of that step.
+    """
     try:
         return context.step_context
     except dg.DagsterInvariantViolationError:
-        return None
+        return running_step() if isinstance(context, dg.InputContext) else None
+
+
+def running_step() -> "StepExecutionContext | None":
+    """The step whose function is running here."""
+    with suppress(dg.DagsterInvariantViolationError):
+        return dg.OpExecutionContext.get().get_step_execution_context()
+    return None
 
 
 def input_text(context: dg.InputContext) -> str:
@@ -56,35 +76,58 @@ def input_text(context: dg.InputContext) -> str:
         return "value"
 
 
-def note(step: "StepExecutionContext", asset_key: dg.AssetKey, versions: Iterable[Upstream]) -> None:
+def note(
+    step: "StepExecutionContext",
+    asset_key: dg.AssetKey,
+    versions: Iterable[Upstream],
+    *,
+    log_version: int | None = None,
+    adds: bool = False,
+) -> None:
     """Remember that the attempt read these versions of an asset, or made them for a later output of the same step.
 
-    A graph-backed asset reads in one step and writes in another, in another process perhaps, so there the note also
-    goes to the event log of the run.
+    They take the place of what was noted of the asset before, or are added to it. ``log_version`` is what `read_at`
+    says from then on. A graph-backed asset reads in one step and writes in another, in another process perhaps, so
+    there the note also goes to the event log of the run.
     """
-    versions = tuple(versions)
-    _noted.setdefault(step, {})[asset_key] = versions
+    notes = _noted.setdefault(step, {})
+    before = notes.get(asset_key)
+    if adds and before is not None:
+        versions = dict.fromkeys((*before.versions, *versions))
+        log_version = before.log_version if log_version is None else log_version
+    found = notes[asset_key] = _Note(tuple(versions), log_version)
     if step.is_op_in_graph:
         step.instance.report_engine_event(
-            f"Read {len(versions)} versions of {asset_key.to_user_string()}.",
+            f"Read {len(found.versions)} versions of {asset_key.to_user_string()}.",
             step.dagster_run,
-            EngineEventData({NOTE_KEY: dg.JsonMetadataValue(_to_json(asset_key, versions))}),
+            EngineEventData({NOTE_KEY: dg.JsonMetadataValue(_to_json(asset_key, found))}),
             step_key=step.step.key,
         )
 
 
 def noted(step: "StepExecutionContext") -> Mapping[dg.AssetKey, Sequence[Upstream]]:
-    """The versions that the attempt read or made, and for a graph-backed asset those its earlier steps did."""
-    own = _noted.get(step, {})
-    return {**_noted_by_graph(step), **own} if step.is_op_in_graph else own
+    """The versions that the attempt read or made, and for a graph-backed asset those that its other steps did."""
+    found: Versions = {}
+    for notes in _notes(step).values():
+        for key, one in notes.items():
+            found[key] = tuple(dict.fromkeys((*found.get(key, ()), *one.versions)))
+    return found
+
+
+def read_at(step: "StepExecutionContext", asset_key: dg.AssetKey) -> int | None:
+    """The log version at which the step, or another one of its graph-backed asset, has read an asset's table already.
+
+    So all that is read of a table is of one moment, whoever commits meanwhile. What an earlier attempt at the step
+    read does not count.
+    """
+    found = [one.log_version for notes in _notes(step).values() if (one := notes.get(asset_key)) is not None]
+    return next((one for one in found if one is not None), None)
 
 
 def _read_by_running_step() -> Iterable[Upstream]:
     """What the step has read whose function is running here; nothing outside of one."""
-    with suppress(dg.DagsterInvariantViolationError):
-        read = noted(dg.OpExecutionContext.get().get_step_execution_context())
-        return [one for some in read.values() for one in some]
-    return ()
+    step = running_step()
+    return () if step is None else [one for some in noted(step).values() for one in some]
 
 
 heed_reads(_read_by_running_step)
@@ -186,17 +229,23 @@ def started_at(step: "StepExecutionContext") -> float:
     return min(starts)
 
 
-def _noted_by_graph(step: "StepExecutionContext") -> Versions:
-    """From the event log; where a step was tried again, or executed again by a later run, its last note counts."""
-    found: Versions = {}
+def _notes(step: "StepExecutionContext") -> "Mapping[str, Mapping[dg.AssetKey, _Note]]":
+    """By step: those of the attempt, and for a graph-backed asset those of its other steps, from the event log.
+
+    Where one of these was tried again, or by a later run, its last note of an asset counts.
+    """
+    own = _noted.get(step, {})
+    if not step.is_op_in_graph:
+        return {step.step.key: own}
+    found: dict[str, dict[dg.AssetKey, _Note]] = {}
     for run in reversed(_runs(step)):
         for entry in step.instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ENGINE_EVENT):
             event = entry.dagster_event
             if event is not None and event.step_key is not None and _is_sibling(step, event.step_key):
                 value = event.engine_event_data.metadata.get(NOTE_KEY)
                 if isinstance(value, dg.JsonMetadataValue):
-                    found.update([_from_json(value.value)])
-    return found
+                    found.setdefault(event.step_key, {}).update([_from_json(value.value)])
+    return {**found, step.step.key: own}
 
 
 def _is_sibling(step: "StepExecutionContext", step_key: str) -> bool:
@@ -215,7 +264,7 @@ def _ancestry(instance: dg.DagsterInstance, run: dg.DagsterRun | None) -> Iterat
         run = instance.get_run_by_id(run.parent_run_id) if run.parent_run_id else None
 
 
-def _to_json(asset_key: dg.AssetKey, versions: Sequence[Upstream]) -> dict[str, Any]:
+def _to_json(asset_key: dg.AssetKey, note: _Note) -> dict[str, Any]:
     return {
         "asset_key": list(asset_key.path),
         "versions": [
@@ -224,12 +273,13 @@ def _to_json(asset_key: dg.AssetKey, versions: Sequence[Upstream]) -> dict[str, 
                 "sources": [source.to_json() for source in one.sources],
                 "drafts": list(one.drafts),
             }
-            for one in versions
+            for one in note.versions
         ],
+        "log_version": note.log_version,
     }
 
 
-def _from_json(raw: Any) -> tuple[dg.AssetKey, tuple[Upstream, ...]]:
+def _from_json(raw: Any) -> tuple[dg.AssetKey, _Note]:
     versions = tuple(
         Upstream(
             Parent.from_json(one["parent"]),
@@ -238,4 +288,4 @@ def _from_json(raw: Any) -> tuple[dg.AssetKey, tuple[Upstream, ...]]:
         )
         for one in raw["versions"]
     )
-    return dg.AssetKey(raw["asset_key"]), versions
+    return dg.AssetKey(raw["asset_key"]), _Note(versions, raw.get("log_version"))

@@ -22,7 +22,7 @@ from dagster_versioned.assets.reuse.lazy_input import LazyInput, LazyType, asked
 from dagster_versioned.errors import InvalidInput, TableNotFound, VersionNotFound
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.identity.names import TableName
-from dagster_versioned.io_managers.attempt import input_text, left_by_run, note, step_of
+from dagster_versioned.io_managers.attempt import input_text, left_by_run, note, read_at, step_of
 from dagster_versioned.io_managers.column_lineage import as_source
 from dagster_versioned.io_managers.event_histories import projected, refuse_times
 from dagster_versioned.io_managers.nothing_yet import may_lack, no_columns, without_none
@@ -101,14 +101,18 @@ def load(
     if left is not None:
         table.operations.cache.adopt(left)
     wish = _wish(context, project)
-    seen = _seen(context, table, step, pins, as_last_seen=left is not None)
+    version = _pin(context, table.name, step, pins)
+    is_head = version is None and not table.operations.parked
+    if version is None and step is not None and left is None and not look:
+        version = read_at(step, context.asset_key)
+    seen = _seen(context, table, step, version, as_last_seen=left is not None)
     is_empty = seen is None or seen.of_nothing or not (seen.chosen.versions or seen.chosen.whole)
     versions = [] if seen is None or is_empty else table.upstream_of(seen.chosen)
     if step:
-        note(step, context.asset_key, versions)
-        note_look(
-            step, context.asset_key, table, seen.chosen.versions if versions and seen else (), publish, context.name
-        )
+        log_version = seen.chosen.log_version if seen is not None and is_head else None
+        note(step, context.asset_key, versions, log_version=log_version, adds=not look)
+        chosen = seen.chosen.versions if versions and seen else ()
+        note_look(step, context.asset_key, table, chosen, publish, input_text(context))
 
     @cache  # for who computes partitions in several stretches
     def files() -> VersionFiles | None:
@@ -197,9 +201,11 @@ def _external(context: dg.InputContext, table: ExternalTable, project: ProjectRe
             "samples here. Nothing was read. Annotate it with a frame."
         )
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
-    files = table.files(_pin(context, table.name, step, pins), columns=columns)
+    pin = _pin(context, table.name, step, pins)
+    files = table.files(pin if pin is not None or step is None else read_at(step, context.asset_key), columns=columns)
     if step:
-        note(step, context.asset_key, table.upstream_of(files.version))
+        versions = table.upstream_of(files.version)
+        note(step, context.asset_key, versions, log_version=None if pin else files.version.log_version, adds=True)
 
     def value(_: frozenset[str] | None) -> Any:
         return as_source(table.read_files(files, wish.frame_type), context.asset_key)
@@ -229,14 +235,13 @@ def _seen(
     context: dg.InputContext,
     table: VersionedTable,
     step: "StepExecutionContext | None",
-    pins: Mapping[str, str],
+    version: str | int | None,
     *,
     as_last_seen: bool,
 ) -> _Seen | None:
     """The version and the partitions that the input is to see; ``None`` if it may do without a table."""
     # Dagster gives the keys in no order, and the order of rows is part of what a frame says.
     wanted = sorted(map(str, context.asset_partition_keys)) if context.has_asset_partitions else None
-    version = _pin(context, table.name, step, pins)
     columns: Sequence[str] | None = plain(context.definition_metadata, COLUMNS_KEY)
     try:
         chosen = table.choose(version, as_last_seen=as_last_seen)
@@ -249,6 +254,8 @@ def _seen(
         return _Seen(chosen, None, of_nothing=wanted == [])
     if wanted is None:
         return _Seen(chosen, columns)
+    if not chosen.versions and table.last_state.history.until(chosen.log_version).unadopted is not None:
+        table.upstream_of(chosen)  # raises: what nobody adopted is not missing
     known = {one.partition for one in chosen.versions}
     present = [key for key in wanted if key in known]
     missing = [key for key in wanted if key not in known]

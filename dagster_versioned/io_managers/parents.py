@@ -66,7 +66,23 @@ def parents_of(
         known = _as_of(seen, dependency, moment if seen is table else None)
         for partition, wanted in mapped.items():
             parents[partition] += known(wanted)
+    for undeclared in _undeclared(step, read):
+        for partition in partitions:
+            parents[partition] += undeclared
     return parents
+
+
+def _undeclared(
+    step: "StepExecutionContext", read: Mapping[dg.AssetKey, Sequence[Upstream]]
+) -> Iterator[Sequence[Upstream]]:
+    """What the function of the step loaded by itself of assets that none of its own depends on.
+
+    Not what it loaded of its own assets: a version that names the one before it would be another one each time.
+    """
+    graph = step.job_def.asset_layer.asset_graph
+    own = step.assets_def.keys if step.assets_def is not None else ()
+    known = {key for asset in own for key in graph.get(asset).parent_keys}.union(own)
+    yield from (read[key] for key in sorted(read.keys() - known))
 
 
 def parents_by_input(

@@ -2,11 +2,13 @@
 
 import json
 import time
+from functools import partial
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+from dagster_versioned import versioned_asset
 from support.house import changes, materializations
 
 
@@ -295,6 +297,30 @@ def test_a_dependency_that_nobody_adopted_is_not_left_out_in_silence(house):
     assert not house.project.table("down").exists()
 
 
+@pytest.mark.parametrize("is_partitioned", [True, False])
+@pytest.mark.parametrize("is_reused", [True, False])
+def test_partitions_that_nobody_adopted_are_not_missing_ones(house, is_partitioned, is_reused):
+    letters = dg.StaticPartitionsDefinition(["a", "b"])
+    for key in "ab":
+        house.project.table("up").write(pa.table({"n": [1]}), partition=key)
+    _foreign_commit(house.project.table("up"))
+    source = dg.AssetSpec("up", partitions_def=letters)
+    asset = partial(versioned_asset, code_version="1") if is_reused else dg.asset
+
+    @asset(
+        ins={"up": dg.AssetIn(metadata={"allow_missing_partitions": True})},
+        partitions_def=letters if is_partitioned else None,
+    )
+    def down(up: pa.Table) -> pa.Table:
+        return pa.table({"n": [up.num_rows]})
+
+    result = house.run(
+        source, down, partition_key="b" if is_partitioned else None, selection=[down], raise_on_error=False
+    )
+    assert "adopt()" in str(result.failure_data_for_node("down"))
+    assert not house.project.table("down").exists()
+
+
 def test_a_table_that_was_created_after_the_step_began_is_no_parent(house):
     @dg.asset(deps=["up"])
     def down():
@@ -306,11 +332,13 @@ def test_a_table_that_was_created_after_the_step_began_is_no_parent(house):
 
 
 def _foreign_commit(table):
-    """Removes the only part, as another program would."""
-    (part,) = (info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key)
+    """Removes a part, as another program would."""
+    part = min(info.key for info in table.store.list() if info.key.endswith(".parquet") and "/" not in info.key)
     now = time.time_ns() // 1_000_000
     lines = [
         {"commitInfo": {"inCommitTimestamp": now, "timestamp": now, "operation": "DELETE"}},
         {"remove": {"path": part, "deletionTimestamp": now, "dataChange": True}},
     ]
-    table.store.put_if_absent(f"_delta_log/{1:020d}.json", "\n".join(map(json.dumps, lines)).encode() + b"\n")
+    table.store.put_if_absent(
+        f"_delta_log/{table.state.log_version + 1:020d}.json", "\n".join(map(json.dumps, lines)).encode() + b"\n"
+    )
