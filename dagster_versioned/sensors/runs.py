@@ -88,7 +88,7 @@ class RunsTried:
     """Runs that ended, by the states that they were requested for; what is remembered between looks is a cache."""
 
     def __init__(self) -> None:
-        self._known: dict[str, dict[str, str]] = {}
+        self._known: dict[str, dict[str, dict[str, dg.DagsterRun]]] = {}  # by target, state and id
         self._read: dict[str, tuple[str, datetime | None]] = {}  # since when, and up to which update, runs were read
         self._since: Mapping[str, str] = {}
         self._asked: set[str] = set()
@@ -102,10 +102,20 @@ class RunsTried:
     def tried(self, instance: dg.DagsterInstance, target: str, state: str) -> str | None:
         """The run that was requested for a state of a target, and how it ended, if it did and is not retried."""
         tag = state[:STATE_CHARACTERS]
-        if tag not in self._known[target] and target not in self._asked:
+        # After a failure another run for the state may have been requested, and have ended too.
+        may_be_more = tag not in self._known[target] or self.failures(target, state) > 0
+        if may_be_more and target not in self._asked:
             self._asked.add(target)
             self._ask(instance, target)
-        return self._known[target].get(tag)
+        ended = list(self._known[target].get(tag, {}).values())
+        return f"run {ended[-1].run_id[:8]}, {ended[-1].status.value.lower()}" if ended else None
+
+    def failures(self, target: str, state: str) -> int:
+        """How many runs for a state were requested, retries not counted; 0 if any of them, or a retry, succeeded."""
+        ended = self._known.get(target, {}).get(state[:STATE_CHARACTERS], {}).values()
+        if any(run.status == dg.DagsterRunStatus.SUCCESS for run in ended):
+            return 0
+        return len({run.root_run_id or run.run_id for run in ended})
 
     def _ask(self, instance: dg.DagsterInstance, target: str) -> None:
         """Read the runs of a target that ended; after the first time, only those that were updated since."""
@@ -124,7 +134,7 @@ class RunsTried:
             is_awaited = run.is_complete_and_waiting_to_retry and datetime.now(UTC) - updated_at < LAUNCH
             if not is_awaited:
                 for state in run.tags.get(STATES_TAG, "").split():
-                    self._known[target][state] = f"run {run.run_id[:8]}, {run.status.value.lower()}"
+                    self._known[target].setdefault(state, {})[run.run_id] = run
         self._read[target] = (start, updated)
 
 

@@ -51,6 +51,7 @@ class Trigger:
 
     def __init__(
         self,
+        name: str,
         selection: dg.AssetSelection,
         on: On,
         on_code_version: bool,
@@ -58,7 +59,10 @@ class Trigger:
         max_runs: int,
         run_tags: Mapping[str, str],
         scope: Scope = "changed",
+        max_reruns: int = 0,
     ) -> None:
+        self._name = name
+        self._max_reruns = max_reruns
         self._scope: Scope = scope
         self._selection = selection
         self._on: On = on
@@ -80,6 +84,12 @@ class Trigger:
             )
         with self._lock:
             watch = self._watching(repository)
+            if not watch.units:
+                raise InvalidInput(
+                    f"The sensor {self._name} watches nothing: of its target, no asset is a versioned table "
+                    "with an upstream. Nothing was requested. Its assets need a VersionedParquetIOManager that is a "
+                    "resource itself, not made by a function."
+                )
             runs = RunsInProgress(context.instance, repository)  # before the heads, see there
             seen = watch.look(context.instance, _settled(context.cursor))
             if watch.is_settled:
@@ -91,7 +101,11 @@ class Trigger:
             self._tried.begin(oldest(findings))
 
             def tried(cell: Cell, finding: StaleCell) -> str | None:
-                return self._tried.tried(context.instance, cell[0], finding.state)
+                run = self._tried.tried(context.instance, cell[0], finding.state)
+                failures = self._tried.failures(cell[0], finding.state)
+                if run is None or not failures:
+                    return run
+                return None if failures <= self._max_reruns else f"{run}: re-execute it, or see max_reruns"
 
             decisions = watch.decide(runs, tried, self._checks)
             requests = [
@@ -130,6 +144,8 @@ class Trigger:
 
     def _request(self, unit: Unit, partitions: Sequence[str | None], findings: Sequence[StaleCell]) -> dg.RunRequest:
         states = [finding.state for finding in findings]
+        failures = [self._tried.failures(unit.name, state) for state in states]
+        keys = [f"{state}-{count}" if count else state for state, count in zip(states, failures, strict=True)]
         first, last = partitions[0], partitions[-1]
         is_range = len(partitions) > 1
         tags: dict[str, Any] = {
@@ -143,7 +159,7 @@ class Trigger:
         elif first is not None and not _is_product(unit):
             tags[PARTITION_NAME_TAG] = first  # else Dagster looks for the key among all keys, for each request
         return dg.RunRequest(
-            run_key=states[0] if not is_range else hashlib.sha256(" ".join(states).encode()).hexdigest(),
+            run_key=keys[0] if not is_range else hashlib.sha256(" ".join(keys).encode()).hexdigest(),
             asset_selection=list(unit.keys),
             partition_key=None if is_range else first,
             tags=tags,

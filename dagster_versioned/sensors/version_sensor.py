@@ -32,6 +32,7 @@ def build_version_sensor(
     wait_for_checks: bool = True,
     scope: Scope = "changed",
     max_runs_per_tick: int = 25,
+    max_reruns: int = 0,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     run_tags: Mapping[str, str] | None = None,
@@ -43,22 +44,25 @@ def build_version_sensor(
     Nothing is remembered that matters: whatever happened since the last tick, and however often, a target is requested
     if and only if it is stale now. Several stale levels run upstream first. A target without a version is requested
     once its upstreams have one. For the same state no run is requested twice; a run that failed is retried as
-    ``dagster/max_retries`` in ``run_tags`` says, and requested again once something changes.
+    ``dagster/max_retries`` in ``run_tags`` says, and requested again once something changes, or with ``max_reruns``.
 
     ``target``: the assets to keep current; those that are not versioned tables are left out. ``on``: what of an
     upstream counts, ``"data_sha"`` being its data alone. ``on_code_version``: whether a target whose asset states
     another code version than its head is stale. ``wait_for_checks``: whether a version is handed on only once every
     blocking check of its asset that the definitions hold has passed for it (a failure with severity WARN counts as
     passed). ``scope``: in an environment, ``"changed"`` requests what is not current because of it, ``"all"`` also what
-    was not when it began. ``max_runs_per_tick``: the rest follows on later ticks. Partitions that lie side by side are
-    one run where the asset's backfill policy is single-run, unless a partition is built from another one of the same
-    asset; else each is a run.
+    was not when it began. ``max_runs_per_tick``: the rest follows on later ticks. ``max_reruns``: how often a state is
+    requested again whose runs all failed or were cancelled; Dagster's retries of a run do not count. Partitions that
+    lie side by side are one run where the asset's backfill policy is single-run, unless a partition is built from
+    another one of the same asset; else each is a run.
 
     Inputs that are pinned (in `AssetIn` metadata, or in the configuration of the IO manager) are current as they are. A
     version pinned by a run alone lasts until the next tick: hold the head to keep it.
     """
     if max_runs_per_tick < 1:
         raise InvalidInput(f"max_runs_per_tick is {max_runs_per_tick}; at least 1 is needed. No sensor was made.")
+    if max_reruns < 0:
+        raise InvalidInput(f"max_reruns is {max_reruns}; at least 0 is needed. No sensor was made.")
     require_on(on, "sensor")
     if scope not in get_args(Scope):
         raise InvalidInput(f"scope is {scope!r:.100}; it is 'changed' or 'all'. No sensor was made.")
@@ -68,7 +72,10 @@ def build_version_sensor(
     def trigger() -> "Trigger":
         from dagster_versioned.sensors.tick import Trigger
 
-        return Trigger(selection, on, on_code_version, wait_for_checks, max_runs_per_tick, dict(run_tags or {}), scope)
+        tags = dict(run_tags or {})
+        return Trigger(
+            name, selection, on, on_code_version, wait_for_checks, max_runs_per_tick, tags, scope, max_reruns
+        )
 
     def tick(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return trigger().tick(context)

@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 import orjson
 
+from dagster_versioned.assets.graph.materialization_keys import METADATA_SHA_KEY
 from dagster_versioned.assets.graph.places import Place
 from dagster_versioned.errors import IntegrityError, InvalidInput
 from dagster_versioned.identity.names import TableName
@@ -99,6 +100,7 @@ class Watch:
                     self._readers.setdefault(_at(edge.place), []).append((number, member, edge))
         self._findings: dict[int, dict[str | None, StaleCell]] = {}
         self._pins: dict[int, Mapping[tuple[str, TableName], str]] = {}
+        self._valueless: set[dg.AssetKey] = set()
         self._promotions: dict[int, OpenPromotion] = {}
         self._looked_at = datetime.now(UTC)
         self._drafts: dict[int, list[ParkedDraft]] = {}
@@ -329,7 +331,7 @@ class Watch:
         if moved:
             self._links = {key: links for key, links in self._links.items() if not moved & {key[1], key[2]}}
         dirty = {number for number, unit in enumerate(self.units) if moved and moved & set(_partitions(unit))}
-        return dirty | self._refresh_pins()
+        return dirty | self._refresh_pins() | self._refresh_valueless(instance)
 
     def _refresh_pins(self) -> set[int]:
         """Read the pins and tags that inputs name; the units that have others than before."""
@@ -348,6 +350,23 @@ class Watch:
                 self._pins[project] = pins
                 dirty |= {number for number, place, _ in named if id(place.project) == project}
         return dirty
+
+    def _refresh_valueless(self, instance: dg.DagsterInstance) -> set[int]:
+        """See which upstreams without a table were made without a value; the units that only depend on new ones."""
+        unread = [
+            (number, edge)
+            for number, unit in enumerate(self.units)
+            for member in unit.members
+            for edge in member.edges
+            if edge.missing == "unread" and edge.upstream not in self._valueless and self._is_empty(edge)
+        ]
+        found = {key for key in {edge.upstream for _, edge in unread} if _is_made_without_value(instance, key)}
+        self._valueless |= found
+        return {number for number, edge in unread if edge.upstream in found}
+
+    def _is_empty(self, edge: Edge) -> bool:
+        heads = self._table(edge.place)
+        return heads == TableHeads(dropped=heads.dropped)
 
     def _digest(self, etags: Mapping[int, Mapping[str, str]]) -> str:
         """Of all that the judgement depends on: how it is made, partition keys, pins and tags, heads by their ETags."""
@@ -451,7 +470,7 @@ class Watch:
 
     def _need(self, edge: Edge, member: Member, cell: str | None) -> Need | None:
         heads = self._table(edge.place)
-        if edge.is_optional and heads == TableHeads(dropped=heads.dropped):
+        if (edge.is_optional or edge.upstream in self._valueless) and self._is_empty(edge):
             return None
         keys = None if edge.partitions is None else self._link(edge, member).keys(cell)
         return Need(
@@ -482,6 +501,14 @@ class Watch:
 
     def _table(self, place: Place) -> TableHeads:
         return self._heads[id(place.project)].heads(place.table)
+
+
+def _is_made_without_value(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:
+    """Whether what Dagster knows last of an asset is a materialization that names no version of a table."""
+    made = instance.get_latest_materialization_event(key)
+    return made is not None and (
+        made.asset_materialization is None or METADATA_SHA_KEY not in made.asset_materialization.metadata
+    )
 
 
 def _at(place: Place) -> tuple[int, str]:

@@ -262,7 +262,8 @@ def _absent(need: Need, is_new: bool) -> Iterator[tuple[str, int]]:
     if need.heads.unreadable is not None:
         return
     if need.keys is None:
-        if need.heads.whole is None:
+        # What is not loaded and was not there before may never be: another change need not wait for it.
+        if need.heads.whole is None and (is_new or need.missing != "unread"):
             yield need.upstream, 1
     elif need.lacking and (need.missing == "fails" or (is_new and need.missing == "unread")):
         yield cell_text(need.upstream, need.lacking[0]), len(need.lacking)

@@ -12,6 +12,7 @@ from dagster._core.remote_representation.external_data import RepositorySnap
 from dagster._core.scheduler.instigation import TickStatus
 
 from dagster_versioned import build_version_sensor
+from dagster_versioned.errors import InvalidInput
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.wrappers import Fault, FaultStore
 from dagster_versioned.tables.project import Project
@@ -496,3 +497,61 @@ def test_a_damaged_tag_and_one_that_is_not_there_stop_no_other_asset(daemon):
     assert daemon.project.table("two").read() == frame(0)
     assert not daemon.project.table("one").exists()
     assert not daemon.project.table("three").exists()
+
+
+# 8. What would keep a target from ever running again
+
+
+def test_an_upstream_made_without_a_value_blocks_nothing(daemon):
+    @dg.asset
+    def download() -> dg.MaterializeResult:
+        return dg.MaterializeResult(metadata={"files": 3})
+
+    @dg.asset(deps=[download])
+    def delays(flights: pa.Table) -> pa.Table:
+        return flights
+
+    daemon.deploy(dg.AssetSpec("flights"), download, delays, sensors=[sensor()])
+    daemon.write("flights", frame(0))
+    assert daemon.tick() == []
+    assert "no version: delays (download)" in daemon.last_tick().skip_reason
+    daemon.materialize("download")
+    assert daemon.settle() == [("delays", None)]
+    daemon.write("flights", frame(1))
+    assert daemon.settle() == [("delays", None)]
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_a_state_whose_runs_failed_or_were_cancelled_is_requested_again_up_to_the_limit(daemon, pipeline, status):
+    daemon.deploy(*pipeline.assets, sensors=[sensor(max_reruns=2)])
+    daemon.write("flights", frame(0))
+    for _ in range(3):
+        (run,) = daemon.tick()
+        assert daemon.tick() == []
+        if status == "failed":
+            daemon.pretend(run, fails=True)
+        else:
+            daemon.instance.report_run_canceled(run)
+    assert daemon.tick() == []
+    assert f"run {run.run_id[:8]}" in daemon.last_tick().skip_reason
+    assert "re-execute it, or see max_reruns" in daemon.last_tick().skip_reason
+    daemon.write("flights", frame(1))
+    (run,) = daemon.tick()
+    daemon.go(run)
+    assert daemon.tick() == []
+    assert daemon.is_built("delays", ("flights", None))
+
+
+def test_a_sensor_that_watches_nothing_fails_its_tick(daemon, pipeline):
+    daemon.deploy(*pipeline.assets, sensors=[sensor()], resources={"io_manager": dg.mem_io_manager})
+    assert daemon.tick() == []
+    assert daemon.last_tick().status == TickStatus.FAILURE
+    assert "watches nothing" in daemon.last_tick().error.cause.message
+
+
+def test_so_does_one_that_is_ticked_by_hand(pipeline):
+    definitions = dg.Definitions(pipeline.assets, resources={"io_manager": dg.mem_io_manager})
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance, definitions=definitions)
+        with pytest.raises(InvalidInput, match=f"{sensor().name} watches nothing"):
+            sensor()(context)
