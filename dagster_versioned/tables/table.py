@@ -25,7 +25,7 @@ from dagster_versioned.tables.computations import Forgotten, affected, find, mad
 from dagster_versioned.tables.configuration import constraints_of
 from dagster_versioned.tables.diff import VersionDiff, version_diff
 from dagster_versioned.tables.documents.head import HeadDocument, held_domain
-from dagster_versioned.tables.documents.parked_draft import collected_drafts, living_of, refuse_parked
+from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts, refuse_parked
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.history import Selection, Version
@@ -592,8 +592,8 @@ class VersionedTable:
         self._check_unless(dry_run)
         drafts = collected_drafts(self.project.data, str(self.name), datetime.now(UTC) - min_age)
         if not dry_run:
-            for draft in living_of(self.project.data, str(self.name)) if drafts else ():
-                if draft.is_old:
+            for draft in read_drafts(self.project.data, str(self.name))[0] if drafts else ():
+                if draft.is_living and draft.is_old:
                     logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
             self.project.data.delete([info.key for info in drafts])
         report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)

@@ -268,11 +268,12 @@ def drafts_of(data: ObjectStore, table: str, runs: Sequence[str], backfill: str 
     return sorted(found, key=lambda draft: (draft.parked_at, draft.id))
 
 
-def read_drafts(data: ObjectStore) -> tuple[list[ParkedDraft], list[IntegrityError]]:
-    """All drafts of a project, in the order in which they were parked, and what is wrong with those that are none."""
+def read_drafts(data: ObjectStore, table: str | None = None) -> tuple[list[ParkedDraft], list[IntegrityError]]:
+    """All drafts of a project, or of a table, in the order in which they were parked, and what is wrong with those
+    that are none."""
     found: list[ParkedDraft] = []
     wrong: list[IntegrityError] = []
-    for info in draft_keys(data):
+    for info in draft_keys(data, table):
         try:
             found.append(ParkedDraft.from_bytes(data.get(info.key), info.key))
         except ObjectNotFound:
