@@ -193,7 +193,8 @@ class TestATableThatBecameAnother:
         if began_anew:
             assert numbers(project) == [9]
 
-    def test_a_draft_that_vacuum_gives_up_is_named(self, project, old, caplog):
+    def test_a_draft_that_vacuum_gives_up_is_named_beside_one_that_cannot_be_read(self, project, old, caplog):
+        project.data.put(f"{PARKED_FOLDER}raw/{'0' * 16}.-.{'0' * 32}.json", b"{}")
         with caplog.at_level(logging.WARNING, "dagster_versioned"):
             project.table("raw").vacuum(dry_run=False)
         assert f"The draft {old.id[:8]} of {old} was not published in time" in caplog.text
