@@ -28,6 +28,7 @@ from dagster_versioned.tables.configuration import CONSTRAINT, OWN, constraints_
 from dagster_versioned.tables.documents.promotion import OpenPromotion
 from dagster_versioned.tables.environment.registry import Environment
 from dagster_versioned.tables.environments import written_in
+from dagster_versioned.tables.findings import carry_findings
 from dagster_versioned.tables.history import History, Version
 from dagster_versioned.tables.open_promotion import SELDOM, PromotionDocument
 from dagster_versioned.tables.operations import WRITER
@@ -370,6 +371,7 @@ class PromotedTable:
             if self._forked_at < 0:
                 self._there.operations.check_name_is_free()
             self._there.operations.change(drafted)
+        carry_findings(self._here.store, store, [str(version.metadata_sha) for version in versions])
 
     def _settings(self) -> TableOptions:
         """What the environment's table says of itself beside its rows, for one that production has not."""

@@ -28,6 +28,7 @@ from dagster_versioned.tables.documents.head import HeadDocument, held_domain
 from dagster_versioned.tables.documents.parked_draft import collected_drafts, read_drafts, refuse_parked
 from dagster_versioned.tables.documents.publish import Publisher
 from dagster_versioned.tables.environment.registry import refuse_in_environment
+from dagster_versioned.tables.findings import unneeded_findings
 from dagster_versioned.tables.history import Selection, Version
 from dagster_versioned.tables.lineage import Upstream, upstreams
 from dagster_versioned.tables.maintenance.collect import MIN_AGE, CollectionReport
@@ -597,7 +598,12 @@ class VersionedTable:
                     logger.warning("The draft %s of %s was not published in time and is given up.", draft.id[:8], draft)
             self.project.data.delete([info.key for info in drafts])
         report = self.operations.collector().vacuum(min_age=min_age, dry_run=dry_run, by=by or self.project.author)
-        keys, size = [f"../{info.key}" for info in drafts], sum(info.size for info in drafts)
+        kept = [version.metadata_sha for version in self.last_state.history.versions if version.gone is None]
+        findings = [one for one in unneeded_findings(self.store, kept) if one.modified < datetime.now(UTC) - min_age]
+        if not dry_run:
+            self.store.delete([info.key for info in findings])
+        keys = [*(info.key for info in findings), *(f"../{info.key}" for info in drafts)]
+        size = sum(info.size for info in (*drafts, *findings))
         report = replace(report, keys=(*report.keys, *keys), size_bytes=report.size_bytes + size)
         return self._with_former_folders(report, min_age)
 

@@ -51,15 +51,24 @@ def has_failed(evaluation: dg.AssetCheckEvaluation) -> bool:
     return not evaluation.passed and evaluation.severity is dg.AssetCheckSeverity.ERROR
 
 
-def replayed(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
-    """The same finding once more, marked as the one that was found before."""
+def replayed(by_partition: Mapping[str | None, dg.AssetCheckEvaluation]) -> dg.AssetCheckResult:
+    """What a check has found before, once more and marked as that: of all partitions of the step, each its own.
+
+    A step has one result of a check. Of several partitions it is what was found of the worst, and its metadata say for
+    each what was.
+    """
+    found = sorted(by_partition.items(), key=lambda one: (one[1].passed, not has_failed(one[1])))
+    worst = found[0][1]
+    metadata: dict[str, Any] = {**worst.metadata, "dagster_versioned/replayed": True}
+    if len(found) > 1:
+        metadata["dagster_versioned/partitions"] = {str(key): one.passed for key, one in by_partition.items()}
     return dg.AssetCheckResult(
-        passed=evaluation.passed,
-        asset_key=evaluation.asset_key,
-        check_name=evaluation.check_name,
-        severity=evaluation.severity,
-        description=evaluation.description,
-        metadata={**evaluation.metadata, "dagster_versioned/replayed": True},
+        passed=worst.passed,
+        asset_key=worst.asset_key,
+        check_name=worst.check_name,
+        severity=worst.severity,
+        description=worst.description,
+        metadata=metadata,
     )
 
 

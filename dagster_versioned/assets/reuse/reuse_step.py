@@ -13,10 +13,12 @@ from dagster_versioned.assets.reuse.lazy_input import Kept, LazyInput
 from dagster_versioned.assets.reuse.narrowed_context import NarrowedContext
 from dagster_versioned.dagster_internals import StepOutputHandle
 from dagster_versioned.errors import InvalidInput
+from dagster_versioned.tables.findings import findings_of, note_findings
 from dagster_versioned.tables.write.kept import KeptVersion
 
 Call = tuple[Sequence[str] | None, Sequence[Any], Mapping[str, Any]]
 ByPartition = Mapping[str | None, KeptVersion]
+Findings = Mapping[str | None, dg.AssetCheckEvaluation]
 
 
 class KeptOutput(Kept):
@@ -92,7 +94,7 @@ class ReuseStep(Step):
         self.context = context
         self.inputs = inputs
         self.kept = kept
-        self.checks: Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
+        self.checks: Mapping[dg.AssetCheckKey, Findings] = {}
         self._metadata: dict[str, Any] = {}
         self._computed: list[tuple[Sequence[str], Any]] = []
 
@@ -190,7 +192,8 @@ def _step(
     kept, evaluated = _checked(context, found)
     checks, partitions = context.selected_asset_check_keys, set(_partitions(context))
     step = ReuseStep(args, kwargs, context, inputs, kept)
-    if all(set(versions) == partitions for versions in kept.values()) and checks <= evaluated.keys():
+    is_known = all(set(each) == partitions for each in evaluated.values())
+    if all(set(versions) == partitions for versions in kept.values()) and is_known:
         step.is_kept, step.checks = True, evaluated
     elif len(kept) == 1 and not checks and any(kept.values()) and _takes_context(args):
         step.stretches = _stretches(context, kept)
@@ -199,23 +202,35 @@ def _step(
 
 def _checked(
     context: dg.AssetExecutionContext, found: Mapping[dg.AssetKey, ByPartition]
-) -> tuple[Mapping[dg.AssetKey, ByPartition], Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation]]:
-    """The versions that no blocking check has failed for, and what the checks of the step itself found of them."""
+) -> tuple[Mapping[dg.AssetKey, ByPartition], Mapping[dg.AssetCheckKey, Findings]]:
+    """The versions that every blocking check has passed for, and what the checks of the step itself found of them.
+
+    What is known neither from the event log nor with the table has not passed.
+    """
     graph = context.job_def.asset_layer.asset_graph.source_asset_graph
     own = context.selected_asset_check_keys
     kept: dict[dg.AssetKey, ByPartition] = {}
-    evaluated: dict[dg.AssetCheckKey, dg.AssetCheckEvaluation] = {}
+    evaluated: dict[dg.AssetCheckKey, dict[str | None, dg.AssetCheckEvaluation]] = {check: {} for check in own}
     for key, versions in found.items():
-        checks = {check for check in graph.get(key).check_keys if graph.get(check).blocking or check in own}
+        blocking = sorted(check for check in graph.get(key).check_keys if graph.get(check).blocking)
         passed: dict[str | None, KeptVersion] = {}
         for partition, one in versions.items():
-            known = evaluations(context.instance, checks, key, partition, str(one.version.metadata_sha))
-            failed = [check for check, each in known.items() if graph.get(check).blocking and has_failed(each)]
-            if failed:
-                context.log.info(f"Version {one.version.short} failed the check {failed[0].name}: not reused.")
+            sha = str(one.version.metadata_sha)
+            asked = {*blocking, *(check for check in own if check.asset_key == key)}
+            known = evaluations(context.instance, asked, key, partition, sha)
+            outcomes = {check.name: not has_failed(known[check]) for check in blocking if check in known}
+            noted = findings_of(one.store, sha) if blocking else {}
+            if not outcomes.items() <= noted.items():
+                note_findings(one.store, sha, outcomes)
+            noted = {**noted, **outcomes}
+            missed = [check.name for check in blocking if not noted.get(check.name)]
+            if missed:
+                what = "failed" if missed[0] in noted else "is not known to have passed"
+                context.log.info(f"Version {one.version.short} {what} the check {missed[0]}: not reused.")
                 continue
             passed[partition] = one
-            evaluated |= {check: each for check, each in known.items() if check in own}
+            for check in known.keys() & own:
+                evaluated[check][partition] = known[check]
         kept[key] = passed
     return kept, evaluated
 

@@ -10,6 +10,7 @@ from dagster_versioned.engines.staging import Staging
 from dagster_versioned.errors import CommitConflict, IntegrityError, LogCorrupt, VersionNotFound
 from dagster_versioned.identity.digest import RowsDigest
 from dagster_versioned.identity.version import Run
+from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.tables.computations import usable
 from dagster_versioned.tables.configuration import configuration
 from dagster_versioned.tables.history import Version
@@ -32,7 +33,10 @@ class KeptVersion(OwnWrite):
 
     beside_frames = True
 
-    def __init__(self, version: Version, adds: tuple[Add, ...], found: TableState, *, is_current: bool) -> None:
+    def __init__(
+        self, store: ObjectStore, version: Version, adds: tuple[Add, ...], found: TableState, *, is_current: bool
+    ) -> None:
+        self.store = store
         self.version = version
         self.is_head = version == found.history.heads.get(version.partition)
         self.is_current = is_current
@@ -117,7 +121,7 @@ def keep(cache: StateCache, state: TableState, version: Version) -> KeptVersion 
     announced = {path for collection in state.history.open_collections for path in collection.paths}
     if objects_of(cache.store, adds) & announced or missing_parts(cache.store, adds):
         return None
-    return KeptVersion(version, adds, state, is_current=is_current)
+    return KeptVersion(cache.store, version, adds, state, is_current=is_current)
 
 
 def stand(state: TableState, kept: Sequence[KeptVersion], taken: Taken, options: TableOptions, run: Run | None) -> bool:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from dagster_versioned import TableOptions, VersionedParquetIOManager, versioned_asset, versioned_multi_asset
+from dagster_versioned.assets.reuse import evaluations
 from dagster_versioned.features.upstream_files import UpstreamFiles
 from dagster_versioned.tables.table import VersionedTable
 
@@ -388,6 +389,62 @@ class TestChecks:
         assert bench.run([source(1), checked]) == ["checked"]
         assert bench.run([source(11), checked]) == []
         assert found() == (False, {"largest": 11, "dagster_versioned/replayed": True})
+
+    @pytest.mark.parametrize("first", ["good", "bad"])
+    def test_those_of_several_partitions_say_what_was_found_of_each(self, bench, first):
+        keys = ["bad", "good"]
+
+        @versioned_asset(
+            code_version="1",
+            check_specs=[dg.AssetCheckSpec("small", asset="checked")],
+            partitions_def=dg.StaticPartitionsDefinition(keys),
+            backfill_policy=dg.BackfillPolicy.single_run(),
+        )
+        def checked(context: dg.AssetExecutionContext):
+            bench.calls.append(sorted(context.partition_keys))
+            frames = {key: pd.DataFrame({"value": [1]}) for key in context.partition_keys}
+            yield dg.Output(frames if len(frames) > 1 else frames[context.partition_keys[0]])
+            yield dg.AssetCheckResult(passed="bad" not in context.partition_keys)
+
+        second = "bad" if first == "good" else "good"
+        assert bench.run([checked], partition_key=first) == [[first]]
+        assert bench.run([checked], partition_key=second) == [[second]]
+        tags = {f"dagster/asset_partition_range_{end}": key for end, key in zip(("start", "end"), keys, strict=True)}
+        assert bench.run([checked], tags=tags) == []
+        (found,) = bench.result.get_asset_check_evaluations()
+        assert not found.passed
+        assert found.metadata["dagster_versioned/partitions"].value == {"bad": False, "good": True}
+
+    @pytest.mark.parametrize("passes", [True, False])
+    def test_that_passed_is_known_of_a_version_however_long_ago_and_in_another_instance(
+        self, bench, monkeypatch, passes
+    ):
+        @dg.asset_check(asset="doubled", blocking=True)
+        def small(doubled: pd.DataFrame):
+            return dg.AssetCheckResult(passed=bool(doubled["value"].max() < 10))
+
+        def assets(value):
+            return [source(value), doubled(bench.calls), small]
+
+        value = 1 if passes else 50
+        again = [] if passes else ["doubled"]
+        assert bench.run(assets(value), fails=not passes) == ["doubled"]
+        assert bench.run(assets(value), fails=not passes) == again  # which notes what the check has found
+        monkeypatch.setattr(evaluations, "_MADE", 1)
+        bench.run(assets(2))
+        assert bench.run(assets(value), fails=not passes) == again
+        with dg.DagsterInstance.ephemeral() as other:
+            monkeypatch.setattr(bench, "instance", other)
+            assert bench.run(assets(value), fails=not passes) == again
+
+    def test_that_nobody_knows_to_have_passed_is_computed_again(self, bench):
+        @dg.asset_check(asset="doubled", blocking=True)
+        def small(doubled: pd.DataFrame):
+            return dg.AssetCheckResult(passed=True)
+
+        assert bench.run([source(1), doubled(bench.calls)]) == ["doubled"]
+        assert bench.run([source(1), doubled(bench.calls), small]) == ["doubled"]
+        assert bench.run([source(1), doubled(bench.calls), small]) == []
 
     def test_a_version_that_failed_a_blocking_check_is_not_reused(self, bench):
         @dg.asset_check(asset="doubled", blocking=True)
