@@ -202,12 +202,16 @@ def _show(
 ) -> None:
     """Metadata of a materialization; that of an output is in Dagster's event log twice, which takes milliseconds.
 
-    What the function says of its asset under the same key stays, as it does beside metadata of an output.
+    What the function says of its asset or its output under the same key stays.
     """
     if step is None:
         context.add_output_metadata(metadata)
         return
-    given = step.get_asset_metadata(context.asset_key) or {} if partition is None else {}
+    given = {
+        **context.output_metadata,
+        **(step.get_output_metadata(context.name, context.mapping_key) or {}),
+        **(step.get_asset_metadata(context.asset_key) or {}),
+    }
     step.add_asset_metadata({k: v for k, v in metadata.items() if k not in given}, context.asset_key, partition)
 
 

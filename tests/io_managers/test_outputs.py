@@ -55,19 +55,6 @@ def test_a_data_version_that_the_asset_sets_itself_is_kept(house):
     assert materializations(house.run(one))["one", None].tags["dagster/data_version"] == "mine"
 
 
-def test_what_a_function_says_of_its_asset_stays(house):
-    @dg.asset
-    def one(context: dg.AssetExecutionContext) -> pa.Table:
-        context.add_asset_metadata({"dagster/row_count": 42})
-        context.add_output_metadata({"mine": "beside ours"})
-        return pa.table(ROWS)
-
-    metadata = materializations(house.run(one))["one", None].metadata
-    assert metadata["dagster/row_count"].value == 42
-    assert metadata["mine"].value == "beside ours"
-    assert metadata["dagster_versioned/change"].value == "full"
-
-
 def test_a_materialization_carries_standard_metadata_and_ours(house):
     one = materializations(house.run(asset_of(FRAMES["pandas"])))["one", None]
     metadata = {key: value.value for key, value in one.metadata.items()}
@@ -291,3 +278,34 @@ def test_the_io_manager_can_be_called_in_a_unit_test(house):
         assert context.get_logged_metadata()["dagster_versioned/change"].value == "full"
     with dg.build_input_context(asset_key="one", dagster_type=dg.PythonObjectDagsterType(pa.Table)) as context:
         assert house.io_manager().load_input(context).to_pydict() == ROWS
+
+
+OWN = {"dagster/row_count": 99, "dagster/column_schema": dg.TableSchema([dg.TableColumn("n", description="a number")])}
+
+
+@pytest.mark.parametrize("way", ["output", "result", "context", "asset"])
+@pytest.mark.parametrize("is_ranged", [False, True])
+def test_what_the_function_says_is_never_overwritten(house, way, is_ranged):
+    @dg.asset(
+        partitions_def=dg.StaticPartitionsDefinition(["a", "b"]) if is_ranged else None,
+        backfill_policy=dg.BackfillPolicy.single_run() if is_ranged else None,
+    )
+    def numbers(context):
+        frame = pa.table({"n": [1]})
+        value = {"a": frame, "b": frame} if is_ranged else frame
+        match way:
+            case "output":
+                return dg.Output(value, metadata=OWN)
+            case "result":
+                return dg.MaterializeResult(value=value, metadata=OWN)
+            case "context":
+                context.add_output_metadata(OWN)
+            case "asset":
+                context.add_asset_metadata(OWN)
+        return value
+
+    tags = {"dagster/asset_partition_range_start": "a", "dagster/asset_partition_range_end": "b"} if is_ranged else {}
+    for made in materializations(house.run(numbers, tags=tags)).values():
+        assert made.metadata["dagster/row_count"].value == 99
+        assert made.metadata["dagster/column_schema"].value.columns[0].description == "a number"
+        assert "dagster_versioned/metadata_sha" in made.metadata
