@@ -236,12 +236,14 @@ def _leaf_paths(path: str, data_type: Any) -> list[str]:
 
 
 def _only(members: Mapping[str, Any], wanted: frozenset[tuple[str, ...]], path: tuple[str, ...]) -> dict[str, Any]:
-    """The members of nested statistics whose paths are wanted."""
+    """The members of nested statistics whose paths are wanted, and the structs around these, be they empty."""
     kept: dict[str, Any] = {}
     for name, value in members.items():
         here = (*path, name)
         if isinstance(value, Mapping):
-            if inner := _only(cast("Mapping[str, Any]", value), wanted, here):
+            inner = _only(cast("Mapping[str, Any]", value), wanted, here)
+            # What is wanted itself and has members is a variant, and no struct of columns.
+            if inner or any(one[: len(here)] == here != one for one in wanted):
                 kept[name] = inner
         elif here in wanted:
             kept[name] = value

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from functools import cache, partial, reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,6 @@ def excused(reader: str, table: EdgeTable, condition: Condition) -> bool:
         case "deltalake":
             # It takes a bound that is missing for one that nothing satisfies, and writes -9.-99 for a decimal.
             missing = hold([column for column in floats if not column.path[1:]], lambda value: not math.isfinite(value))
-            # Where a struct of a file of plain Delta tables of ours has no bounds at all, its statistics leave it out.
-            missing |= layout.writer in ("delta_tables", "spark") and any(map(partial(_is_of_struct, table), columns))
             missing |= any(map(math.isnan, literals))  # which Arrow compares with bounds as if it were ordered
             decimal = partition is not None and pa.types.is_decimal(partition.type)
             known = missing or (decimal and hold([partition], lambda value: value < 0))
@@ -89,10 +87,6 @@ def excused(reader: str, table: EdgeTable, condition: Condition) -> bool:
     # `deltalake` writes bounds of decimals as doubles, and such as leave NaN out.
     decimals = [column for column in columns if pa.types.is_decimal(column.type)]
     return hold(decimals, lambda value: Decimal(float(value)) != value) or hold(floats, math.isnan)
-
-
-def _is_of_struct(table: EdgeTable, column: Column) -> bool:
-    return pa.types.is_struct(table.rows.schema.field(column.path[0]).type)
 
 
 def by_bits(value: float) -> bool:
