@@ -359,8 +359,8 @@ def to_polars(condition: Condition) -> pl.Expr:  # noqa: C901 - a case for each 
         case Compare(column=column, operator=how, other=other, flipped=flipped):
             if flipped:
                 swapped = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(how, how)
-                return _OPERATORS[swapped](literal(column, other), of(column))  # type: ignore[return-value]
-            return _OPERATORS[how](of(column), literal(column, other))  # type: ignore[return-value]
+                return _OPERATORS[swapped](literal(column, other), of(column))
+            return _OPERATORS[how](of(column), literal(column, other))
         case NullSafe(column=column, other=other):
             return of(column).eq_missing(literal(column, other))
         case IsIn(column=column, values=values):
