@@ -387,7 +387,8 @@ def promote(
         typer.Option(
             "--accept",
             metavar="TABLE",
-            help="Promote it without a code version, with far fewer rows, or parts of another pyarrow.",
+            help="Promote it without a code version, with far fewer rows, from sources new to production, or parts of"
+            " another pyarrow.",
         ),
     ] = None,
     verify: Annotated[

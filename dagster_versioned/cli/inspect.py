@@ -412,7 +412,7 @@ def _show_one(document: dict[str, Any]) -> None:
     if parents := identity.get("parents"):
         show_table(
             ["parent", "project", "partition", "version"],
-            [(p["table"], p["source"], p.get("partition"), _version_of(p)) for p in parents],
+            [(p["table"], _place_of(p), p.get("partition"), _version_of(p)) for p in parents],
         )
     if document["files"]:
         show_table(
@@ -536,6 +536,11 @@ def _column_names(columns: list[str] | None) -> list[str] | None:
         return [name for line in csv.reader(columns) for name in line] if columns else None
     except csv.Error as error:
         raise InvalidInput(f"--columns {columns} cannot be read as names between commas: {error}.") from error
+
+
+def _place_of(parent: dict[str, Any]) -> str:
+    environment = parent.get("environment")
+    return parent["source"] if environment is None else f"{parent['source']}@{environment}"
 
 
 def _parent(parent: dict[str, Any]) -> str:

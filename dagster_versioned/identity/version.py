@@ -53,8 +53,8 @@ class Parent:
 
     ``source`` is the project. ``version`` is the parent's ``metadata_sha``, or, where a whole partitioned table was
     read, its ``partitions_sha``. Of an external Delta table, ``source`` is `EXTERNAL`, ``version`` the SHA-256 of its
-    commit, ``table_id`` the table's own id and ``log_version`` the commit's number. ``unknown`` holds members that a
-    newer writer recorded.
+    commit, ``table_id`` the table's own id and ``log_version`` the commit's number. ``environment`` is the one in which
+    it was read, where that made it and is not the reader's own. ``unknown`` holds members that a newer writer recorded.
     """
 
     source: str
@@ -62,13 +62,14 @@ class Parent:
     version: str
     data_sha: str
     partition: str | None = None
+    environment: str | None = None
     table_id: str | None = None
     log_version: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     def __post_init__(self) -> None:
         _check_texts("a parent", source=self.source, table=self.table)
-        _check_optional_texts("a parent", table_id=self.table_id)
+        _check_optional_texts("a parent", table_id=self.table_id, environment=self.environment)
         if self.log_version is not None:
             _check_counts("a parent", log_version=self.log_version)
         _check_sha("version of a parent", self.version)
@@ -85,6 +86,7 @@ class Parent:
                 "partition": self.partition,
                 "version": self.version,
                 "data_sha": self.data_sha,
+                "environment": self.environment,
                 "table_id": self.table_id,
                 "log_version": self.log_version,
             },
@@ -94,7 +96,7 @@ class Parent:
     @classmethod
     def from_json(cls, members: Mapping[str, Any]) -> Self:
         """Parse an entry of ``parents``. Raises `InvalidInput`."""
-        texts = dict.fromkeys(("source", "table", "partition", "version", "data_sha", "table_id"), str)
+        texts = dict.fromkeys(("source", "table", "partition", "version", "data_sha", "environment", "table_id"), str)
         known, unknown = _split(members, {**texts, "log_version": int})
         return cls(**known, unknown=unknown)
 

@@ -152,7 +152,7 @@ def _report(
             leave_to_run(step, table)
         if len(context.step_context.op_def.output_defs) > 1:
             drafts = () if draft is None else (draft.id,)
-            made = [upstream_of_version(table.project.name, table.name, one, drafts) for one in versions]
+            made = [upstream_of_version(table.project, table.name, one, drafts) for one in versions]
             note(step, asset_key, made)
     _log(context, table, results, draft)
     omissions = Omissions()

@@ -149,7 +149,7 @@ def append_events(
     project.check_write()
     given = options or TableOptions()
     options = given.model_copy(update={"properties": {**given.properties, APPEND_ONLY: "true"}})
-    own_parents = parents_by_partition(parents, [None], project.name, table.name)[None]
+    own_parents = parents_by_partition(parents, [None], project, table.name)[None]
     described_key = asset_key if asset_key is not None else table.asset_key
     description = describe(described_key, own_parents, code_version, message, options)
     table.operations.check_name_is_free()

@@ -24,6 +24,7 @@ from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.opening import open_store
 from dagster_versioned.tables.choose import VersionLike
+from dagster_versioned.tables.environment.registry import environment_of
 from dagster_versioned.tables.lineage import Upstream
 
 _READ_AT_ONCE = 32
@@ -133,6 +134,7 @@ class ExternalTable:
             str(self.name),
             version.commit_sha,
             version.data_sha,
+            environment=environment_of(self.uri),
             table_id=version.table_id,
             log_version=version.log_version,
         )

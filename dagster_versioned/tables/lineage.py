@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dagster_versioned.errors import VersionNotFound
 from dagster_versioned.identity.names import TableName
@@ -9,12 +10,17 @@ from dagster_versioned.identity.version import Parent, SourceVersion
 from dagster_versioned.tables.choose import ChosenVersions
 from dagster_versioned.tables.history import History, Version
 
+if TYPE_CHECKING:
+    from dagster_versioned.tables.project import Project
+
 
 @dataclass(frozen=True)
 class Upstream:
     """A version that was read, as the lineage of what is built from it: the parent, and where its data comes from.
 
-    ``drafts`` are the ids of the parked drafts that made it, where it was read before they were published.
+    The parent names the environment that made it, whoever reads it; a write leaves out its own
+    (`tables.write.stage.parents_by_partition`). ``drafts`` are the ids of the parked drafts that made it, where it was
+    read before they were published.
     """
 
     parent: Parent
@@ -23,7 +29,7 @@ class Upstream:
 
 
 def upstreams(
-    project: str, table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
+    project: "Project", table: TableName, history: History, chosen: ChosenVersions, parked: Mapping[int, str]
 ) -> list[Upstream]:
     """The lineage of what is built from these versions of a table, whose ``history`` they are in.
 
@@ -37,18 +43,35 @@ def upstreams(
         )
     if chosen.whole and chosen.versions[0].partition is not None:
         whole = history.until(chosen.log_version).whole
-        parent = Parent(project, str(table), whole.metadata_sha, whole.data_sha)
-        sources = tuple(s for version in chosen.versions for s in _sources(project, table, version))
+        made_in = _made_in(project, table, max(version.log_version for version in chosen.versions))
+        parent = Parent(project.name, str(table), whole.metadata_sha, whole.data_sha, environment=made_in)
+        sources = tuple(s for version in chosen.versions for s in _sources(project.name, table, version))
         drafts = dict.fromkeys(parked[one.log_version] for one in chosen.versions if one.log_version in parked)
         return [Upstream(parent, sources, tuple(drafts))]
     made = [(one, (parked[one.log_version],) if one.log_version in parked else ()) for one in chosen.versions]
     return [upstream_of_version(project, table, version, drafts) for version, drafts in made]
 
 
-def upstream_of_version(project: str, table: TableName, version: Version, drafts: tuple[str, ...] = ()) -> Upstream:
+def upstream_of_version(
+    project: "Project", table: TableName, version: Version, drafts: tuple[str, ...] = ()
+) -> Upstream:
     """The lineage of what is built from one version, which ``drafts`` made that are not published."""
-    parent = Parent(project, str(table), str(version.metadata_sha), version.recorded["data_sha"], version.partition)
-    return Upstream(parent, _sources(project, table, version), drafts)
+    parent = Parent(
+        project.name,
+        str(table),
+        str(version.metadata_sha),
+        version.recorded["data_sha"],
+        version.partition,
+        _made_in(project, table, version.log_version),
+    )
+    return Upstream(parent, _sources(project.name, table, version), drafts)
+
+
+def _made_in(project: "Project", table: TableName, log_version: int) -> str | None:
+    """The environment that a version was made in; what one began with is production's."""
+    environment = project.environment
+    is_own = environment is not None and log_version > environment.forked_at(table)
+    return environment.name if environment is not None and is_own else None
 
 
 def _sources(project: str, table: TableName, version: Version) -> tuple[SourceVersion, ...]:

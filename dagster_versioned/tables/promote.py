@@ -113,9 +113,10 @@ def promote(
     """Make the versions of an environment production's, as far as they are current there; computes nothing.
 
     Left are cells that production has moved on with, whose upstreams are left, or which are not a function of what they
-    name: appended or merged rows, features, histories of events, imported tables that production has too, versions
+    name: appended or merged rows, features, histories of events, imported tables that production has too, what was read
+    in another environment, versions built from projects and external tables of which nothing in production is built,
     without a code version, such as have lost more than half of their rows, and such as another release of pyarrow
-    wrote. ``accept`` names tables for which the last three are no reason. ``verify`` "bytes" believes what is said of
+    wrote. ``accept`` names tables for which the last four are no reason. ``verify`` "bytes" believes what is said of
     rows, for environments that are written by whoever writes production. Run again, it goes on where it died: what is
     production's already is not committed twice.
 
@@ -203,7 +204,36 @@ class _Promotable:
         self.left = [cell for one in tables for cell in one.left]
         if prepared is not None:
             self.left += _unprepared(self._candidates, prepared)
+        self.left += self._out_of_reach(accepted)
         self.left += close(project, self._candidates)
+
+    def _out_of_reach(self, accepted: Collection[str]) -> list[LeftCell]:
+        """Take those away that are built from what production does not read, as far as is known; returns them."""
+        left: list[LeftCell] = []
+        known: set[tuple[str, str | None]] | None = None
+        for (table, partition), version in list(self._candidates.items()):
+            others = [one for one in version.identity.parents if one.environment or not _is_own(self._project, one)]
+            if not others or self._tables[table].has(version):
+                continue
+            made_in = next((one for one in others if one.environment is not None), None)
+            if known is None:
+                known = _read_by_production(self._project)
+            strange = next((one for one in others if (one.source, one.table_id) not in known), None)
+            if made_in is not None:
+                why = (
+                    f"it was built from {_named(made_in)} of {made_in.source} in the environment "
+                    f"{made_in.environment}, which production does not read"
+                )
+            elif strange is not None and str(table) not in accepted:
+                why = (
+                    f"it was built from {_named(strange)} of {strange.source}, of which nothing in production is "
+                    f"built, so nobody can tell whether production reads it (accept {table}?)"
+                )
+            else:
+                continue
+            del self._candidates[table, partition]
+            left.append(LeftCell(table, partition, why))
+        return left
 
     def coming(self) -> list[Version]:
         """Those that are not production's already."""
@@ -508,20 +538,17 @@ def _missing_parent(project: "Project", versions: Iterable[Version]) -> Parent |
 def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Version]) -> Iterator[Parent]:
     """The parents of a version that are not heads of production, once what is ``coming`` is.
 
-    Those of other projects are taken as recorded: a sensor says afterwards where one has moved on.
+    Those of other projects and environments are taken as recorded: a sensor says afterwards where one has moved on.
     """
     for parent in version.identity.parents:
-        is_ours = parent.source == project.name
+        if parent.environment is not None or not _is_own(project, parent):
+            continue
         try:
             table = project.table(parent.table)
         except InvalidName:
-            if is_ours:
-                yield parent
+            yield parent
             continue
         state = table.operations.refresh()
-        former = TableRecord.of(state.snapshot).former if state is not None else ()
-        if not is_ours and (parent.source, parent.table) not in former:  # else as the project was called
-            continue
         name = table.name
         heads = dict(state.history.heads) if state is not None else {}
         heads |= {partition: one for (of, partition), one in coming.items() if of == name}
@@ -533,6 +560,30 @@ def _not_current(project: "Project", version: Version, coming: Mapping[Cell, Ver
             is_current = head is not None and head.metadata_sha == parent.version
         if not is_current:
             yield parent
+
+
+def _is_own(project: "Project", parent: Parent) -> bool:
+    """Whether a parent is of the project, be it by a name that the project had."""
+    if parent.source == project.name:
+        return True
+    try:
+        state = project.table(parent.table).operations.refresh()
+    except InvalidName:
+        return False
+    return state is not None and (parent.source, parent.table) in TableRecord.of(state.snapshot).former
+
+
+def _read_by_production(project: "Project") -> set[tuple[str, str | None]]:
+    """The projects, and the ids of external tables, that something current in production is built from."""
+    states = [project.table(str(name)).operations.refresh() for name in project.tables()]
+    heads = [head for state in states if state is not None for head in state.history.heads.values()]
+    return {
+        (parent.source, parent.table_id)
+        for head in heads
+        if head.raw is not None
+        for parent in head.identity.parents
+        if parent.environment is None
+    }
 
 
 def in_order(candidates: Mapping[Cell, Version]) -> list[TableName]:

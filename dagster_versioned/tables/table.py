@@ -275,7 +275,7 @@ class VersionedTable:
     ) -> dict[str | None, VersionDescription]:
         """What a write says of each of its frames. Raises `InvalidInput` where they cannot be written together."""
         check_partitions(frames)
-        own_parents = parents_by_partition(parents, frames, self.project.name, self.name)
+        own_parents = parents_by_partition(parents, frames, self.project, self.name)
         described_key = asset_key if asset_key is not None else self._asset_key_of(self.operations.remembered)
         return {
             partition: describe(described_key, own_parents[partition], code_version, message, options)
@@ -534,7 +534,7 @@ class VersionedTable:
         """
         state = self.last_state if self.last_state.log_version >= chosen.log_version else self._known()
         parked = {at: draft.id for at, draft in self.operations.parked.items()}
-        return upstreams(self.project.name, self.name, state.history, chosen, parked)
+        return upstreams(self.project, self.name, state.history, chosen, parked)
 
     # Comparing and verifying
 

@@ -53,11 +53,12 @@ def _check(project: "Project", name: TableName, drafted: CommitDraft) -> None:
         return
     refuse_unpublished(name, [one for reads in _reads for one in reads() if one.drafts])
     parents = {Parent.from_json(one) for entry in by_hand for one in entry["identity"].get("parents", ())}
-    for table in {parent.table for parent in parents if parent.source == project.name}:
+    own = [parent for parent in parents if parent.source == project.name and parent.environment is None]
+    for table in {parent.table for parent in own}:
         if next(draft_keys(project.data, table), None) is None:
             continue
-        for parent in parents:
-            if (parent.source, parent.table) == (project.name, table) and not is_committed(project, parent):
+        for parent in own:
+            if parent.table == table and not is_committed(project, parent):
                 raise _refusal(name, parent, "a draft")
 
 

@@ -88,6 +88,38 @@ def test_a_project_in_two_environments_in_one_run(house, branch, manager):
     assert not house.project.table("elsewhere").exists()
 
 
+def test_what_another_projects_environment_made_is_recorded_as_such(house, branch, manager, tmp_path):
+    here = str(tmp_path / "other")
+    other = ProjectResource(name="OTHER", location=here)
+    house.run(up, io_manager=VersionedParquetIOManager(project=other))
+    create_environment(other.project(), "pr-1")
+    there = VersionedParquetIOManager(project=ProjectResource(name="OTHER", location=here, environment="pr-1"))
+
+    @dg.asset(name="up", io_manager_key="there")
+    def changed() -> pa.Table:
+        return pa.table({"n": [2]})
+
+    @dg.multi_asset(
+        outs={"a": dg.AssetOut(io_manager_key="there"), "b": dg.AssetOut()},
+        internal_asset_deps={"b": {dg.AssetKey("a")}, "a": set()},
+        can_subset=False,
+    )
+    def both():
+        yield dg.Output(pa.table({"n": [1]}), "a")
+        yield dg.Output(pa.table({"n": [1]}), "b")
+
+    def made_in(asset):
+        (parent,) = branch.project.table(asset).version().identity.parents
+        return parent.source, parent.environment
+
+    branch.run(up, io_manager=there)  # equal rows: it stays production's
+    spec = dg.AssetSpec("up").with_io_manager_key("there")
+    branch.run(spec, down, io_manager=manager("pr-1"), resources={"there": there})
+    assert made_in("down") == ("OTHER", None)
+    branch.run(changed, down, both, io_manager=manager("pr-1"), resources={"there": there})
+    assert made_in("down") == made_in("b") == ("OTHER", "pr-1")
+
+
 class TestTheResource:
     def test_names_production(self, house, manager):
         house.run(up, io_manager=manager("production"))

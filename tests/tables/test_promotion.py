@@ -5,16 +5,20 @@ import shutil
 import orjson
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagster_versioned.errors import IntegrityError
+from dagster_versioned.identity.version import EXTERNAL
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.tables.documents.promotion import PROMOTION_KEY
 from dagster_versioned.tables.environments import create_environment, drop_environment
+from dagster_versioned.tables.external import ExternalTable
 from dagster_versioned.tables.options import TableOptions
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.promote import promote
+from dagster_versioned.tables.rebase import rebase_environment
 from support.crashes import append_as_another_program
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
@@ -238,6 +242,84 @@ class TestWhatIsLeft:
         build(other, "large", rows(1), "raw", code="2")
         assert "it has 1 rows, and production 10" in left(promote(project, "pr-2", dry_run=False))["large"]
         assert promoted(promote(project, "pr-2", dry_run=False, accept=["large"])) == ["large"]
+
+
+class TestOutOfReach:
+    """What production does not read: versions of other environments, tables that it is not known to read."""
+
+    @pytest.fixture
+    def other(self, project, branch, tmp_path) -> Project:
+        """Another project, of which production reads ``kept``, in an environment that changed the rest."""
+        other = Project.open("TAXIS", str(tmp_path / "taxis"))
+        for table in ("raw", "days"):
+            other.table(table).write(rows(1), **({"partition": "a"} if table == "days" else {}))
+        build(other, "kept", rows(1), "raw")
+        project.table("joined").write(rows(1), parents=other.table("kept").upstream(), code_version="1")
+        create_environment(other, "pr-1")
+        made = other.in_environment("pr-1")
+        made.table("raw").write(rows(7))
+        made.table("days").write(rows(7), partition="b")
+        return made
+
+    @pytest.mark.parametrize(("table", "given"), [("raw", {}), ("days", {}), ("days", {"partition": "b"})])
+    def test_built_from_another_projects_environment(self, project, branch, other, table, given):
+        read = other.table(table).upstream(**given)
+        version = branch.table("taxis").write(rows(7), parents=read, code_version="1").version
+        build(branch, "below", rows(8), "taxis")
+        assert [one.environment for one in version.identity.parents] == ["pr-1"]
+        report = promote(project, "pr-1", dry_run=False, accept=["taxis", "below"])
+        assert "of TAXIS in the environment pr-1, which production does not read" in left(report)["taxis"]
+        assert "not current in production" in left(report)["below"]
+        assert promoted(report) == ["middle", "top"]
+        assert not project.table("taxis").exists()
+        assert branch.table("taxis").verify().findings == ()
+
+    @pytest.mark.parametrize(("table", "given"), [("kept", {}), ("days", {"partition": "a"})])
+    def test_what_an_environment_began_with_is_productions(self, project, branch, other, table, given):
+        read = other.table(table).upstream(**given)
+        version = branch.table("taxis").write(rows(7), parents=read, code_version="1").version
+        assert [one.environment for one in version.identity.parents] == [None]
+        assert "taxis" in promoted(promote(project, "pr-1", dry_run=False))
+
+    def test_another_environment_of_the_project_itself(self, project, branch):
+        create_environment(project, "pr-2")
+        there = project.in_environment("pr-2")
+        build(there, "middle", rows(5), "raw", code="3")
+        version = (
+            branch.table("middle").write(rows(5), parents=there.table("middle").upstream(), code_version="3").version
+        )
+        assert [(one.table, one.environment) for one in version.identity.parents] == [("middle", "pr-2")]
+        report = promote(project, "pr-1", dry_run=False)
+        assert "of NYC in the environment pr-2" in left(report)["middle"]
+        assert promoted(report) == []
+
+    def test_an_external_table_below_an_environments_files(self, project, branch):
+        branch.table("fresh").write(rows(1), code_version="1")
+        read = ExternalTable(branch.table("fresh").store.uri)
+        version = branch.table("copy").write(rows(1), parents=read.upstream(), code_version="1").version
+        assert [(one.source, one.environment) for one in version.identity.parents] == [(EXTERNAL, "pr-1")]
+        assert "in the environment pr-1" in left(promote(project, "pr-1", dry_run=False, accept=["copy"]))["copy"]
+
+    def test_what_production_is_not_known_to_read_unless_it_is_accepted(self, project, branch, other, tmp_path):
+        for name in ("events", "others"):
+            write_deltalake(str(tmp_path / name), rows(1))
+        events, others = (ExternalTable(str(tmp_path / name)) for name in ("events", "others"))
+        project.table("seen").write(rows(1), parents=events.upstream(), code_version="1")
+        strange = Project.open("STRANGE", str(tmp_path / "strange"))
+        strange.table("raw").write(rows(1))
+        reads = {"a": events, "b": others, "c": strange.table("raw"), "d": other.table("kept")}
+        for name, read in reads.items():
+            branch.table(name).write(rows(1), parents=read.upstream(), code_version="1")
+        why = left(promote(project, "pr-1", dry_run=False))
+        assert sorted(why) == ["b", "c"]
+        assert all("so nobody can tell whether production reads it" in one for one in why.values())
+        assert "b" in promoted(promote(project, "pr-1", dry_run=False, accept=["b"]))
+
+    def test_a_rebase_carries_it_and_it_is_left_again(self, project, branch, other):
+        branch.table("taxis").write(rows(7), parents=other.table("raw").upstream(), code_version="1")
+        rebase_environment(project, "pr-1", dry_run=False)
+        assert numbers(project.in_environment("pr-1"), "taxis") == [7]
+        assert "which production does not read" in left(promote(project, "pr-1", dry_run=False))["taxis"]
 
 
 class TestNothingIsBelieved:

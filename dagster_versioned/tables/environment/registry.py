@@ -5,6 +5,7 @@ Each is one document below the project's root, ``environments/forks/{name}.json`
 has another folder, so what a writer is late with reaches nobody.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ FOLDER = "environments/forks/"
 FILES = "environments/files/"
 DATA_FOLDER = "data"
 """Where an environment's tables lie: not where a project's do, so that nobody opens the one as the other."""
+
+
+_OWN_FILES = re.compile(rf"/{FILES}([a-z0-9-]+)/[0-9a-f]{{12}}/")
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,12 @@ def refuse_environments(store: ObjectStore) -> None:
 def key_of(name: str) -> str:
     """Where an environment's document lies, below a project's root."""
     return f"{FOLDER}{name}.json"
+
+
+def environment_of(uri: str) -> str | None:
+    """The environment below whose files a place lies, if it does."""
+    found = _OWN_FILES.search(uri)
+    return None if found is None else found[1]
 
 
 def is_production(name: str | None) -> bool:

@@ -222,8 +222,8 @@ def _identities(
 def _parents(table: "VersionedTable", history: History, versions: Iterable[Version]) -> Iterator[Finding]:
     """Parents in this project that versions record, and that are not in the history of their table any more.
 
-    One whose bytes are gone is there: its table says so. What is in another project is not looked at, nor are the
-    tables that an export left out, or has not come to.
+    One whose bytes are gone is there: its table says so. What is in another project, or environment, is not looked at,
+    nor are the tables that an export left out, or has not come to.
     """
     project = table.project
     try:
@@ -239,7 +239,7 @@ def _parents(table: "VersionedTable", history: History, versions: Iterable[Versi
             continue
         for parent in version.raw["identity"].get("parents", ()):
             name, sha = parent.get("table"), parent["version"]
-            if parent.get("source") != project.name or not isinstance(name, str):
+            if parent.get("source") != project.name or "environment" in parent or not isinstance(name, str):
                 continue
             if name not in known:
                 if name in left_out and not project.table(name).exists():

@@ -69,7 +69,9 @@ def park(
         )
     descriptions = table.describe(frames, asset_key, parents, code_version, message, options)
     unpublished = [one for description in descriptions.values() for one in description.unpublished]
-    refuse_unpublished(table.name, [one for one in unpublished if one.parent.source != table.project.name])
+    refuse_unpublished(
+        table.name, [one for one in unpublished if one.parent.source != table.project.name or one.parent.environment]
+    )
     began = table.operations.check_name_is_free()
     with staging_folder(table.store) as staging, ExitStack() as pinned:
         parking = _Parking(table, staging, pinned, options, run, partitioning, began)
