@@ -121,7 +121,12 @@ _cases: Counter[str] = Counter()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Of the cases of a test that is marked ``every(n)``, only each n-th one stays fast, of those that are not slow."""
+    """Of the cases of a test that is marked ``every(n)``, only each n-th one stays fast, of those that are not slow.
+
+    What takes the session of Spark is a test of Spark, whether it says so or not.
+    """
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.spark)
     every = item.get_closest_marker("every")
     if every is not None and item.get_closest_marker("slow") is None:
         test = item.nodeid.partition("[")[0]

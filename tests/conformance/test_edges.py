@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from support.edge_conditions import Column, Compare, Condition, IsIn, IsNull, Not, NullSafe
+from support.edge_readers import by_connect
 from support.edge_tables import ID, EdgeTable, Layout, columns_of, write
 from support.edge_walk import IN_PROCESS, Walk, in_spark
 
@@ -93,3 +94,14 @@ def test_spark_finds_what_is_at_an_edge(tmp_path: Path, name: str, spark: Any) -
 def test_readers_in_this_process_find_random_rows(seed: int) -> None:
     walk = Walk(IN_PROCESS, [*OURS, "deltalake"], conditions=12)
     assert list(walk.of(seed)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(100, 500, 100))
+def test_every_reader_finds_random_rows(first: int, spark: Any) -> None:
+    """`support/edge_walk.py` asks as many as one likes, and tells what it finds as it goes."""
+    walk = Walk(IN_PROCESS | in_spark(spark) | {"connect": by_connect()}, [*OURS, "deltalake", "spark"], spark, 20)
+    assert [difference for seed in range(first, first + 15) for difference in walk.of(seed)] == []
+    assert walk.asked.keys() == walk.readers.keys()

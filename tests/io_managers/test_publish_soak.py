@@ -22,7 +22,7 @@ from support.dagster_dev import tool, wait_for
 from support.publish_soak import BAD, TABLES, want
 from support.s3_server import free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4800)]
 
 ROUNDS = 10
 KILLED = 2
@@ -76,24 +76,24 @@ class House:
             process.wait()
 
 
-def delta(location: str, number: int) -> list[int]:
+def delta(location: str | Path, name: str) -> list[int]:
     """The rows that a reader sees who knows nothing of us."""
     try:
-        return deltalake.DeltaTable(f"{location}/datom/t{number}").to_pyarrow_table()["n"].to_pylist()
+        return deltalake.DeltaTable(f"{location}/datom/{name}").to_pyarrow_table()["n"].to_pylist()
     except deltalake.exceptions.TableNotFoundError:
         return []
 
 
-def ours(project: Project, number: int) -> list[int]:
-    table = project.table(f"t{number}")
+def ours(project: Project, name: str) -> list[int]:
+    table = project.table(name)
     return table.read()["n"].to_pylist() if table.exists() else []
 
 
 class Soak:
     """What was asked for, and what there should be: by table its good values, and the last one."""
 
-    def __init__(self, project: Project, instance: dg.DagsterInstance, folder: Path) -> None:
-        self.project, self.instance, self.folder = project, instance, folder
+    def __init__(self, project: Project, there: Project, instance: dg.DagsterInstance, folder: Path) -> None:
+        self.project, self.there, self.instance, self.folder = project, there, instance, folder
         self.chance, self.serial, self.killed = random.Random(4), 0, Counter[str]()
         self.good: dict[int, list[int]] = {number: [] for number in range(TABLES)}
         self.last: dict[int, int] = {}
@@ -139,43 +139,54 @@ class Soak:
         return (
             self.in_progress() == 0
             and "parked" not in {one.standing for one in self.project.parked()}
-            and all(ours(self.project, number) == [self.last[number]] for number in range(0, TABLES, 2))
-            and all(sorted(ours(self.project, number)) == self.good[number] for number in range(1, TABLES, 2))
+            and all(self.has_arrived(number) for number in range(0, TABLES, 2))
+            and all(sorted(ours(self.project, f"t{number}")) == self.good[number] for number in range(1, TABLES, 2))
         )
 
+    def has_arrived(self, number: int) -> bool:
+        """Whether the last value is in a table of even number, and in both that are below it."""
+        own = [ours(self.project, f"{name}{number}") for name in ("t", "below")]
+        return all(rows == [self.last[number]] for rows in [*own, ours(self.there, f"there{number}")])
 
-def polled(lake: Path, over: threading.Event) -> Counter[int]:
+
+def polled(lake: Path, other: Path, over: threading.Event) -> Counter[int]:
     """What two readers of all tables have seen until it is over."""
-    project, seen = Project.open("SOAK", str(lake)), Counter[int]()
+    names = {lake: [f"t{number}" for number in range(TABLES)], other: list[str]()}
+    for number in range(0, TABLES, 2):
+        names[lake].append(f"below{number}")
+        names[other].append(f"there{number}")
+    projects, seen = {lake: Project.open("SOAK", str(lake)), other: Project.open("THERE", str(other))}, Counter[int]()
     while not over.wait(1):
-        for number in range(TABLES):
-            seen.update(delta(str(lake), number))
-            seen.update(ours(project, number))
+        for place, project in projects.items():
+            for name in names[place]:
+                seen.update(delta(place, name))
+                seen.update(ours(project, name))
     return seen
 
 
 def test_no_reader_sees_a_bad_version_and_every_good_one_is_published_once_or_computed_again(tmp_path, monkeypatch):
-    home, lake, folder = (tmp_path / name for name in ("home", "lake", "wanted"))
+    home, lake, other, folder = (tmp_path / name for name in ("home", "lake", "there", "wanted"))
     home.mkdir()
     folder.mkdir()
     (home / "dagster.yaml").write_text(HOME)
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     monkeypatch.setenv("SOAK_LOCATION", str(lake))
+    monkeypatch.setenv("SOAK_THERE", str(other))
     monkeypatch.setenv("SOAK_WANTED", str(folder))
-    project = Project.open("SOAK", str(lake))
+    project, there = Project.open("SOAK", str(lake)), Project.open("THERE", str(other))
     over = threading.Event()
     with ThreadPoolExecutor(1) as reader, dg.DagsterInstance.from_config(str(home)) as instance:
-        soak, house = Soak(project, instance, folder), House(home)
-        reading = reader.submit(polled, lake, over)
+        soak, house = Soak(project, there, instance, folder), House(home)
+        reading = reader.submit(polled, lake, other, over)
         try:
             for number in range(ROUNDS):
                 soak.ask(may_be_bad=number < ROUNDS - 1)
-                wait_for(lambda: soak.wait_and_kill(house), "runs to end", 400)
+                wait_for(lambda: soak.wait_and_kill(house), "runs to end", 900)
                 if number % 3 == 1:
                     house.kill_daemon()
                     soak.killed["daemon"] += 1
             with suppress(TimeoutError):  # what is missing is said below
-                wait_for(soak.is_over, "the end", 400)
+                wait_for(soak.is_over, "the end", 900)
         finally:
             over.set()
             house.end()
@@ -203,13 +214,14 @@ def require_all_good(soak: Soak, number: int) -> None:
     table = soak.project.table(f"t{number}")
     history = table.history()
     if number % 2:
-        assert sorted(ours(soak.project, number)) == soak.good[number]
+        assert sorted(ours(soak.project, f"t{number}")) == soak.good[number]
         assert len(history) == len(soak.good[number])
     else:
         made = [value for one in history for value in table.read(f"@{one.log_version}")["n"].to_pylist()]
         assert made[0] == soak.last[number]
         assert len(made) == len(set(made))
         assert set(made) <= set(soak.good[number])
+        assert soak.has_arrived(number)
     assert table.verify().ok
 
 

@@ -1,6 +1,8 @@
 """A code location of ten tables that are published after their checks, and of sensors that run and publish them.
 
-Tables of even numbers are the newest version of their source; those of odd numbers get a row from each run.
+Tables of even numbers are the newest version of their source; those of odd numbers get a row from each run. Below each
+of even number are two that nobody checks, by IO managers that publish at once: `below` in its project, `there` in
+another. Both are of the run that makes the table itself, or of one that makes it without its check, or the sensor's.
 """
 
 import os
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 import pyarrow as pa
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_versioned import (
     ProjectResource,
@@ -38,6 +41,16 @@ def replaced(number: int) -> dg.AssetsDefinition:
     return table
 
 
+def copied(name: str, number: int, io_manager: str) -> dg.AssetsDefinition:
+    """What is built from a table and is not checked."""
+
+    @dg.asset(name=f"{name}{number}", ins={"table": dg.AssetIn(f"t{number}")}, io_manager_key=io_manager)
+    def copy(table: pa.Table) -> pa.Table:
+        return table
+
+    return copy
+
+
 def appended(number: int) -> dg.AssetsDefinition:
     """A table that each run adds a row to."""
 
@@ -59,7 +72,20 @@ def checked(table: dg.AssetsDefinition) -> dg.AssetChecksDefinition:
 
 
 tables = [(appended if number % 2 else replaced)(number) for number in range(TABLES)]
-jobs = [dg.define_asset_job(f"job{number}", dg.AssetSelection.assets(table)) for number, table in enumerate(tables)]
+copies = {
+    number: [copied("below", number, "at_once"), copied("there", number, "other_project")]
+    for number in range(0, TABLES, 2)
+}
+
+
+def job(number: int) -> UnresolvedAssetJobDefinition:
+    """A table and, of two in three, what is below it: with the check, or without."""
+    beside = copies.get(number, []) if number % 6 else []
+    selection = dg.AssetSelection.assets(tables[number], *beside)
+    return dg.define_asset_job(f"job{number}", selection.without_checks() if number % 6 == 2 else selection)
+
+
+jobs = [job(number) for number in range(TABLES)]
 
 
 @dg.sensor(jobs=jobs, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
@@ -81,17 +107,26 @@ def want(folder: Path, serial: int, number: int, value: int) -> None:
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 project = ProjectResource(name="SOAK", location=dg.EnvVar("SOAK_LOCATION"))
+there = ProjectResource(name="THERE", location=dg.EnvVar("SOAK_THERE"))
+below = [copy for some in copies.values() for copy in some]
 defs = dg.Definitions(
-    assets=[*tables, *(dg.AssetSpec(f"s{number}") for number in range(0, TABLES, 2))],
+    assets=[*tables, *below, *(dg.AssetSpec(f"s{number}") for number in range(0, TABLES, 2))],
     asset_checks=[checked(table) for table in tables],
     jobs=jobs,
     sensors=[
         wanted,
         build_publication_sensor("publish", minimum_interval_seconds=1, default_status=RUNNING),
         build_version_sensor(
-            "again", dg.AssetSelection.assets(*tables[::2]), minimum_interval_seconds=1, default_status=RUNNING
+            "again",
+            dg.AssetSelection.assets(*tables[::2], *below),
+            minimum_interval_seconds=1,
+            default_status=RUNNING,
         ),
     ],
-    resources={"io_manager": VersionedParquetIOManager(project=project, publish="after_checks")},
+    resources={
+        "io_manager": VersionedParquetIOManager(project=project, publish="after_checks"),
+        "at_once": VersionedParquetIOManager(project=project),
+        "other_project": VersionedParquetIOManager(project=there),
+    },
     executor=dg.in_process_executor,
 )

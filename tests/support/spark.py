@@ -24,6 +24,10 @@ SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "OFF",
+    # A query over a handful of rows is planned and compiled for longer than it runs. Clusters (test-slow) do as users'.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
