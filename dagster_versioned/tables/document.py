@@ -5,14 +5,49 @@ from typing import Any
 
 import orjson
 
-from dagster_versioned.errors import CommitConflict, ObjectNotFound, PreconditionFailed
+from dagster_versioned.errors import AlreadyExists, CommitConflict, ObjectNotFound, PreconditionFailed
 from dagster_versioned.storage.backoff import RACE, RACES
-from dagster_versioned.storage.object_store import Durability, ObjectStore
+from dagster_versioned.storage.object_store import Durability, ObjectInfo, ObjectStore
+
+DROPPED = b'{"dropped":true}'
+"""What stands in the place of a document that was dropped: a store can swap one it has seen, but not delete it."""
 
 
 def encode(document: Any) -> bytes:
     """JSON with sorted keys, so that equal documents are equal bytes. Nothing hashes these: identities are RFC 8785."""
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS)
+
+
+def is_dropped(info: ObjectInfo) -> bool:
+    """Whether an object of a listing is a document that was dropped; no other one is as short."""
+    return info.size == len(DROPPED)
+
+
+def read_document(store: ObjectStore, key: str) -> tuple[bytes, ObjectInfo]:
+    """A document that may be dropped, and the ETag of its bytes. Raises `ObjectNotFound` where it was."""
+    data, info = store.get_with_info(key)
+    if data == DROPPED:
+        raise ObjectNotFound(f"{key!r} in {store.uri} was dropped.")
+    return data, info
+
+
+def put_document(store: ObjectStore, key: str, data: bytes) -> ObjectInfo:
+    """Put a document if there is none, or one that was dropped. Raises `AlreadyExists`."""
+    try:
+        return store.put_if_absent(key, data)
+    except AlreadyExists:
+        there, info = store.get_with_info(key)
+        if there != DROPPED:
+            raise
+    try:
+        return store.put_if_match(key, data, info.etag)
+    except PreconditionFailed as error:
+        raise AlreadyExists(str(error)) from error
+
+
+def drop_document(store: ObjectStore, key: str, etag: str) -> None:
+    """Drop a document as it was seen, and none that was put since. Raises `PreconditionFailed`."""
+    store.put_if_match(key, DROPPED, etag)
 
 
 class SwappedDocument:

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import AlreadyExists, EnvironmentNotFound, IntegrityError, InvalidInput, ObjectNotFound
+from dagster_versioned.errors import (
+    AlreadyExists,
+    CommitConflict,
+    IntegrityError,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+)
 from dagster_versioned.identity.names import TableName, check_environment_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import drop_document, read_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, Head
 from dagster_versioned.tables.documents.promotion import refuse_open_promotion
+from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork, ForkedTable
 from dagster_versioned.tables.environment.registry import (
     FILES,
@@ -61,22 +70,37 @@ def fork_now(project: "Project", name: str, by: str | None) -> Fork:
 def drop_environment(project: "Project", name: str) -> int:
     """Delete an environment and what was written in it, and nothing else; returns the bytes that are free.
 
-    First its document, so that nobody opens it or commits to it any more; then the folders that were there before, so
-    that one of the same name that is made meanwhile keeps its own. Run again after a crash, it deletes what is left.
-    Raises `InvalidName`, `EnvironmentNotFound` where there is neither a document nor a file of it, and `InvalidInput`
-    while a promotion of it is open.
+    First its document, as it was seen, so that nobody opens it or commits to it any more; then the folders that were
+    there before it was seen: what is not of that document is of none any more. Run again after a crash, it deletes what
+    is left. Raises `InvalidName`, `EnvironmentNotFound` where there is neither a document nor a file of it,
+    `InvalidInput` while a promotion of it is open, and `CommitConflict` where it was rebased, or made anew, meanwhile.
     """
     size_of(project, name)
-    folder = f"{FILES}{name}"
+    key, folder = key_of(name), f"{FILES}{name}"
     there = {info.key.removeprefix(f"{folder}/").partition("/")[0] for info in project.store.list(f"{folder}/")}
-    with suppress(EnvironmentNotFound, IntegrityError):  # of what nobody can read, what lies there goes
-        there.add(read_environment(project.store, name).generation)
-    project.store.delete([key_of(name)])
+    with suppress(ObjectNotFound):  # another one has dropped it, or a crash left its files
+        data, seen = read_document(project.store, key)
+        with suppress(IntegrityError):  # of what nobody can read, what lies there goes
+            there |= {fork.generation for fork in EnvironmentDocument.from_bytes(data, key).forks}
+        _drop(project.store, name, seen.etag)
     freed = sum(delete_folder(project.store, f"{folder}/{generation}") for generation in sorted(there))
     if (path := project.store.local_path(folder)) is not None:
         with suppress(OSError):  # there is another one by now
             path.rmdir()
     return freed
+
+
+def _drop(store: ObjectStore, name: str, etag: str) -> None:
+    """Drop the document of an environment as it was seen; that somebody else has dropped it is as good."""
+    try:
+        drop_document(store, key_of(name), etag)
+    except PreconditionFailed:
+        now = read_document(store, key_of(name))[1]
+        raise CommitConflict(
+            f"The environment {name} was rebased, or dropped and made anew, at {now.modified:%Y-%m-%d %H:%M:%S} "
+            "UTC, while it was dropped here. What is there now is untouched. Look whether it is to go as well "
+            f"(`dagster-versioned env ls`), and drop it again."
+        ) from None
 
 
 def delete_folder(store: ObjectStore, folder: str) -> int:
@@ -96,7 +120,7 @@ def size_of(project: "Project", name: str) -> int:
     left = [info.size for info in project.store.list(f"{FILES}{name}/")]
     if not left:
         try:
-            project.store.head(key_of(name))
+            read_document(project.store, key_of(name))
         except ObjectNotFound:
             read_environment(project.store, name)  # says which there are
     return sum(left)

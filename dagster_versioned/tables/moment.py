@@ -6,13 +6,15 @@ A document that names the moment (an environment, a tag) keeps it from being col
 import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from dagster_versioned.delta.log.commits import commit_key
-from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidName, ObjectNotFound
+from dagster_versioned.errors import CommitConflict, IntegrityError, InvalidName, ObjectNotFound, PreconditionFailed
 from dagster_versioned.identity.names import TableName, table_name
 from dagster_versioned.storage.object_store import ObjectStore
+from dagster_versioned.tables.document import drop_document, put_document
 from dagster_versioned.tables.documents.head import HEADS_FOLDER, HeadDocument, head_key, read_head, table_head
 from dagster_versioned.tables.operations import TableOperations
 from dagster_versioned.tables.table_record import TableRecord
@@ -76,11 +78,12 @@ def put_moment(
     Raises `AlreadyExists`, `ProjectMoved` where a migration began before the document was there, and `CommitConflict`
     where a collection did.
     """
-    store.put_if_absent(key, document)
+    put = put_document(store, key, document)
     try:
         check_kept(project, heads, what)
     except BaseException:
-        store.delete([key])
+        with suppress(PreconditionFailed):  # somebody dropped it, and perhaps made another one
+            drop_document(store, key, put.etag)
         raise
 
 

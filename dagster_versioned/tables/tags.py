@@ -1,9 +1,18 @@
 """Making and dropping tags of a project: names for all of its tables at one moment."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from dagster_versioned.errors import AlreadyExists, GovernanceError, InvalidInput, ObjectNotFound, ProjectMoved
+from dagster_versioned.errors import (
+    AlreadyExists,
+    GovernanceError,
+    InvalidInput,
+    ObjectNotFound,
+    PreconditionFailed,
+    ProjectMoved,
+)
+from dagster_versioned.tables.document import drop_document, read_document
 from dagster_versioned.tables.documents.tag import Tag, TaggedTable, read_tag, tag_key
 from dagster_versioned.tables.environment.registry import refuse_in_environment
 from dagster_versioned.tables.moment import commits_of, heads_at_one_moment, put_moment
@@ -46,10 +55,12 @@ def drop_tag(project: "Project", name: str) -> None:
     project.check_write()
     project.check_unmarked()
     try:
-        project.data.head(key)
+        seen = read_document(project.data, key)[1].etag
     except ObjectNotFound:
         read_tag(project.data, name)  # says which there are
-    project.data.delete([key])
+        raise
+    with suppress(PreconditionFailed):  # somebody else dropped it; one that was made since stays
+        drop_document(project.data, key, seen)
     try:
         project.check_unmarked()
     except GovernanceError as error:  # a migration that began meanwhile may have copied it before

@@ -3,6 +3,7 @@
 import hashlib
 
 from dagster_versioned.storage import ObjectStore
+from dagster_versioned.tables.document import is_dropped
 
 
 def contents(store: ObjectStore, *, without: tuple[str, ...] = ()) -> dict[str, str]:
@@ -12,3 +13,8 @@ def contents(store: ObjectStore, *, without: tuple[str, ...] = ()) -> dict[str, 
         for info in store.list()
         if not any(part in info.key for part in without)
     }
+
+
+def left_of_environments(store: ObjectStore) -> list[str]:
+    """The keys of all that environments have, but for what says that one was dropped."""
+    return [info.key for info in store.list("environments/") if not is_dropped(info)]

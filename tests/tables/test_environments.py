@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dagster_versioned.errors import (
     AccessDenied,
+    CommitConflict,
     EnvironmentNotFound,
     ExpiredVersion,
     IntegrityError,
@@ -21,16 +22,19 @@ from dagster_versioned.errors import (
     TableNotFound,
 )
 from dagster_versioned.storage import LocalStore
+from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.wrappers import StoreWrapper
 from dagster_versioned.tables.environment.fork import Fork
-from dagster_versioned.tables.environment.registry import names_of
+from dagster_versioned.tables.environment.registry import environments_of, names_of
 from dagster_versioned.tables.environments import create_environment, drop_environment, size_of, written_in
 from dagster_versioned.tables.moment import heads_at_one_moment
 from dagster_versioned.tables.project import Project
+from dagster_versioned.tables.relocation.migration_mark import MigrationMark, clear_mark, put_mark
 from support.hooked_store import HookedStore
 from support.s3_server import S3Server
-from support.stores import contents
+from support.stores import contents, left_of_environments
 
+KEY = "environments/forks/pr-1.json"
 WRITES = ("put", "put_file", "put_chunks", "put_if_absent", "put_if_match", "copy", "delete", "abort")
 
 
@@ -194,7 +198,7 @@ class TestWriting:
         assert not branch.table("numbers").verify().findings
         assert production(project) == before
         assert drop_environment(project, "pr-1") > 0
-        assert not list(project.store.list("environments/"))
+        assert not left_of_environments(project.store)
 
 
 class TestWhatProductionKeeps:
@@ -297,14 +301,15 @@ class TestNames:
 
 class TestDropping:
     def test_nothing_of_it_is_left_and_nothing_else_goes(self, project):
-        before = contents(project.store)
+        before = production(project)
         for name in ("pr-1", "pr-10"):
             create_environment(project, name)
             project.in_environment(name).table("numbers").write(rows(50))
         assert drop_environment(project, "pr-1") > 0
         assert numbers(project.in_environment("pr-10")) == [50]
         drop_environment(project, "pr-10")
-        assert contents(project.store) == before
+        assert production(project) == before
+        assert left_of_environments(project.store) == []
         assert not list(Path(project.store.uri, "environments/files").iterdir())
 
     def test_a_writer_that_is_late_commits_nothing(self, project, branch):
@@ -370,9 +375,6 @@ class TestRefused:
         assert public == refused | tried | like_a_write | reading
 
     def test_a_place_that_a_migration_leaves(self, project):
-        from dagster_versioned.storage.location import Location
-        from dagster_versioned.tables.relocation.migration_mark import MigrationMark, put_mark
-
         place = Location.parse(project.store.uri)
         put_mark(project.data, MigrationMark("m1", "leaving", place, place, "2026-11-24T00:00:00+00:00"))
         with pytest.raises(ProjectMoved):
@@ -478,32 +480,108 @@ def test_walks_of_production_and_an_environment(tmp_path_factory, steps):
         assert {name: numbers(branch, name)[0] for name in branch.tables()} == forked
 
 
-class _AfterDeletion(StoreWrapper):
-    """Calls ``hook`` once, right after an environment's document was deleted."""
+class _InBetween(StoreWrapper):
+    """Calls ``hook`` once, right before the call of this number; ``read_at`` is that which read the document."""
 
-    def __init__(self, store, hook):
+    def __init__(self, store, at, hook):
         super().__init__(store)
-        self._waiting = [hook]
+        self.calls, self.read_at, self._at, self._hook = 0, None, at, hook
+
+    def _around(self, verb, key, size, action):
+        self.calls += 1
+        if verb == "get" and key == KEY and self.read_at is None:
+            self.read_at = self.calls
+        if self.calls == self._at:
+            self._hook()
+        return action()
+
+
+def made_anew(project: Project) -> None:
+    """As another drop, another CI job and a writer do it."""
+    drop_environment(project, "pr-1")
+    create_environment(project, "pr-1")
+    project.in_environment("pr-1").table("t").write(rows(2))
+
+
+@pytest.mark.parametrize("between", [made_anew, lambda project: drop_environment(project, "pr-1")])
+def test_a_drop_takes_what_it_has_seen_and_nothing_that_was_made_since(tmp_path, between):
+    """Whatever stands between two of its calls, to the last of them."""
+    at, calls, conflicts = 0, 1, 0  # at first, nothing stands between
+    while at <= calls:
+        project = Project.open("HOUSE", str(tmp_path / str(at)))
+        project.table("t").write(rows(0))
+        earlier = create_environment(project, "pr-1")
+        project.in_environment("pr-1").table("t").write(rows(1))
+        store = _InBetween(project.store, at, lambda project=project: between(project))
+        try:
+            drop_environment(Project("HOUSE", store), "pr-1")
+        except CommitConflict:
+            conflicts += 1
+        except EnvironmentNotFound:
+            assert between is not made_anew
+        if between is made_anew and store.read_at < at <= store.calls:
+            assert numbers(project.in_environment("pr-1"), "t") == [2]
+        else:
+            assert not left_of_environments(project.store)
+        assert list(project.store.list(earlier.path)) == []
+        assert numbers(project, "t") == [0]
+        at, calls = at + 1, max(calls, store.calls)
+    assert calls > 5
+    assert conflicts == (between is made_anew)
+
+
+class _After(StoreWrapper):
+    """Calls ``hook`` right after an object is put under a key that ends in ``ending``."""
+
+    def __init__(self, store, ending, hook):
+        super().__init__(store)
+        self._ending, self._hook = ending, hook
 
     def _around(self, verb, key, size, action):
         done = action()
-        if verb == "delete" and key.startswith("environments/forks/") and self._waiting:
-            self._waiting.pop()()
+        if verb == "put_if_absent" and key.endswith(self._ending):
+            self._hook()
         return done
 
 
-def test_a_drop_leaves_what_an_environment_that_is_made_anew_meanwhile_commits(tmp_path):
+@pytest.mark.parametrize(
+    ("create", "drop", "key"),
+    [
+        (lambda project, by: create_environment(project, "x", by=by), drop_environment, "forks/x.json"),
+        (lambda project, by: project.tag("x", by=by), lambda project, name: project.drop_tag(name), "tags/x.json"),
+    ],
+    ids=["environment", "tag"],
+)
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_comes_too_late_takes_itself_away_and_no_other(tmp_path, create, drop, key, anew):
+    """A migration begins before it has looked, and another one was made in its place."""
     project = Project.open("HOUSE", str(tmp_path / "house"))
-    project.table("t").write(pa.table({"n": [0]}))
-    earlier = create_environment(project, "pr-1")
-    project.in_environment("pr-1").table("t").write(pa.table({"n": [1]}))
+    project.table("t").write(rows(0))
+
+    def in_its_place():
+        if anew:
+            drop(project, "x")
+            create(project, "Ada")
+        put_mark(project.data, mark)
+
+    place = Location.parse(project.store.uri)
+    mark = MigrationMark("m1", "leaving", place, place, "2026-11-24T00:00:00+00:00")
+    with pytest.raises(ProjectMoved):
+        create(Project("HOUSE", _After(project.store, key, in_its_place)), "Grace")
+    clear_mark(project.data, mark.id)
+    there = {**project.tags(), **{fork.environment: fork for fork in environments_of(project.store)}}
+    assert {name: one.by for name, one in there.items()} == ({"x": "Ada"} if anew else {})
+    create(project, "Bob") if not anew else drop(project, "x")
+
+
+def test_two_that_drop_a_tag_leave_the_one_that_is_made_between(tmp_path):
+    project = Project.open("HOUSE", str(tmp_path / "house"))
+    project.table("t").write(rows(0))
+    project.tag("x", by="Ada")
 
     def made_anew():
-        create_environment(project, "pr-1")
-        project.in_environment("pr-1").table("t").write(pa.table({"n": [2]}))
+        project.drop_tag("x")
+        project.tag("x", by="Grace")
 
-    assert drop_environment(Project("HOUSE", _AfterDeletion(project.store, made_anew)), "pr-1") > 0
-    assert project.in_environment("pr-1").table("t").read()["n"].to_pylist() == [2]
-    assert list(project.store.list(earlier.path)) == []
-    drop_environment(project, "pr-1")
-    assert not (tmp_path / "house" / "environments" / "files" / "pr-1").exists()
+    Project("HOUSE", HookedStore(project.store, "put_if_match", "tags/x.json", made_anew)).drop_tag("x")
+    assert project.tags()["x"].by == "Grace"

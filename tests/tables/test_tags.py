@@ -440,7 +440,7 @@ class TestRaces:
         assert project.tags() == {}
         clear_mark(project.data, mark.id)
         project.tag("x")
-        late = hooked(tmp_path, "delete", KEY, lambda: put_mark(project.data, mark))
+        late = hooked(tmp_path, "put_if_match", KEY, lambda: put_mark(project.data, mark))
         with pytest.raises(ProjectMoved, match=r"may still be at the new place. Drop it there"):
             late.drop_tag("x")
 

@@ -13,7 +13,7 @@ from dagster_versioned.delta.actions import Members
 from dagster_versioned.errors import IntegrityError, InvalidName, LogCorrupt, ObjectNotFound, VersionNotFound
 from dagster_versioned.identity.names import TableName, check_tag_name, is_tag_name, table_name
 from dagster_versioned.storage.object_store import ObjectStore
-from dagster_versioned.tables.document import encode
+from dagster_versioned.tables.document import encode, is_dropped, read_document
 from dagster_versioned.tables.history import History
 
 TAGS_FOLDER = ".metadata/tags/"
@@ -116,7 +116,7 @@ def tag_key(name: str) -> str:
 def read_tag(data: ObjectStore, name: str) -> Tag:
     """The tag of a name. Raises `InvalidName`, `VersionNotFound` where there is none, and `IntegrityError`."""
     try:
-        return Tag.from_bytes(data.get(tag_key(name)), name)
+        return Tag.from_bytes(read_document(data, tag_key(name))[0], name)
     except ObjectNotFound:
         there = list(tag_names(data))
         raise VersionNotFound(
@@ -134,7 +134,7 @@ def tag_names(data: ObjectStore) -> Iterator[str]:
     """The names of all tags below a project's data folder, sorted."""
     for info in data.list(TAGS_FOLDER):
         name, ending = info.key[len(TAGS_FOLDER) : -len(".json")], info.key[-len(".json") :]
-        if ending == ".json" and is_tag_name(name):
+        if ending == ".json" and is_tag_name(name) and not is_dropped(info):
             yield name
 
 

@@ -15,6 +15,7 @@ from dagster_versioned.identity.names import PRODUCTION, TableName, check_enviro
 from dagster_versioned.storage.local import LocalStore
 from dagster_versioned.storage.object_store import ObjectStore
 from dagster_versioned.storage.overlay import OverlayStore
+from dagster_versioned.tables.document import is_dropped, read_document
 from dagster_versioned.tables.environment.document import EnvironmentDocument
 from dagster_versioned.tables.environment.fork import Fork
 from dagster_versioned.tables.state import TableState
@@ -120,7 +121,7 @@ class Environment:
     def _document(self) -> EnvironmentDocument | None:
         key = key_of(self.name)
         try:
-            return EnvironmentDocument.from_bytes(self.base.get(key), key)
+            return EnvironmentDocument.from_bytes(read_document(self.base, key)[0], key)
         except ObjectNotFound:
             return None
 
@@ -155,7 +156,7 @@ def names_of(store: ObjectStore) -> Iterator[str]:
     """The names of all environments below a project's root, sorted."""
     for info in store.list(FOLDER):
         name, is_document, rest = info.key.removeprefix(FOLDER).partition(".json")
-        if is_document and not rest and "/" not in name:
+        if is_document and not rest and "/" not in name and not is_dropped(info):
             yield name
 
 
@@ -207,7 +208,7 @@ def is_production(name: str | None) -> bool:
 def _read(store: ObjectStore, name: str) -> tuple[EnvironmentDocument, str]:
     key = key_of(check_environment_name(name))
     try:
-        data, info = store.get_with_info(key)
+        data, info = read_document(store, key)
     except ObjectNotFound:
         there = list(names_of(store))
         known = f"There are: {', '.join(there[:10])}" if there else "There is none"
