@@ -45,6 +45,7 @@ from dagster_versioned.storage import opening
 from dagster_versioned.storage.location import Location
 from dagster_versioned.storage.object_store import ObjectInfo, ObjectStore
 from dagster_versioned.storage.transfer import PIECE_BYTES, THREADS, CopyProgress, Transfer
+from dagster_versioned.tables.document import is_dropped
 from dagster_versioned.tables.environment.registry import refuse_environments
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.relocation.migration_mark import (
@@ -281,10 +282,11 @@ class _Move:
         mark = read_mark(self._target.data)
         if mark is not None and mark.id == self._pending.id and mark.state == "arriving":
             return
-        own = {info.key for info in objects(self._target.data)}
+        own = {info.key for info in objects(self._target.data) if not is_dropped(info)}
         signs = fence_of(own) if mark is not None and self._is_own_signpost(mark, documents) else set[str]()
         strange = own - signs - {key for key in own if key.startswith(_PROBE)}
-        beside = (info.key for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
+        others = (info for info in self._target.store.list() if not info.key.startswith(f"{DATA_FOLDER}/"))
+        beside = (info.key for info in others if not is_dropped(info))  # an environment that was dropped here
         found = next(iter(sorted(strange)), None) or next(beside, None)
         if found is not None:
             raise InvalidInput(

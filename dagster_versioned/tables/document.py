@@ -20,7 +20,7 @@ def encode(document: Any) -> bytes:
 
 def is_dropped(info: ObjectInfo) -> bool:
     """Whether an object of a listing is a document that was dropped; no other one is as short."""
-    return info.size == len(DROPPED)
+    return info.size == len(DROPPED) and info.key.endswith(".json")
 
 
 def read_document(store: ObjectStore, key: str) -> tuple[bytes, ObjectInfo]:

@@ -42,7 +42,12 @@ def test_a_migration_is_refused_by_name_until_they_are_dropped(governed: Governe
     assert contents(governed.open(governed.home)) == before
     assert not contents(governed.open(target))
     drop_environment(governed.by_developer(), "pr-1")
-    assert migrate(governed.registry, governed.mirror, NAME, target).tables > 0
+    governed.by_developer().tag("x")
+    governed.by_developer().drop_tag("x")
+    assert migrate(governed.registry, governed.mirror, NAME, target, delete_source=True).tables > 0
+    assert (
+        migrate(governed.registry, governed.mirror, NAME, governed.home).tables > 0
+    )  # what was dropped is no stranger
 
 
 def test_bytes_are_not_deleted_below_them(governed: Governed) -> None:

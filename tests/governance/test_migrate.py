@@ -26,6 +26,7 @@ from dagster_versioned.governance.mirror import GovernanceStore
 from dagster_versioned.governance.registry import Registry
 from dagster_versioned.storage import LocalStore, Location, ObjectStore
 from dagster_versioned.storage.wrappers import AtCall, Call, Fault, FaultStore, StoreWrapper, Verb
+from dagster_versioned.tables.documents.tag import tag_names
 from dagster_versioned.tables.project import PINS_KEY, Project
 from dagster_versioned.tables.relocation.migration_mark import MARK_KEY, MigrationMark, put_mark, read_mark
 from dagster_versioned.tables.relocation.placement_authority import PlacementAuthority
@@ -309,7 +310,7 @@ def test_who_sleeps_until_the_source_is_deleted_makes_no_tag(governed: Governed,
     with pytest.raises(ProjectMoved):
         late.tag("x")
     assert governed.at(new).tags() == {}
-    assert not list(governed.at(governed.home).data.list(".metadata/tags/"))
+    assert not list(tag_names(governed.at(governed.home).data))
     assert_moved(governed, new, before)
 
 
