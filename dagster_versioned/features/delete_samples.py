@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dagster_versioned.delta.schema.types import StructType
 from dagster_versioned.engines.samples import DATA_VERSION_BY_FIELD
 from dagster_versioned.engines.sql import Names, arrow_rows, database, register
 from dagster_versioned.errors import InvalidInput
@@ -18,6 +19,7 @@ from dagster_versioned.features.content_versions import field_digests
 from dagster_versioned.features.definitions import Asset, Feature, key_text
 from dagster_versioned.features.sample_update import SampleUpdate
 from dagster_versioned.features.upstream_files import UpstreamFiles
+from dagster_versioned.tables.documents.parked_draft import refuse_parked
 from dagster_versioned.tables.environment.registry import names_of
 from dagster_versioned.tables.environments import names_written_in
 from dagster_versioned.tables.feature_record import FEATURE_MEMBER, FeatureRecord, digests_together
@@ -30,9 +32,11 @@ from dagster_versioned.tables.table import VersionedTable
 
 @dataclass(frozen=True, slots=True)
 class DeletedSamples:
-    """What was deleted, or (dry run) would be: ``rows`` of ``of`` that the current version had.
+    """What was deleted, or (dry run) would be: ``rows`` of ``of`` that the current version had; if for good, those of
+    all partitions.
 
-    ``version`` is the one without them; ``purged`` are the earlier ones whose bytes go, none of a soft deletion.
+    ``version`` is the one without them, of the partition that was named; ``purged`` are the earlier ones whose bytes
+    go, none of a soft deletion.
     """
 
     rows: int
@@ -52,112 +56,159 @@ def delete_samples(
     why: str | None = None,
     dry_run: bool = True,
 ) -> DeletedSamples:
-    """Delete the stored samples of a feature that satisfy a condition (SQL); of no condition all.
+    """Delete the stored samples of a feature, or one of its partitions, that satisfy a condition (SQL); of none, all.
 
     Earlier versions keep them, unless ``hard``: then a sample that satisfies it in any version, or in what was written
-    in an environment, goes by its ids, however it reads elsewhere: the rest is written anew, and every version that has
-    one of them is purged, what other programs committed too, which needs ``why``. Samples that still come from an
-    upstream are new to the feature, and are computed by its next run. Raises `InvalidInput` where all samples would go
-    and ``everything`` does not say so, where an environment wrote one that is to go for good, for a table that is no
-    feature's or that another program changed last, and a condition that cannot be evaluated, and what
-    `VersionedTable.write` and `purge` do.
+    in an environment, goes by its ids, however it reads elsewhere and in whatever partition: the rest is written anew,
+    and every version that has one of them is purged, what other programs committed too, which needs ``why``. Samples
+    that still come from an upstream are new to the feature, and are computed by its next run. Raises `InvalidInput`
+    where all samples would go and ``everything`` does not say so, where an environment wrote one that is to go for
+    good, or a draft of the table waits, for a table that is no feature's or that another program changed last, and a
+    condition that cannot be evaluated, and what `VersionedTable.write` and `purge` do.
     """
     key = key_text(feature)
     table = project.table(key.split("/"))
-    head = table.state.history.heads.get(partition) if table.exists() else None
-    record = FeatureRecord.of(head.identity.custom) if head is not None and not head.is_foreign else None
-    if head is None or record is None:
-        place = "" if partition is None else f" of partition {partition!r}"
+    heads = _heads(table, key, partition)
+    if hard:
+        if not (why or "").strip():
+            raise InvalidInput("A hard deletion needs a reason, which the log keeps: why='…'. Nothing was deleted.")
+        refuse_parked(project.data, "A hard deletion of samples", str(table.name))
+    samples = _Samples(where, heads[partition].record.ids, partition)
+    samples, to_purge = _everywhere(samples, table) if hard else (samples, [])
+    losses = [_Loss.of_head(table, head, samples) for at, head in heads.items() if hard or at == partition]
+    rows, of = sum(loss.gone.num_rows for loss in losses), sum(loss.of for loss in losses)
+    named = next(loss for loss in losses if loss.head is heads[partition])
+    if named.gone.num_rows == named.of and named.of and not everything:
+        which = "The condition is true of" if where else "Without a condition,"
         raise InvalidInput(
-            f"{key!r} has no samples{place} in {project.store.uri}. Nothing was deleted. Name a feature that was "
-            "computed, by its key, and a partition where it has some."
-        )
-    if (foreign := table.state.history.unadopted) is not None:
-        raise InvalidInput(
-            f"Another program changed {table.name} with log version {foreign.log_version}, so nobody knows which rows "
-            "are samples of the feature. Nothing was deleted. Look at history(), then revert() to the version before."
-        )
-    if hard and not (why or "").strip():
-        raise InvalidInput("A hard deletion needs a reason, which the log keeps: why='…'. Nothing was deleted.")
-    files = UpstreamFiles(table, table.files(head.metadata_sha, partition=partition))
-    members = [field.replace("/", "_") for field in record.fields]
-    samples = _Samples(where, record.ids)
-    samples, to_purge = _everywhere(samples, table, partition) if hard else (samples, [])
-    gone, count = samples.among(files, [*record.ids, DATA_VERSION_BY_FIELD])
-    if gone.num_rows == count and count and not everything:
-        raise InvalidInput(
-            f"{'The condition is true of' if where else 'Without a condition,'} all {count} samples of feature {key!r}"
+            f"{which} all {named.of} samples of feature {key!r}"
             f"{'' if where else ' would go'}. Nothing was deleted. Narrow the condition, or confirm that everything is "
             "meant (everything=True, on the command line --yes)."
         )
     if to_purge:
-        table.operations.collector().refuse_protected(to_purge)  # the head, too, which is none any more by then
-    if earlier := [kept_as(each) for each in to_purge if each.metadata_sha != head.metadata_sha]:
+        table.operations.collector().refuse_protected(to_purge)  # the heads, too, which are none any more by then
+    current = {loss.head.version.metadata_sha for loss in losses}
+    if earlier := [kept_as(each) for each in to_purge if each.metadata_sha not in current]:
         table.purge(earlier, why=why or "", dry_run=True, keep_shared=True)  # refuses, beforehand
     if dry_run:
-        return DeletedSamples(gone.num_rows, count, None, tuple(to_purge))
-    version = head
-    if gone.num_rows or head in to_purge:
+        return DeletedSamples(rows, of, None, tuple(to_purge))
+    version = heads[partition].version
+    for loss in losses:
+        if loss.gone.num_rows or loss.head.version in to_purge:
+            written = loss.write(table, why, rewrite=hard)
+            version = written if loss is named else version
+    if to_purge:
+        table.purge([kept_as(each) for each in to_purge], why=why or "", dry_run=False, keep_shared=True)
+    return DeletedSamples(rows, of, version, tuple(to_purge))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A current version of samples."""
+
+    version: Version
+    record: FeatureRecord
+
+
+def _heads(table: VersionedTable, key: str, partition: str | None) -> dict[str | None, _Head]:
+    """The current versions of a feature by partition; there is one of the named. Raises `InvalidInput`."""
+    history = table.state.history if table.exists() else None
+    versions = history.heads.values() if history is not None else ()
+    records = {one: FeatureRecord.of(one.identity.custom) for one in versions if not one.is_foreign}
+    heads = {one.partition: _Head(one, record) for one, record in records.items() if record is not None}
+    if history is None or partition not in heads:
+        place = "" if partition is None else f" of partition {partition!r}"
+        raise InvalidInput(
+            f"{key!r} has no samples{place} in {table.project.store.uri}. Nothing was deleted. Name a feature that was "
+            "computed, by its key, and a partition where it has some."
+        )
+    if (foreign := history.unadopted) is not None:
+        raise InvalidInput(
+            f"Another program changed {table.name} with log version {foreign.log_version}, so nobody knows which rows "
+            "are samples of the feature. Nothing was deleted. Look at history(), then revert() to the version before."
+        )
+    return heads
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """What a current version loses: of its ``of`` samples those that are ``gone``, with ids and versions."""
+
+    head: _Head
+    schema: StructType
+    gone: pa.Table
+    of: int
+
+    @classmethod
+    def of_head(cls, table: VersionedTable, head: _Head, samples: "_Samples") -> "_Loss":
+        """What it loses of the samples."""
+        version = head.version
+        files = UpstreamFiles(table, table.files(version.metadata_sha, partition=version.partition))
+        gone, of = samples.among(version, files, [*head.record.ids, DATA_VERSION_BY_FIELD])
+        return cls(head, files.schema, gone, of)
+
+    def write(self, table: VersionedTable, why: str | None, *, rewrite: bool) -> Version:
+        """Commit the version without them; ``rewrite`` leaves no row of them in a file, hidden by a vector."""
+        record, before = self.head.record, self.head.version
+        members = [field.replace("/", "_") for field in record.fields]
         digests = digests_together(
             [{field.replace("/", "_"): text for field, text in record.digests.items()}],
-            [field_digests(gone, record.ids, members)],
+            [field_digests(self.gone, record.ids, members)],
         )
         assert digests is not None  # both are of the feature's fields
-        is_derived = bool(record.upstreams or head.identity.parents)
+        is_derived = bool(record.upstreams or before.identity.parents)
         after = replace(
             record,
             digests={field: digests[field.replace("/", "_")] for field in record.digests},
-            left=record.left + (gone.num_rows if is_derived else 0),
+            left=record.left + (self.gone.num_rows if is_derived else 0),
         )
         update = SampleUpdate(
-            sample_rows.empty(files.schema),
-            gone.select(list(record.ids)),
+            sample_rows.empty(self.schema),
+            self.gone.select(list(record.ids)),
             record.ids,
             record.ids,
-            head.metadata_sha,
+            before.metadata_sha,
             {FEATURE_MEMBER: after.to_json()},
-            rewrite=hard,
+            rewrite=rewrite,
         )
-        parents = [Upstream(parent, tuple(head.identity.source_lineage)) for parent in head.identity.parents]
-        version = table.write(
-            update, partition=partition, parents=parents, code_version=head.identity.code_version, message=why
-        ).version
-    if to_purge:
-        table.purge([kept_as(each) for each in to_purge], why=why or "", dry_run=False, keep_shared=True)
-    return DeletedSamples(gone.num_rows, count, version, tuple(to_purge))
+        parents = [Upstream(parent, tuple(before.identity.source_lineage)) for parent in before.identity.parents]
+        code = before.identity.code_version
+        return table.write(update, partition=before.partition, parents=parents, code_version=code, message=why).version
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """The samples that a condition is true of; with ``known`` ids also those that have one of these."""
+    """The samples of a partition that a condition is true of; with ``known`` ids also those that have one of these,
+    wherever they are."""
 
     where: str | None
     ids: Sequence[str]
+    partition: str | None
     known: pa.Table | None = None
 
     def as_found_in(self, versions: Iterable[tuple[Version, UpstreamFiles]]) -> "_Samples":
         """The samples that the condition is true of in any of these versions, whatever they say in another."""
-        if self.where is None:
+        if self.where is None and self.partition is None:
             return self
         found: list[pa.Table] = []
-        for _, files in versions:
-            with suppress(InvalidInput):  # it has not the columns, so nobody knows
-                found.append(self.among(files, self.ids)[0])
+        for version, files in versions:
+            if version.partition == self.partition:
+                with suppress(InvalidInput):  # it has not the columns, so nobody knows
+                    found.append(self.among(version, files, self.ids)[0])
         return replace(self, known=pa.concat_tables(found, promote_options="permissive") if found else None)
 
-    def among(self, files: UpstreamFiles, columns: Sequence[str]) -> tuple[pa.Table, int]:
-        """Those of the files, in some columns; and how many rows there are. Raises `InvalidInput`."""
+    def among(self, version: Version, files: UpstreamFiles, columns: Sequence[str]) -> tuple[pa.Table, int]:
+        """Those of a version, in some columns; and how many rows there are. Raises `InvalidInput`."""
         if missing := {*self.ids} - {field.name for field in files.schema.fields}:
             raise InvalidInput(f"There are no columns {sorted(missing)} in {files.table.name}. Nothing was deleted.")
-        read = _columns(files, self.where)
+        counts = version.is_foreign or version.partition == self.partition  # whose rows may be of any partition
+        read = _columns(files, self.where) if counts else ()
         rows: pa.Table = files.read(pa.Table, list(dict.fromkeys([*columns, *self.ids, *read])))
-        found = rows
-        if self.where is not None:
-            chosen = matching(rows, self.where)
-            if self.known is not None:
-                chosen = chosen | _having(rows.select(list(self.ids)), self.known)
-            found = rows.filter(pa.array(chosen))
-        return found.select(list(columns)), rows.num_rows
+        every = np.full(rows.num_rows, counts)
+        chosen = matching(rows, self.where) if counts and self.where is not None else every
+        if self.known is not None and not chosen.all():
+            chosen = chosen | _having(rows.select(list(self.ids)), self.known)
+        return rows.filter(pa.array(chosen)).select(list(columns)), rows.num_rows
 
 
 def _having(rows: pa.Table, known: pa.Table) -> NDArray[np.bool_]:
@@ -176,7 +227,7 @@ def _columns(files: UpstreamFiles, where: str | None) -> frozenset[str]:
     return frozenset() if where is None else Names({"stored": files.schema}).resolve(where).of("stored")
 
 
-def _everywhere(samples: _Samples, table: VersionedTable, partition: str | None) -> tuple[_Samples, list[Version]]:
+def _everywhere(samples: _Samples, table: VersionedTable) -> tuple[_Samples, list[Version]]:
     """The samples by what they are in any version, and the versions to purge.
 
     Raises `InvalidInput` where an environment has written a version with one of them, which cannot be purged from here.
@@ -187,23 +238,21 @@ def _everywhere(samples: _Samples, table: VersionedTable, partition: str | None)
         inside = project.in_environment(name)
         if inside.environment is not None and table.name in names_written_in(inside.environment):
             after = inside.environment.forked_at(table.name)
-            own[name] = list(_versions(inside.table(str(table.name)), partition, after))
-    found = samples.as_found_in(chain(_versions(table, partition), *own.values()))
+            own[name] = list(_versions(inside.table(str(table.name)), after))
+    found = samples.as_found_in(chain(_versions(table), *own.values()))
     for name, versions in own.items():
         if holders := _holders(found, versions):
             raise InvalidInput(
                 f"The environment {name!r} wrote version {holders[0].short} of {table.name} with such a sample. "
                 f"Nothing was deleted. Drop that environment first: `dagster-versioned env drop {name} --apply`."
             )
-    return found, _holders(found, _versions(table, partition))
+    return found, _holders(found, _versions(table))
 
 
-def _versions(table: VersionedTable, partition: str | None, after: int = -1) -> Iterator[tuple[Version, UpstreamFiles]]:
-    """The versions of a partition that are there, also those of other programs: their claim keeps files as any does."""
+def _versions(table: VersionedTable, after: int = -1) -> Iterator[tuple[Version, UpstreamFiles]]:
+    """The versions that are there, also those of other programs: their claim keeps files as any does."""
     for version in table.state.history.versions if table.exists() else ():
-        if version.log_version <= after or version.gone is not None or version.is_drop:
-            continue
-        if version.partition == partition or version.is_foreign:
+        if version.log_version > after and version.gone is None and not version.is_drop:
             yield version, UpstreamFiles(table, table.files(kept_as(version), partition=version.partition))
 
 
@@ -216,7 +265,7 @@ def _holders(samples: _Samples, versions: Iterable[tuple[Version, UpstreamFiles]
         files_of[version] = frozenset(file.key for file in files.files.scan.files)
         hiding[version] = frozenset(file.key for file in files.files.scan.files if file.deletion_vector is not None)
         try:
-            holds = samples.among(files, ())[0].num_rows > 0
+            holds = samples.among(version, files, ())[0].num_rows > 0
         except InvalidInput:  # it has not the columns, so nobody knows
             holds = True
         if holds:

@@ -8,8 +8,10 @@ import pytest
 
 from dagster_versioned import Project, TableOptions, delete_samples, resolve_update
 from dagster_versioned.errors import ExpiredVersion, InvalidInput
+from dagster_versioned.identity.version import Run
 from dagster_versioned.tables.environments import create_environment, drop_environment
 from dagster_versioned.tables.feature_record import FeatureRecord
+from dagster_versioned.tables.parked.park import park
 from support.crashes import append_as_another_program
 from support.feature_tables import BASE, counted, graph_of, loud, videos, words
 
@@ -152,6 +154,48 @@ def test_a_hard_deletion_is_refused_while_an_environment_wrote_such_a_sample(pro
     drop_environment(project, "pr-1")
     delete_samples(project, "words", "text = 'B'", hard=True, why="a request", dry_run=False)
     assert ids(project) == [1, 3]
+
+
+@pytest.mark.parametrize(("where", "everything"), [("text = 'B'", False), (None, True)])
+def test_a_hard_deletion_of_a_partitions_samples_takes_their_ids_out_of_all_others(tmp_path, where, everything):
+    """The condition itself is one on the named partition alone."""
+    project = Project.open("HOUSE", str(tmp_path / "partitioned"))
+    texts = {
+        "p": [(2, "b", "y"), (5, "e", "z")],
+        "q": [(1, "a", "x"), (2, "other", "y"), (7, "b", "z")],
+        "r": [(9, "b", "z")],
+    }
+    for partition, rows in texts.items():
+        with resolve_update(project, GRAPH, "video", samples=videos(*rows), partition=partition) as update:
+            update.write()
+        with resolve_update(project, GRAPH, "words", partition=partition) as update:
+            update.write(loud(update.increment.changed))
+    untouched = project.table("words").version(partition="r")
+
+    def delete(dry_run):
+        given = {"hard": True, "why": "a request", "everything": everything, "dry_run": dry_run}
+        return delete_samples(project, "words", where, partition="p", **given)
+
+    planned, done = delete(True), delete(False)
+    left = {"p": [5] if where else [], "q": [1, 7], "r": [9]}
+    table = project.table("words")
+    assert {key: table.read(partition=key)["id"].to_pylist() for key in "pqr"} == left
+    assert (done.rows, done.of, len(done.purged)) == (planned.rows, planned.of, len(planned.purged))
+    assert (done.rows, done.of, len(done.purged)) == (2 if where else 3, 6, 2)
+    assert done.version.metadata_sha == table.version(partition="p").metadata_sha
+    assert not any(2 in rows["id"].to_pylist() for rows in stored(project))
+    assert table.version(partition="r") == untouched
+    assert table.verify().ok
+
+
+def test_a_hard_deletion_is_refused_while_a_draft_of_the_table_waits(project):
+    """Which may hold the samples, in parts that nothing refers to yet."""
+    head = project.table("words").version()
+    park(project.table("words"), {None: project.table("words").read()}, run=Run("r1", "words", 0))
+    for dry_run in (True, False):
+        with pytest.raises(InvalidInput, match=r"would leave parked drafts behind: .*parked drop"):
+            delete_samples(project, "words", "id = 2", hard=True, why="a request", dry_run=dry_run)
+    assert project.table("words").version() == head
 
 
 def test_a_pinned_version_keeps_its_samples(project):

@@ -228,3 +228,22 @@ def test_what_is_deleted_leaves_the_cache_of_this_machine(tmp_path, monkeypatch,
         table.purge(old, why="erasure", dry_run=False)
         assert len([path for path in cached if path.exists()]) == is_foreign  # nobody knows the ETag any more
     assert len(list((tmp_path / "cache").iterdir())) == 1 + (is_foreign and how.startswith("purge of"))
+
+
+def test_collections_go_on_where_there_is_no_home_to_have_a_cache_in(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:  # as for a user whom the system does not know
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DAGSTER_VERSIONED_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    table = project.table("flights")
+    for n in range(4):
+        table.write(pa.table({"n": [n]}))
+    assert len(table.purge(["@0"], why="erasure request 12", dry_run=False).keys) == 1
+    assert len(table.expire(keep_last=2, dry_run=False).keys) == 1
+    table.store.put(f"{'0' * 64}.parquet", b"of a writer that died")
+    assert len(table.vacuum(min_age=timedelta(0), dry_run=False).keys) == 1
+    assert table.read()["n"].to_pylist() == [3]
