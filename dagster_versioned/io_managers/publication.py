@@ -244,13 +244,18 @@ def _report_evaluations(
     check: dg.AssetCheckKey,
     targets: Mapping[str | None, AssetCheckEvaluationTargetMaterializationData],
 ) -> None:
+    """Tell Dagster what a check has found of what is published, once of each version.
+
+    As an evaluation of no run, of which Dagster keeps one of each partition at most; so what a run has found of one
+    partition is said again of that run.
+    """
     known = {
         one.evaluation.target_materialization_data
         for one in log.executions(check, draft.run.run_id)
-        if not one.run_id and isinstance(one.evaluation, dg.AssetCheckEvaluation)
+        if isinstance(one.evaluation, dg.AssetCheckEvaluation)
     }
     for found in _evaluated(log, graph, draft, check):
-        for evaluation in found.evaluations:
+        for step, evaluation in found.evaluations:
             of = partition_of(evaluation) if partition_of(evaluation) in targets else min(found.partitions, key=str)
             target = targets.get(of, list(targets.values())[-1])
             if target not in known:
@@ -259,7 +264,13 @@ def _report_evaluations(
                     DRAFT_KEY: dg.TextMetadataValue(draft.id),
                     JUDGED_BY: dg.DagsterRunMetadataValue(found.run.run_id),
                 }
-                log.instance.report_runless_asset_event(evaluation_of(evaluation, target, said))
+                again = evaluation_of(evaluation, target, said)
+                if partition_of(again) is None:
+                    log.instance.report_runless_asset_event(again)
+                    continue
+                kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION.value
+                event = dg.DagsterEvent(kind, found.run.job_name, step_key=step, event_specific_data=again)
+                log.instance.report_dagster_event(event, found.run.run_id)
 
 
 def publish_tick(context: dg.SensorEvaluationContext, selection: dg.AssetSelection) -> dg.SensorResult:
@@ -324,7 +335,7 @@ def _of_check(
     name, left = f"the check {check.name}", set(draft.partitions)
     for one in _evaluated(log, graph, draft, check):
         other = one.run
-        failed = [each for each in one.evaluations if not each.passed]
+        failed = [each for _, each in one.evaluations if not each.passed]
         if any(each.severity is dg.AssetCheckSeverity.ERROR for each in failed):
             return Hindrance(f"{name} has failed in run {other.run_id[:8]}", failed=True)
         if not one.evaluations and other.is_finished:
@@ -348,14 +359,15 @@ def _of_check(
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """What a run that executes a check found of some partitions of a draft; nothing where it has not ended that.
+    """What a run that executes a check found of some partitions of a draft, each with the key of the step that did;
+    nothing where it has not ended that.
 
     ``log_version`` is where the table's log ended when the check looked at it, if that is known.
     """
 
     run: dg.DagsterRun
     partitions: frozenset[str | None]
-    evaluations: Sequence[dg.AssetCheckEvaluation]
+    evaluations: Sequence[tuple[str, dg.AssetCheckEvaluation]]
     log_version: int | None
 
 
@@ -373,12 +385,12 @@ def _evaluated(log: EventLog, graph: AssetGraph, draft: ParkedDraft, check: dg.A
         other = log.run(run_id)
         if other is None or not left or not _sees(log.instance, other, draft):
             continue
-        evaluations = dict[str | None, dg.AssetCheckEvaluation]()
-        steps = set[str]()
+        evaluations = dict[str | None, tuple[str, dg.AssetCheckEvaluation]]()
         for record in records:
             if isinstance(record.evaluation, dg.AssetCheckEvaluation):
-                evaluations.setdefault(partition_of(record.evaluation), record.evaluation)
-                steps.add(root_of(str(record.event.step_key if record.event is not None else "")))
+                step = str(record.event.step_key if record.event is not None else "")
+                evaluations.setdefault(partition_of(record.evaluation), (step, record.evaluation))
+        steps = {root_of(step) for step, _ in evaluations.values()}
         looks = [one for one in log.looks(run_id) if one.asset_key == check.asset_key and one.step in steps]
         found = frozenset(key for one in looks for key in one.drafts.get(draft.sha256, ()))
         of = (found if looks else _partitions_of(log, graph, other, draft)) & left

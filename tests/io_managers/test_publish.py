@@ -30,6 +30,7 @@ from dagster_versioned.io_managers.publication import WHOLE_KEY
 from dagster_versioned.sensors import watch
 from dagster_versioned.tables.environments import create_environment, drop_environment
 from dagster_versioned.tables.promote import promote
+from support.dagster_versions import has_partitioned_checks
 from support.house import materializations
 
 AFTER = {"publish": "after_checks"}
@@ -428,6 +429,32 @@ def test_what_checks_found_of_a_draft_is_of_the_published_version_in_dagster_too
     assert newest.evaluation.target_materialization_data.storage_id == last.storage_id
     assert newest.evaluation.passed
     assert newest.evaluation.metadata["dagster_versioned/evaluated_by"].value == result.run_id
+
+
+@has_partitioned_checks
+def test_each_publication_of_a_partition_says_in_dagster_what_its_check_has_found(house):
+    keys, given = dg.StaticPartitionsDefinition(["a", "b"]), [1]
+
+    @dg.asset(partitions_def=keys)
+    def sales() -> pa.Table:
+        return rows(*given)
+
+    @dg.asset_check(asset=sales, blocking=True, partitions_def=keys)
+    def good(sales: pa.Table):
+        return dg.AssetCheckResult(passed=True)
+
+    defs = dg.Definitions(assets=[sales], asset_checks=[good], resources={"io_manager": house.io_manager(**AFTER)})
+    job = defs.resolve_implicit_global_asset_job_def()
+    for number in range(3):
+        given[0] = number
+        run = job.execute_in_process(instance=house.instance, partition_key="a")
+        for published in (1, 0):
+            assert len(publish_checked(house.project, house.instance, defs).published) == published
+        assert numbers(house, "sales", partition="a") == [number]
+        newest, *_ = house.instance.event_log_storage.get_asset_check_execution_history(good.check_key, limit=9)
+        [last] = house.instance.fetch_materializations(dg.AssetKey("sales"), limit=1).records
+        assert (newest.partition, newest.evaluation.target_materialization_data.storage_id) == ("a", last.storage_id)
+        assert newest.evaluation.metadata["dagster_versioned/evaluated_by"].value == run.run_id
 
 
 def test_what_was_reported_beside_a_publication_is_not_taken_for_an_evaluation_of_the_next_draft(house, pipeline):
