@@ -18,6 +18,8 @@ from dagster_versioned.storage.backoff import DOWNLOAD
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse, PoolManager
 
+    from dagster_versioned.storage.public_network import Check
+
 CHUNK_BYTES = 1024**2
 _REDIRECTS = {301, 302, 303, 307, 308}
 _TRANSIENT = {408, 425, 429, 500, 502, 503, 504}
@@ -64,7 +66,7 @@ def check_lead(url: str, target: str, first: str | None = None) -> str:
 
     ``first`` is where the way began, for messages. Raises `InvalidInput` for what is no URL, and `StorageError` for one
     that is not http or https, for http where that server has https, and for an address of this machine or its network
-    where that server has none.
+    where that server has another one. What a name resolves to here is no promise: the client looks at the socket too.
     """
     first = first or url
     try:
@@ -76,7 +78,8 @@ def check_lead(url: str, target: str, first: str | None = None) -> str:
             f"{shown_url(first)} leads from {before.scheme} to {shown_url(target)!a:.200}, which is refused. "
             "Nothing was read. Ask who publishes it."
         )
-    if before.hostname != after.hostname and _is_inside(after.hostname) and not _is_inside(before.hostname):
+    is_elsewhere = before.hostname != after.hostname and not _is_inside(before.hostname)
+    if is_elsewhere and not all(_public(after.hostname)):
         raise StorageError(
             f"{shown_url(first)} leads to {shown_url(target)!a:.200}, an address of this machine or its "
             "network, which is refused to who is not there. Nothing was read. Ask who publishes it, or name "
@@ -89,20 +92,23 @@ class HttpClient:
     """Keeps connections; each call is tried ``attempts`` times, and waits ``timeout`` seconds at most for a byte.
 
     A redirect to anything but http and https, from https to http, or from elsewhere to an address of this machine or
-    its network, is refused. The proxies of the environment (``http_proxy``, ``https_proxy``, ``all_proxy``,
-    ``no_proxy``) are used, but not for this machine. Thread-safe and picklable.
+    its network, is refused; so is such a URL that a server named (``named_by``). It is the connected socket that is
+    looked at, so that a name which resolves twice, or to several addresses, does not pass. The proxies of the
+    environment (``http_proxy``, ``https_proxy``, ``all_proxy``, ``no_proxy``) are used, but not for this machine; where
+    one leads, only names tell. Thread-safe and picklable.
     """
 
     def __init__(self, *, attempts: int = 4, timeout: float = 30.0, public_only: bool = False) -> None:
         """With ``public_only``, an address that is not of the public network is refused, redirected to or not.
 
-        It is the connected socket that is looked at, so that a name which resolves twice does not pass; and what would
-        be reached through a proxy of the environment is refused, since only the proxy knows which address it has.
+        What would be reached through a proxy of the environment is refused then, since only the proxy knows which
+        address it has.
         """
         self.attempts = attempts
         self._timeout = timeout
         self._public_only = public_only
-        self._made: dict[str | None, PoolManager] = {}  # by the proxy's URL
+        self._made: dict[tuple[str | None, bool], PoolManager] = {}  # by the proxy's URL, and whether led there
+        self._elsewhere: set[str] = set()  # hosts that were seen at an address of the public network
 
     def public(self) -> "HttpClient":
         """The same client, for addresses of the public network alone."""
@@ -113,15 +119,20 @@ class HttpClient:
 
     @contextmanager
     def open(
-        self, url: str, headers: Mapping[str, str] | None = None, *, method: Literal["GET", "HEAD"] = "GET"
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        method: Literal["GET", "HEAD"] = "GET",
+        named_by: str | None = None,
     ) -> "Generator[BaseHTTPResponse]":
         """The answer at the end of all redirects, its body unread; of a status below 400, or 416.
 
-        Raises `ObjectNotFound` (404, 410), `AccessDenied` (401, 403), `StoreUnavailable`, `StorageError` for a
-        redirect that is refused, and `InvalidInput`.
+        ``named_by`` is the server that named the URL, as a redirect would. Raises `ObjectNotFound` (404, 410),
+        `AccessDenied` (401, 403), `StoreUnavailable`, `InvalidInput`, `StorageError` for a redirect that is refused.
         """
         _check_headers(headers or {})
-        answer = self._retried(url, lambda: self._follow(method, check_url(url), dict(headers or {})))
+        answer = self._retried(url, lambda: self._follow(method, url, dict(headers or {}), named_by))
         try:
             if answer.status >= 400 and answer.status != 416:
                 raise _failure(url, answer.status)
@@ -131,7 +142,9 @@ class HttpClient:
             answer.close()
             answer.release_conn()
 
-    def chunks(self, url: str, headers: Mapping[str, str] | None = None, *, start: int = 0) -> Iterator[bytes]:
+    def chunks(
+        self, url: str, headers: Mapping[str, str] | None = None, *, start: int = 0, named_by: str | None = None
+    ) -> Iterator[bytes]:
         """The body from byte ``start``, in pieces; a connection that breaks is taken up where it broke.
 
         The server need not know ranges: what was seen already is then read again and dropped. Whether the pieces are
@@ -143,7 +156,7 @@ class HttpClient:
         while True:
             ranged = {**(headers or {}), "Range": f"bytes={position}-"} if position else headers
             try:
-                with self.open(url, ranged) as answer:
+                with self.open(url, ranged, named_by=named_by) as answer:
                     if answer.status == 416:
                         return
                     for chunk in _from(answer, position):
@@ -189,7 +202,13 @@ class HttpClient:
         raise AssertionError("unreachable: attempts is at least 1")
 
     def put(
-        self, url: str, body: Callable[[], Iterator[bytes]], size: int, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        body: Callable[[], Iterator[bytes]],
+        size: int,
+        headers: Mapping[str, str] | None = None,
+        *,
+        named_by: str | None = None,
     ) -> None:
         """Send ``size`` bytes, which ``body`` gives anew for each attempt; a redirect is refused.
 
@@ -199,8 +218,8 @@ class HttpClient:
         sent = {**(headers or {}), "Content-Type": "application/octet-stream", "Content-Length": str(size)}
 
         def request() -> "BaseHTTPResponse":
-            return self._pool(url).request(
-                "PUT", check_url(url), body=body(), headers=sent, preload_content=False, redirect=False
+            return self._pool(url, is_led=self._is_led(url, named_by)).request(
+                "PUT", url, body=body(), headers=sent, preload_content=False, redirect=False
             )
 
         answer = self._retried(url, request)
@@ -220,14 +239,16 @@ class HttpClient:
         Raises `StoreUnavailable`, and `InvalidInput`.
         """
         from urllib3 import make_headers
-        from urllib3.connection import HTTPConnection, HTTPSConnection
         from urllib3.exceptions import HTTPError
 
-        parts, proxy = urlsplit(check_url(url)), _proxy_of(url)
+        from dagster_versioned.storage.public_network import CheckedConnection, CheckedConnectionOverTls
+
+        parts, proxy = urlsplit(check_url(url)), self._proxy(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         at, at_port = (parts, port) if proxy is None else (urlsplit(proxy), urlsplit(proxy).port or 80)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        made = kind(at.hostname or "", at_port, timeout=self._timeout)
+        kind = CheckedConnectionOverTls if parts.scheme == "https" else CheckedConnection
+        check = self._check(is_led=self._public_only)
+        made = kind(at.hostname or "", at_port, timeout=self._timeout, check=check)
         if proxy is not None:
             name = f"{unquote(at.username)}:{unquote(at.password or '')}" if at.username else None
             given = make_headers(proxy_basic_auth=name)
@@ -244,7 +265,7 @@ class HttpClient:
         assert made.sock is not None
         return made.sock
 
-    def _pool(self, url: str) -> "PoolManager":
+    def _proxy(self, url: str) -> str | None:
         proxy = _proxy_of(url)
         if self._public_only and proxy is not None:
             raise StorageError(
@@ -253,34 +274,60 @@ class HttpClient:
                 "Name the host in no_proxy, poll with a manifest of yours (--manifest FILE) or the dataset's key, or "
                 "allow local addresses (--local-addresses)."
             )
-        if proxy not in self._made:
-            from urllib3 import PoolManager, ProxyManager, Timeout, make_headers
+        return proxy
+
+    def _check(self, *, is_led: bool) -> "Check":
+        """What is done with a connected socket: who was led there goes to the public network alone."""
+        from dagster_versioned.storage.public_network import check_public, leads_outside
+
+        def note(connected: socket.socket, host: str) -> None:
+            if leads_outside(connected):
+                self._elsewhere.add(host)
+
+        return check_public if is_led else note
+
+    def _is_led(self, url: str, named_by: str | None) -> bool:
+        """Whether a URL is to be of the public network. Raises what `check_lead` does, and `check_url`."""
+        if named_by is None:
+            check_url(url)
+            return self._public_only
+        check_lead(named_by, url)
+        return self._public_only or self._is_elsewhere(named_by)
+
+    def _is_elsewhere(self, url: str) -> bool:
+        host = urlsplit(url).hostname
+        return host in self._elsewhere or not _is_inside(host)
+
+    def _pool(self, url: str, *, is_led: bool) -> "PoolManager":
+        made = self._proxy(url), is_led
+        proxy = made[0]
+        if made not in self._made:
+            from urllib3 import ProxyManager, Timeout, make_headers
 
             timeout = Timeout(connect=min(10.0, self._timeout), read=self._timeout)
-            if self._public_only:
-                from dagster_versioned.storage.public_network import public_pools
+            if proxy is None:
+                from dagster_versioned.storage.public_network import checked_pools
 
-                self._made[proxy] = public_pools(maxsize=16, retries=False, timeout=timeout)
-            elif proxy is None:
-                self._made[proxy] = PoolManager(maxsize=16, retries=False, timeout=timeout)
+                check = self._check(is_led=is_led)
+                self._made[made] = checked_pools(check, maxsize=16, retries=False, timeout=timeout)
             else:
                 parts = urlsplit(proxy)
                 name = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
-                self._made[proxy] = ProxyManager(
+                self._made[made] = ProxyManager(
                     parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl(),
                     proxy_headers=make_headers(proxy_basic_auth=name),
                     maxsize=16,
                     retries=False,
                     timeout=timeout,
                 )
-        return self._made[proxy]
+        return self._made[made]
 
-    def _follow(self, method: str, url: str, headers: dict[str, str]) -> "BaseHTTPResponse":
-        first = url
+    def _follow(self, method: str, url: str, headers: dict[str, str], named_by: str | None) -> "BaseHTTPResponse":
+        first, is_led = named_by or url, self._is_led(url, named_by)
         for _ in range(_MOST_REDIRECTS + 1):
             # Encoded bytes would not be those that were hashed.
             asked = {"Accept-Encoding": "identity", **headers}
-            answer = self._pool(url).request(
+            answer = self._pool(url, is_led=is_led).request(
                 method, url, headers=asked, preload_content=False, redirect=False, decode_content=False
             )
             to = answer.headers.get("Location")
@@ -289,6 +336,7 @@ class HttpClient:
             answer.close()
             answer.release_conn()
             target = check_lead(url, urljoin(url, to), first)
+            is_led = is_led or self._is_elsewhere(url)
             if urlsplit(url)[:2] != urlsplit(target)[:2]:
                 headers = {name: value for name, value in headers.items() if name.lower() in _HARMLESS}
             url = target
@@ -350,12 +398,19 @@ def _is_loopback(host: str | None) -> bool:
 
 
 def _is_inside(host: str | None) -> bool:
-    """Whether a host is this machine or in its network, as far as names tell here."""
+    """Whether a host is this machine or in its network, and nowhere else, as far as names tell here."""
+    found = _public(host)
+    return bool(found) and not any(found)
+
+
+def _public(host: str | None) -> list[bool]:
+    """Whether each address of a host is of the public network."""
+    from dagster_versioned.storage.public_network import is_public
+
     try:
-        found = {str(one[4][0]).partition("%")[0] for one in socket.getaddrinfo(host, None)}
+        return [is_public(str(one[4][0])) for one in socket.getaddrinfo(host, None)]
     except (OSError, UnicodeError):
-        return False
-    return any(not ip_address(one).is_global for one in found)
+        return []
 
 
 def _from(answer: "BaseHTTPResponse", position: int) -> Iterator[bytes]:

@@ -72,6 +72,7 @@ from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings
 from support.smart_peers import Json, Peer, batch, packed, serving
 from support.static_server import answering
@@ -422,14 +423,19 @@ def test_a_server_that_leads_to_where_it_should_not_is_not_followed(
     assert not [request for request in peer.requests if request.path.startswith("/data")]
 
 
-def test_a_server_elsewhere_leads_nobody_into_this_network(source: Served, copy: VersionedTable, monkeypatch: Any):
-    """Its own name is taken for one of the public network; where it leads is this machine by another name."""
-    monkeypatch.setattr("dagster_versioned.storage.http._is_inside", lambda host: host == "localhost")
+def test_a_server_elsewhere_leads_nobody_into_this_network(
+    source: Served, copy: VersionedTable, monkeypatch: pytest.MonkeyPatch
+):
+    """Files are where a name leads that is of the public network as long as nobody connects to it."""
+    asked: list[str] = []
+    outside_is_public(monkeypatch)
+    resolving(monkeypatch, other=lambda n: [OUTSIDE if n == 1 else INSIDE])
     peer = Peer(source.folder)
-    with peer.running() as address:
-        peer.base = peer.base.replace("127.0.0.1", "localhost")
+    with peer.running() as address, answering(lambda request: asked.append(request.path), INSIDE) as inside:
+        peer.base = inside.replace(INSIDE, "other.example")
         with pytest.raises(StorageError, match="an address of this machine or its network"):
-            pull(dataset(address), copy)
+            pull(open_smart(address, client=HttpClient(attempts=1)), copy)
+    assert asked == []
     assert not copy.exists()
 
 

@@ -40,8 +40,10 @@ from dagster_versioned.odf.verification.verify import verify
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.tables.project import Project
 from dagster_versioned.tables.table import VersionedTable
+from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.odf_graph import Served, add_readings
 from support.smart_peers import Json, Peer, Running, batch, serving
+from support.static_server import answering
 from support.stores import contents
 
 TOKEN = "secret-1"
@@ -588,6 +590,22 @@ def test_files_are_sent_where_they_are_to_be_and_nowhere_else(
     ):
         push_smart(own, dataset(address))
     assert not taken
+
+
+def test_files_are_sent_to_no_address_of_this_network_for_a_server_elsewhere(
+    own: VersionedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "empty").mkdir()
+    outside_is_public(monkeypatch)
+    resolving(monkeypatch, other=lambda n: [OUTSIDE if n == 1 else INSIDE])
+    asked: list[str] = []
+    with (
+        answering(lambda request: asked.append(request.path), INSIDE) as inside,
+        Peer(tmp_path / "empty", say=Server(inside.replace(INSIDE, "other.example"))).running() as address,
+        pytest.raises(StorageError, match="an address of this machine or its network"),
+    ):
+        push_smart(own, open_smart(address, token=TOKEN, client=HttpClient(attempts=1)))
+    assert asked == []
 
 
 def test_what_is_no_dataset_or_no_head_is_not_pushed(

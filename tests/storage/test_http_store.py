@@ -2,6 +2,7 @@
 
 import pickle
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from dagster_versioned.errors import (
 from dagster_versioned.storage import LocalStore
 from dagster_versioned.storage.http import HttpClient
 from dagster_versioned.storage.http_store import HttpStore
+from support.names import INSIDE, OUTSIDE, outside_is_public, resolving
 from support.static_server import Request, answering, static_server
 
 DATA = bytes(range(256)) * 40_000  # more than a few chunks
@@ -184,3 +186,56 @@ def test_who_is_elsewhere_cannot_lead_into_this_network(
         no_proxies.setenv("http_proxy", url)  # so that an address elsewhere answers
         with pytest.raises(StorageError, match="an address of this machine or its network"):
             HttpStore("http://8.8.8.8/cities", client=patient).get("x")
+
+
+def is_outside(n: int) -> list[str]:
+    return [OUTSIDE]
+
+
+def rebinds(n: int) -> list[str]:
+    return [OUTSIDE if n == 1 else INSIDE]
+
+
+def is_both(n: int) -> list[str]:
+    return [OUTSIDE, INSIDE]
+
+
+@pytest.mark.parametrize(("name", "found"), [("other", rebinds), ("other", is_both), ("first", is_both)])
+@pytest.mark.parametrize("verb", ["GET", "PUT", "redirect"])
+def test_who_is_elsewhere_leads_to_no_socket_of_this_network(
+    no_proxies: pytest.MonkeyPatch, verb: str, name: str, found: Callable[[int], list[str]]
+):
+    asked: list[str] = []
+    outside_is_public(no_proxies)
+    resolving(no_proxies, **{"first": is_outside, name: found})
+    with answering(lambda request: asked.append(request.path), INSIDE) as inside:
+        target = f"http://{name}.example:{inside.rpartition(':')[2]}/secret"
+        client = HttpClient(attempts=1)
+        with answering(lambda request: request.reply(302, Location=target)) as url:
+            first = url.replace(OUTSIDE, "first.example")
+            client.connect(first).close()  # as who opens a channel: it is known to be elsewhere
+            ways = {
+                "GET": lambda: b"".join(client.chunks(target, named_by=first)),
+                "PUT": lambda: client.put(target, lambda: iter([b"x"]), 1, named_by=first),
+                "redirect": lambda: HttpStore(first, client=client).get("x"),
+            }
+            with pytest.raises(StorageError, match="address of this machine or its network"):
+                ways[verb]()
+    assert asked == []
+
+
+def test_who_named_an_address_inside_may_be_led_to_others_there(no_proxies: pytest.MonkeyPatch):
+    outside_is_public(no_proxies)
+    with (
+        answering(lambda request: request.reply(200, DATA), INSIDE) as other,
+        answering(lambda request: request.reply(302, Location=f"{other}/x"), "127.0.0.3") as first,
+    ):
+        assert HttpStore(first).get("x") == DATA
+
+
+def test_a_socket_for_another_protocol_is_of_the_public_network_where_that_alone_is_allowed():
+    with (
+        answering(lambda request: request.reply(200)) as url,
+        pytest.raises(StorageError, match="address of this machine or its network"),
+    ):
+        HttpClient().public().connect(url)

@@ -53,13 +53,13 @@ class Request(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(respond: Callable[[Request], None]) -> Iterator[str]:
+def answering(respond: Callable[[Request], None], host: str = "127.0.0.1") -> Iterator[str]:
     """The URL of a server that calls ``respond`` for each request; a client that hangs up is no error."""
     handler = type("Handler", (Request,), {"respond": staticmethod(_forgiving(respond))})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer((host, 0), handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://{host}:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()

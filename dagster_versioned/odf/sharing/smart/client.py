@@ -34,7 +34,7 @@ from dagster_versioned.odf.sharing.smart.messages import (
     decode,
     decode_result,
 )
-from dagster_versioned.storage.http import HttpClient, check_lead, shown_url
+from dagster_versioned.storage.http import HttpClient, shown_url
 from dagster_versioned.storage.http_store import HttpStore
 from dagster_versioned.tables.chain_head import BLOCKS
 
@@ -183,7 +183,8 @@ class _Negotiated(RemoteDataset):
             if found is None or (found.expires_at is not None and found.expires_at - _MARGIN < datetime.now(UTC)):
                 self._ask(key)
                 found = self.urls[key]
-        yield from self.client.chunks(check_lead(self.store.uri, found.url), own_headers(found, self.store.uri))
+        headers = own_headers(found, self.store.uri)
+        yield from self.client.chunks(found.url, headers, named_by=self.store.uri)
 
     def _ask(self, key: str) -> None:
         """Ask where a file is, and those around it of which it is not known yet."""

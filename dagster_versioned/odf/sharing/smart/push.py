@@ -32,7 +32,6 @@ from dagster_versioned.odf.sharing.smart.messages import (
 )
 from dagster_versioned.odf.sharing.transfer import Progress as Note
 from dagster_versioned.odf.sharing.transfer import Transferred, check_slices, copy_files, precedes, pushed_chain
-from dagster_versioned.storage.http import check_lead
 from dagster_versioned.tables.table import VersionedTable
 
 COMMIT_SECONDS = 3600.0
@@ -177,7 +176,8 @@ def _upload(
         if where is None:
             raise IntegrityError(f"{channel.origin} names no URL to send {file.key} to. Nothing was pushed.")
         headers = own_headers(where, channel.origin)
-        target.client.put(check_lead(target.store.uri, where.url), lambda: own.pieces(file), file.size, headers)
+        origin = target.store.uri
+        target.client.put(where.url, lambda: own.pieces(file), file.size, headers, named_by=origin)
         done.append(file)
 
     with ThreadPoolExecutor(1, thread_name_prefix="push") as pool:
