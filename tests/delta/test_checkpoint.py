@@ -207,8 +207,10 @@ def test_now_and_then_a_v2_checkpoint_has_the_classic_name(store: LocalStore) ->
 def test_v2_checkpoints_need_their_feature(store: LocalStore) -> None:
     metadata = Metadata("id", SCHEMA, (), {"delta.checkpointPolicy": "v2"})
     put_commit(store, 0, [Protocol(1, 2), metadata])
+    put_commit(store, 1, [])  # version 0 would have the classic name in any case
     write_checkpoint(store, load_snapshot(store))
-    assert list_log(store).checkpoint.keys == (checkpoint_key(0),)
+    assert list_log(store).checkpoint.keys == (checkpoint_key(1),)
+    assert "checkpointMetadata" not in pq.read_schema(store.local_path(checkpoint_key(1))).names
 
 
 # --- kinds that others write

@@ -83,6 +83,7 @@ def read(store: LocalStore, vector: DeletionVector, num_records: int = 10) -> li
 def test_the_protocols_own_examples(store):
     assert read(store, PROTOCOLS_OWN, 30) == [3, 4, 7, 11, 18, 29]
     assert vector_key(store, DeletionVector("u", "ab" + ENCODED, 40, 6, 4), "x") == f"ab/deletion_vector_{UUID}.bin"
+    assert z85_encode(z85_decode(ENCODED) or b"") == ENCODED
 
 
 @pytest.mark.conformance

@@ -100,12 +100,13 @@ def test_chunks_of_some_samples_leave_the_others(tmp_path):
     assert left == [2, 1]
 
 
-def test_samples_of_a_root_may_be_stale_by_a_condition(tmp_path):
-    project, graph = Project.open("HOUSE", str(tmp_path)), graph_of()
-    for stale_if, expected in ((None, (3, 0, 0, 0)), ("sound = 'a'", (0, 1, 0, 2))):
-        with resolve_update(project, graph, "video", samples=videos(*BASE), stale_if=stale_if) as update:
-            assert counted(update.increment) == expected
-            update.write()
+def test_samples_of_a_project_may_be_stale_by_a_condition(tmp_path):
+    project, graph = Project.open("HOUSE", str(tmp_path)), graph_of(words())
+    for feature, samples, condition in (("video", videos(*BASE), "sound = 'a'"), ("words", None, "text = 'B'")):
+        for stale_if, expected in ((None, (3, 0, 0, 0)), (condition, (0, 1, 0, 2))):
+            with resolve_update(project, graph, feature, samples=samples, stale_if=stale_if) as update:
+                assert counted(update.increment) == expected
+                update.write(loud(update.increment.changed) if samples is None else None)
 
 
 def test_conditions_that_cannot_be_are_refused(either):

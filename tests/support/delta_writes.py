@@ -59,6 +59,7 @@ def changes_of(table: Path) -> list[dict]:
     """The rows of the last commit's change data files, by the names in the files."""
     rows = []
     for cdc in last_commit(table).cdcs:
+        assert (cdc.path.startswith("_change_data/"), cdc.data_change) == (True, False)
         for row in pq.read_table(table / decode_path(cdc.path), partitioning=None).to_pylist():
             rows.append({**row, **cdc.partition_values})
     return sorted(rows, key=repr)
