@@ -234,7 +234,7 @@ def test_a_client_that_sends_what_is_no_message_is_answered_so_and_hung_up_on(
 
 
 def test_a_client_that_sends_too_much_at_once_is_hung_up_on(source: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("dagster_versioned.odf.sharing.serve.MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr("dagster_versioned.odf.sharing.serve._QUESTION_BYTES", 10_000)
     with serving(LocalStore(source.folder)) as running:
         url = f"{running.url.replace('http', 'ws')}/pull"
         with connect(url, additional_headers={"x-odf-smtp-version": "1"}) as client:
@@ -598,7 +598,7 @@ def test_through_the_proxy_of_the_environment(source: Served, copy: VersionedTab
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
     tunnels: list[tuple[str, str | None]] = []
-    with serving(LocalStore(source.folder)) as running:
+    with serving(LocalStore(source.folder), url="http://data.example.test") as running:
         to = ("127.0.0.1", int(running.url.rpartition(":")[2]))
 
         class Proxy(BaseHTTPRequestHandler):

@@ -4,6 +4,7 @@ import select
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import orjson
@@ -42,6 +43,13 @@ class Channel:
         self._text: list[bytes] = []
         self._whole: list[str] = []
         self._end: Closed | None = None
+        self.heard = time.monotonic()
+        """When a text arrived last, or a file was asked for beside it; no ping counts."""
+
+    def hang_up(self) -> None:
+        """Break the connection off, from another thread: whoever waits for a text has `Closed`."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, text: str) -> None:
         """Raises `Closed`, and `InvalidInput` for what the other end would not read."""
@@ -115,6 +123,7 @@ class Channel:
                 raise IntegrityError(f"{self.origin} sent bytes, and the smart transfer protocol has texts.")
             if event.fin:
                 self._whole.append(self._joined())
+                self.heard = time.monotonic()
 
     def _joined(self) -> str:
         try:

@@ -57,6 +57,7 @@ def answer_pull(channel: Channel, dataset: RemoteDataset, base: str) -> None:
         return
     channel.send(PulledBlocks(blocks=batch).encode())
     known = {file.key for file in files}
+    del links, files, batch  # the conversation may be long, and there are many
     while True:
         asked = decode(channel.receive(IDLE_SECONDS), PullFiles, channel.origin).object_files
         for file in asked:
